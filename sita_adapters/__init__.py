@@ -1,0 +1,61 @@
+"""Single-image test-time adaptation for trained BatchNorm models: `sita.adapt(model)`.
+
+>>> import sita_adapters as sita
+>>> adapted = sita.adapt(model)
+>>> prediction = adapted(images)
+"""
+
+from .api import adapt, describe, unwrap
+from .description import Description
+from .errors import (
+    AlreadyAdaptedError,
+    BackendImportError,
+    BatchStatisticsError,
+    BypassError,
+    CloneError,
+    FusedModelError,
+    InputError,
+    LayersError,
+    NoBatchNormError,
+    NotAdaptedError,
+    OutputError,
+    RecipeError,
+    ScriptedModelError,
+    SharedWeightsError,
+    SitaError,
+    SitaWarning,
+    UninitialisedModelError,
+    UnknownModelError,
+)
+from .inputs import Inputs
+from .recipe import RECIPES, Recipe
+from .version import __version__
+
+__all__ = [
+    "RECIPES",
+    "AlreadyAdaptedError",
+    "BackendImportError",
+    "BatchStatisticsError",
+    "BypassError",
+    "CloneError",
+    "Description",
+    "FusedModelError",
+    "InputError",
+    "Inputs",
+    "LayersError",
+    "NoBatchNormError",
+    "NotAdaptedError",
+    "OutputError",
+    "Recipe",
+    "RecipeError",
+    "ScriptedModelError",
+    "SharedWeightsError",
+    "SitaError",
+    "SitaWarning",
+    "UninitialisedModelError",
+    "UnknownModelError",
+    "__version__",
+    "adapt",
+    "describe",
+    "unwrap",
+]

@@ -1,0 +1,75 @@
+"""The Backend protocol, and which backend owns a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Protocol, cast
+
+from .description import Description
+from .errors import BackendImportError, UnknownModelError
+from .inputs import Inputs
+from .recipe import Recipe
+from .selection import Layers
+
+GROUP = "sita_adapters.backends"
+"""The entry-point group. An entry's name is the import package whose classes the backend's models descend from."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What belongs to the model rather than to the method."""
+
+    inputs: Inputs | None = None
+    scores: str | None = None
+    layers: Layers = None
+
+
+class Backend(Protocol):
+    """What a framework's adapter does. Everything else is the core's."""
+
+    def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> Any:
+        """Return an adapted model that shares the weights of this one, which stays as it was."""
+
+    def describe(self, adapted: Any) -> Description:
+        """Return what was done to an adapted model."""
+
+    def unwrap(self, adapted: Any) -> Any:
+        """Return a plain model that shares the weights of the adapted one."""
+
+
+def backend_of(model: Any) -> Backend:
+    """Return the backend whose framework the model's nearest ancestor class comes from.
+
+    Read off the names of the classes' modules: no framework is imported to find out. The order of the ancestors settles
+    what several could claim: under Keras' torch backend a Keras layer is a torch.nn.Module too, but further up.
+    """
+    installed = {entry.name: entry for entry in entry_points(group=GROUP)}
+    for ancestor in type(model).__mro__:
+        package = ancestor.__module__.partition(".")[0]
+        if package in installed:
+            try:
+                return cast("Backend", installed[package].load())
+            except ImportError as error:
+                raise BackendImportError(
+                    f"{type(model).__name__} belongs to the {package} backend, which cannot be imported: {error}. "
+                    f"Remedy: pip install 'sita-adapters[{package}]'."
+                ) from error
+    raise UnknownModelError(
+        f"Expected a model of an installed backend ({', '.join(sorted(installed)) or 'none is installed'}); "
+        f"received {_name(model)}.{_hint(model)}"
+    )
+
+
+def _name(model: Any) -> str:
+    if isinstance(model, type):
+        return f"the class {model.__qualname__}"
+    return f"an object of type {type(model).__module__}.{type(model).__qualname__}"
+
+
+def _hint(model: Any) -> str:
+    if isinstance(model, type):
+        return " Make an instance of it first."
+    if isinstance(model, dict):
+        return " Weights alone are not a model: build the model and load them first."
+    return ""

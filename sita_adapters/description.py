@@ -1,0 +1,99 @@
+"""What `describe` tells of an adapted model, as an object and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .inputs import ENCODINGS, Inputs
+from .plan import make_plan
+from .recipe import Recipe
+from .version import __version__
+from .voting import Scores
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """One BatchNorm layer of the model."""
+
+    name: str
+    type: str
+    channels: int
+    adapted: bool
+
+
+@dataclass(frozen=True)
+class Description:
+    """An adapted model: who runs it, by which recipe, what a call costs, and which layers take part."""
+
+    model: str
+    backend: str
+    recipe: Recipe
+    inputs: Inputs | None
+    scores: Scores
+    layers: tuple[LayerInfo, ...]
+
+    @property
+    def adapted(self) -> tuple[str, ...]:
+        """The names of the layers that are adapted."""
+        return tuple(layer.name for layer in self.layers if layer.adapted)
+
+    @property
+    def left_alone(self) -> tuple[str, ...]:
+        """The names of the BatchNorm layers that keep the source's statistics."""
+        return tuple(layer.name for layer in self.layers if not layer.adapted)
+
+    @property
+    def rows(self) -> int:
+        """How many rows of a batch one square image becomes."""
+        return make_plan(self.recipe).rows
+
+    def __str__(self) -> str:
+        square, oblong = make_plan(self.recipe), make_plan(self.recipe, "oblong")
+        facts = [
+            ("model", f"{self.model}, {self.backend} backend, sita-adapters {__version__}"),
+            ("recipe", str(self.recipe)),
+            ("rows", _both(f"{square.rows} per image", f"{oblong.rows}")),
+        ]
+        if len(square.views) > 1:
+            names = [", ".join(view.name for view in plan.views[1:]) or "none" for plan in (square, oblong)]
+            facts.append(("views", _both(*names)))
+        facts += [
+            ("scores", self.scores),
+            ("inputs", _name_inputs(self.inputs)),
+            ("layers", f"{len(self.adapted)} of {len(self.layers)} BatchNorm layers adapted"),
+        ]
+        lines = [f"{name:<8}{text}" for name, text in facts]
+        return "\n".join([*lines, "", *_table(_grouped(self.layers))])
+
+
+def _both(square: str, oblong: str) -> str:
+    return square if square == oblong else f"{square} (where images are not square: {oblong})"
+
+
+def _name_inputs(inputs: Inputs | None) -> str:
+    if inputs is None:
+        return "not given (needed for colour distortion only)"
+    names = [name for name, encoding in ENCODINGS.items() if encoding == inputs]
+    return names[0] if names else str(inputs)
+
+
+def _grouped(layers: Iterable[LayerInfo]) -> Iterable[tuple[str, str, str, str, str]]:
+    """One line for neighbours of the same block, type and treatment; a reader of 121 layers wants the blocks."""
+    groups: dict[tuple[str, str, bool], list[LayerInfo]] = {}
+    for layer in layers:
+        block = ".".join(layer.name.split(".")[:2]) if "." in layer.name else layer.name
+        groups.setdefault((block, layer.type, layer.adapted), []).append(layer)
+    for (block, kind, adapted), members in groups.items():
+        name = members[0].name if len(members) == 1 else f"{block}.*"
+        channels = sorted({member.channels for member in members})
+        width = str(channels[0]) if len(channels) == 1 else f"{channels[0]}–{channels[-1]}"
+        yield name, str(len(members)), kind, width, "yes" if adapted else "left alone"
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    body = [("layer", "count", "type", "channels", "adapted"), *rows]
+    widths = [max(len(row[column]) for row in body) for column in range(5)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in body]
+    rule = "  ".join("─" * width for width in widths)
+    return [lines[0].rstrip(), rule, *(line.rstrip() for line in lines[1:])]

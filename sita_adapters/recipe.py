@@ -1,0 +1,199 @@
+"""Recipe: what to compute, the only place where a setting of the method is born, and the recipes by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+from .errors import RecipeError, suggestion
+from .views import PRESETS, Augment, check_augment
+
+PAPER_PRIORS = tuple(0.5 + 0.5 * p / 7 for p in range(8))
+"""The eight priors of OPS: evenly spaced from 0.5 to 1."""
+
+_DEFAULT_VIEWS = 2
+_DEFAULT_KEPT = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How one image is adapted to. Frozen, and checked when it is made.
+
+    - `priors`: λ, the weight of the source's statistics: 1 is the source model, 0 the test image alone. With
+      several, every one is run and the most certain answers decide (OPS).
+    - `n_views`: how many augmented views lend their statistics; None: 2, or as many as `augment` lists.
+    - `augment`: "lossless" (flips and quarter turns, in a fixed order), "paper" (the paper's random set), one or
+      more names (`sita_adapters.views.NAMES`), or callables of your own on a batch of images. In a sequence every
+      entry is a view, and an entry that is itself a sequence is applied step by step.
+    - `shared_views`: the views run once, under the lowest prior, and serve all priors.
+    - `candidates`: which outputs the answer is made of: "priors", the image under each prior; "views", the views
+      as well (test-time augmentation).
+    - `top_k`: how many candidates, those of lowest entropy, decide; None: 3 of a vote, all of a mean.
+    - `combine`: "vote", the majority's label, or "mean", the mean of the probabilities.
+    - `seed`: draws what is random in the views. The same image and seed give the same answer.
+    - `name`: what reports call it.
+    """
+
+    priors: float | Sequence[float] = PAPER_PRIORS
+    n_views: int | None = None
+    augment: Augment = "lossless"
+    shared_views: bool = False
+    candidates: Literal["priors", "views"] = "priors"
+    top_k: int | None = None
+    combine: Literal["vote", "mean"] = "vote"
+    seed: int = 0
+    name: str = "custom"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "priors", _read_priors(self.priors))
+        object.__setattr__(self, "augment", _freeze(self.augment))
+        _expect_one_of("candidates", self.candidates, ("priors", "views"))
+        _expect_one_of("combine", self.combine, ("vote", "mean"))
+        _expect_bool("shared_views", self.shared_views)
+        if self.n_views is not None:
+            _expect_whole("n_views", self.n_views, 0)
+        _expect_whole("seed", self.seed, 0)
+        check_augment(self.augment, self.n_views)
+        if self.top_k is not None:
+            _expect_whole("top_k", self.top_k, 1)
+            if self.top_k > self.candidate_count:
+                raise RecipeError(
+                    f"top_k: expected at most the number of candidates, {self.candidate_count}; "
+                    f"received {self.top_k}. Keep fewer, or give more priors."
+                )
+        for field, needs in (("shared_views", self.shared_views), ("candidates", self.candidates == "views")):
+            if needs and self.view_count == 0:
+                raise RecipeError(
+                    f"n_views: {field}={getattr(self, field)!r} needs at least one view; received 0."
+                )
+
+    @property
+    def lambdas(self) -> tuple[float, ...]:
+        """The priors as a tuple, however they were given."""
+        assert isinstance(self.priors, tuple)
+        return self.priors
+
+    @property
+    def view_count(self) -> int:
+        """How many views an image has that admits them all."""
+        if self.n_views is not None:
+            return self.n_views
+        single = isinstance(self.augment, str) or callable(self.augment)
+        return _DEFAULT_VIEWS if single else len(self.augment)  # type: ignore[arg-type]
+
+    @property
+    def candidate_count(self) -> int:
+        """How many outputs the answer is made of."""
+        return len(self.lambdas) * (1 + self.view_count if self.candidates == "views" else 1)
+
+    @property
+    def kept(self) -> int:
+        """How many candidates decide."""
+        if self.top_k is not None:
+            return self.top_k
+        return self.candidate_count if self.combine == "mean" else min(_DEFAULT_KEPT, self.candidate_count)
+
+    def __str__(self) -> str:
+        lambdas = ", ".join(f"{p:.3g}" for p in self.lambdas)
+        parts = [f"λ = {lambdas}"]
+        if self.view_count:
+            source = f", {self.augment}" if isinstance(self.augment, str) and self.augment in PRESETS else ""
+            shared = ", shared by all priors" if self.shared_views else ""
+            parts.append(f"{self.view_count} views{source}{shared}")
+        if self.candidate_count > 1:
+            among = "" if self.kept == self.candidate_count else f" of the {self.kept} most certain"
+            parts.append(f"{self.combine}{among}")
+        return f"{self.name}: {'; '.join(parts)}"
+
+
+def _read_priors(priors: Any) -> tuple[float, ...]:
+    listed = priors.tolist() if hasattr(priors, "tolist") else priors
+    try:
+        values = [listed] if isinstance(listed, int | float) else list(listed)
+        lambdas = tuple(float(value) for value in values)
+    except (TypeError, ValueError):
+        lambdas = ()
+    if not lambdas or not all(math.isfinite(p) and 0.0 <= p <= 1.0 for p in lambdas):
+        raise RecipeError(
+            f"priors: expected one or more numbers from 0 (the test image alone) to 1 (the source model); "
+            f"received {priors!r}."
+        )
+    if len(set(lambdas)) < len(lambdas):
+        raise RecipeError(f"priors: expected each number once; received {priors!r}.")
+    return lambdas
+
+
+def _freeze(augment: Any) -> Augment:
+    """Turn lists into tuples, so that a recipe can be hashed and compared."""
+    if isinstance(augment, str) or callable(augment):
+        return augment  # type: ignore[no-any-return]
+    if isinstance(augment, Sequence):
+        return tuple(e if isinstance(e, str) or callable(e) else _freeze(e) for e in augment)  # type: ignore[misc]
+    raise RecipeError(
+        f"augment: expected 'lossless', 'paper', names, or callables on a batch of images; received {augment!r}."
+    )
+
+
+def _expect_one_of(field: str, value: Any, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise RecipeError(f"{field}: expected {' or '.join(map(repr, allowed))}; received {value!r}.")
+
+
+def _expect_bool(field: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise RecipeError(f"{field}: expected True or False; received {value!r}.")
+
+
+def _expect_whole(field: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise RecipeError(f"{field}: expected a whole number of at least {least}; received {value!r}.")
+
+
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        recipe.name: recipe
+        for recipe in (
+            Recipe(name="source", priors=1.0, n_views=0),
+            Recipe(name="ensemble", priors=1.0, candidates="views", combine="mean"),
+            Recipe(name="ptn", priors=0.0, n_views=0),
+            Recipe(name="bn", priors=16 / 17, n_views=0),
+            Recipe(name="augbn", priors=0.8),
+            Recipe(name="ops"),
+            Recipe(name="ops_shared", shared_views=True),
+        )
+    }
+)
+"""The recipes by name. `ops`, the default, is the paper's."""
+
+
+def read_recipe(recipe: Recipe | str, changes: Mapping[str, Any]) -> Recipe:
+    """Return the recipe that a caller named or gave, with these fields changed."""
+    if isinstance(recipe, str):
+        if recipe not in RECIPES:
+            raise RecipeError(
+                f"recipe: expected one of {', '.join(RECIPES)} or a Recipe; received {recipe!r}."
+                f"{suggestion(recipe, RECIPES)}"
+            )
+        chosen = RECIPES[recipe]
+    elif isinstance(recipe, Recipe):
+        chosen = recipe
+    else:
+        raise RecipeError(
+            f"recipe: expected one of {', '.join(RECIPES)} or a Recipe; received {type(recipe).__name__}."
+        )
+    allowed = [field.name for field in fields(Recipe)]
+    for name in changes:
+        if name not in allowed:
+            raise RecipeError(
+                f"{name}: not a field of a recipe ({', '.join(allowed)}) nor a setting of adapt "
+                f"(inputs, scores, layers).{suggestion(name, [*allowed, 'inputs', 'scores', 'layers'])}"
+            )
+    if chosen.view_count and changes.get("n_views") == 0:
+        raise RecipeError(
+            f"n_views: {chosen.name!r} estimates statistics from views and needs at least one; received 0. "
+            "For the image alone take 'bn', with priors= of your choice."
+        )
+    return replace(chosen, **changes)

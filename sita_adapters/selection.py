@@ -1,0 +1,50 @@
+"""`layers=`: which of a model's BatchNorm layers are adapted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
+
+from .errors import LayersError, suggestion
+
+Layers: TypeAlias = "str | Sequence[str] | Callable[[str, Any], bool] | None"
+"""A name, a glob ("layer1.*"), a parent's name ("layer1"), several of these, or a predicate on (name, layer)."""
+
+
+def select(found: Mapping[str, Any], layers: Layers) -> set[str]:
+    """Return the names of the layers, of those found, that `layers` picks; None picks all."""
+    if layers is None:
+        return set(found)
+    if callable(layers):
+        chosen = {name for name, layer in found.items() if layers(name, layer)}
+        if not chosen:
+            raise LayersError(
+                f"layers: the predicate picked none of the {len(found)} BatchNorm layers ({_sample(found)})."
+            )
+        return chosen
+    patterns = [layers] if isinstance(layers, str) else list(layers)
+    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+        raise LayersError(
+            f"layers: expected a name, a glob such as 'layer1.*', several of these, or a predicate on "
+            f"(name, layer); received {layers!r}."
+        )
+    chosen = set()
+    for pattern in patterns:
+        matching = {name for name in found if _matches(name, pattern)}
+        if not matching:
+            raise LayersError(
+                f"layers: {pattern!r} matches none of the {len(found)} BatchNorm layers ({_sample(found)})."
+                f"{suggestion(pattern, found)}"
+            )
+        chosen |= matching
+    return chosen
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or name.startswith((f"{pattern}.", f"{pattern}/"))
+
+
+def _sample(found: Mapping[str, Any]) -> str:
+    names = list(found)
+    return ", ".join(names if len(names) <= 6 else [*names[:3], "…", *names[-2:]])

@@ -1,0 +1,135 @@
+"""The candidates' vote (OPS): entropy, keep the most certain, majority.
+
+Written with comparisons and sums alone, without argmax or argsort, which not every exporter can take. Scores are
+(images, candidates, …) with the classes on any later axis; whatever other axes there are (pixels) vote each for
+themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from .arrays import Array, Arrays
+from .errors import OutputError
+
+Scores: TypeAlias = Literal["logits", "probabilities"]
+
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the candidates decided.
+
+    `scores` is the answer (images, …), of the meaning that the candidates' had. The others have the candidates on
+    axis 1 and a class axis of size 1: `labels`, what each candidate says; `entropies`, how sure it is, in nats; `kept`,
+    whether it is one of the k most certain; `votes`, how many of the kept say the same.
+    """
+
+    scores: Array
+    labels: Array
+    entropies: Array
+    kept: Array
+    votes: Array
+
+
+def read_scores(scores: str | None, default: Scores) -> Scores:
+    """Return what a caller said the model's scores are, or the default."""
+    if scores is None:
+        return default
+    if scores not in ("logits", "probabilities"):
+        raise OutputError(f"scores= expects 'logits' or 'probabilities'; received {scores!r}.")
+    return scores  # type: ignore[return-value]
+
+
+def decide(
+    candidates: Array, *, top_k: int, combine: str, scores: Scores, class_axis: int, arrays: Arrays
+) -> Verdict:
+    """Return the verdict of candidates (B, P, …) whose classes are on `class_axis`, counted from the end.
+
+    H_p = −Σ softmax(z_p) · log softmax(z_p); the k candidates of lowest H are kept; the label is their majority's,
+    a tie goes to the tied label with the lowest H.
+
+    "vote" answers with the mean logits of the kept candidates that said so; where scores are probabilities, with the
+    softmax of their mean logarithm, so that a model with and one without a final softmax agree. "mean" answers
+    with the mean probabilities of the kept candidates, or their logarithm.
+    """
+    xp = arrays.xp
+    z = _log(candidates, xp) if scores == "probabilities" else candidates
+    log_p = _log_softmax(z, class_axis, xp)
+    p = xp.exp(log_p)
+    certain = -xp.sum(xp.where(p > 0, p * log_p, 0.0), axis=class_axis, keepdims=True)
+    # A candidate that overflowed to NaN is the least certain of all, not one that no comparison reaches.
+    entropies = xp.where(certain == certain, certain, float("inf"))  # noqa: PLR0124
+    labels = _first_largest(z, class_axis, arrays)
+
+    ranks = _ranks(entropies, arrays)
+    kept = ranks < top_k
+    votes = _votes(labels, kept, xp)
+    if combine == "mean":
+        mean = _mean(p, kept, xp)
+        answer = mean if scores == "probabilities" else _log(mean, xp)
+    else:
+        answer = _mean(z, _winners(labels, kept, votes, ranks, xp), xp)
+        if scores == "probabilities":
+            answer = xp.exp(_log_softmax(answer, class_axis, xp))
+    return Verdict(answer, labels, entropies, kept, votes)
+
+
+def _log(probabilities: Array, xp: Any) -> Array:
+    """The logarithm, of the smallest normal float at the least."""
+    return xp.log(xp.where(probabilities < _TINY, _TINY, probabilities))
+
+
+def _log_softmax(z: Array, axis: int, xp: Any) -> Array:
+    shifted = z - xp.max(z, axis=axis, keepdims=True)
+    return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
+
+
+def _first_largest(z: Array, axis: int, arrays: Arrays) -> Array:
+    """Return min {c : z_c ≥ max z}, as a float; K where there is none, as among NaNs."""
+    count = z.shape[axis]
+    indices = np.arange(count, dtype=np.float32).reshape(-1, *[1] * (-axis - 1))
+    largest = z >= arrays.xp.max(z, axis=axis, keepdims=True)
+    found = arrays.xp.where(largest, arrays.constant(indices, z), float(count))
+    return arrays.xp.min(found, axis=axis, keepdims=True)
+
+
+def _pairs(array: Array, xp: Any) -> tuple[Array, Array]:
+    """(B, P, …) with p along axis 1 and with q along axis 2: ready to compare every p with every q."""
+    batch, count, *rest = array.shape
+    return xp.reshape(array, (batch, count, 1, *rest)), xp.reshape(array, (batch, 1, count, *rest))
+
+
+def _ranks(entropies: Array, arrays: Arrays) -> Array:
+    """rank_p = Σ_q [H_q < H_p, or H_q = H_p and q < p]: a permutation of 0 … P−1."""
+    count, trailing = entropies.shape[1], len(entropies.shape) - 2
+    earlier = np.tri(count, k=-1, dtype=np.float32).reshape(count, count, *[1] * trailing)
+    first, second = _pairs(entropies, arrays.xp)
+    ahead = (second < first) | ((second == first) & (arrays.constant(earlier, entropies) > 0))
+    return arrays.xp.sum(arrays.xp.where(ahead, 1.0, 0.0), axis=2)
+
+
+def _votes(labels: Array, kept: Array, xp: Any) -> Array:
+    """votes_p = Σ_q [label_p = label_q and kept_q]."""
+    first, second = _pairs(labels, xp)
+    _, second_kept = _pairs(kept, xp)
+    return xp.sum(xp.where((first == second) & second_kept, 1.0, 0.0), axis=2)
+
+
+def _winners(labels: Array, kept: Array, votes: Array, ranks: Array, xp: Any) -> Array:
+    """Return the kept candidates that say what the majority says: most votes, then lowest rank."""
+    count = labels.shape[1]
+    standing = xp.where(kept, votes * count - ranks, -float(count))
+    leads = standing >= xp.max(standing, axis=1, keepdims=True)
+    winning = xp.min(xp.where(leads, labels, float("inf")), axis=1, keepdims=True)
+    return kept & (labels == winning)
+
+
+def _mean(values: Array, chosen: Array, xp: Any) -> Array:
+    """Return the mean of the chosen candidates; what the others hold, be it infinite, leaves no trace."""
+    total = xp.sum(xp.where(chosen, values, 0.0), axis=1)
+    return total / xp.sum(xp.where(chosen, 1.0, 0.0), axis=1)
