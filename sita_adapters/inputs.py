@@ -28,9 +28,7 @@ class Inputs:
         object.__setattr__(self, "mean", tuple(float(m) for m in self.mean))
         object.__setattr__(self, "std", tuple(float(s) for s in self.std))
         if min(self.std, default=0.0) <= 0 or self.white <= 0:
-            raise InputError(
-                f"Inputs expects std and white above 0; received std={self.std}, white={self.white}."
-            )
+            raise InputError(f"Inputs expects std and white above 0; received std={self.std}, white={self.white}.")
         if self.order not in ("rgb", "bgr"):
             raise InputError(f"Inputs expects order 'rgb' or 'bgr'; received {self.order!r}.")
 

@@ -66,9 +66,7 @@ class Recipe:
                 )
         for field, needs in (("shared_views", self.shared_views), ("candidates", self.candidates == "views")):
             if needs and self.view_count == 0:
-                raise RecipeError(
-                    f"n_views: {field}={getattr(self, field)!r} needs at least one view; received 0."
-                )
+                raise RecipeError(f"n_views: {field}={getattr(self, field)!r} needs at least one view; received 0.")
 
     @property
     def lambdas(self) -> tuple[float, ...]:

@@ -61,3 +61,14 @@ def rewriting(
     """
     scale = xp.sqrt((source_variance + epsilon) / (variance + epsilon))
     return scale, source_mean - mean * scale
+
+
+def normalising(
+    mean: Array, variance: Array, *, gamma: Array, beta: Array, epsilon: float, xp: Any
+) -> tuple[Array, Array]:
+    """Return the scale and shift that do a layer's whole work with (mean, variance): out = x · scale + shift.
+
+    scale = γ / sqrt(v + ε),   shift = β − m · scale
+    """
+    scale = gamma / xp.sqrt(variance + epsilon)
+    return scale, beta - mean * scale

@@ -244,9 +244,7 @@ def make_views(augment: Augment, count: int, seed: int, frame: Frame) -> tuple[V
     random = np.random.default_rng(seed)
     if augment == "paper":
         if frame in ("line", "point"):
-            raise InputError(
-                f"augment='paper' turns images, which have a height and a width; this input is a {frame}."
-            )
+            raise InputError(f"augment='paper' turns images, which have a height and a width; this input is a {frame}.")
         return tuple(_draw_paper_view(random, frame) for _ in range(count))
     entries: Sequence[Any] = [augment] * count if isinstance(augment, str) or callable(augment) else augment
     return tuple(_compose(entry, random) for entry in entries[:count])
@@ -257,8 +255,7 @@ def check_augment(augment: Augment, count: int | None) -> None:
     if isinstance(augment, str) and augment in PRESETS:
         if augment == "lossless" and count is not None and count > len(SYMMETRIES):
             raise RecipeError(
-                f"n_views={count}: a square has {len(SYMMETRIES)} lossless views; "
-                "take fewer, or another augment=."
+                f"n_views={count}: a square has {len(SYMMETRIES)} lossless views; take fewer, or another augment=."
             )
         return
     if isinstance(augment, str) or callable(augment):
@@ -269,9 +266,7 @@ def check_augment(augment: Augment, count: int | None) -> None:
     for entry in augment:
         _compose(entry, np.random.default_rng(0))
     if count is not None and count > len(augment):
-        raise RecipeError(
-            f"n_views={count}: augment= lists {len(augment)} views. List more, or leave n_views out."
-        )
+        raise RecipeError(f"n_views={count}: augment= lists {len(augment)} views. List more, or leave n_views out.")
 
 
 def check_inputs(views: Sequence[View], inputs: Inputs | None) -> None:
@@ -312,9 +307,9 @@ def _draw(name: str, random: np.random.Generator) -> Step:
         return Rotate(float(random.uniform(0.0, 360.0)))
     if name == "blur":
         return Blur(float(random.uniform(0.1, 2.0)))
-    factors = [float(f) for f in random.uniform(0.6, 1.4, size=3)]
+    brightness, contrast, saturation = (float(factor) for factor in random.uniform(0.6, 1.4, size=3))
     order = tuple(str(name) for name in random.permutation(["brightness", "contrast", "saturation"]))
-    return Colour(*factors, order=order)
+    return Colour(brightness, contrast, saturation, order)
 
 
 def _draw_paper_view(random: np.random.Generator, frame: Frame) -> View:
@@ -376,4 +371,4 @@ def _mirror(position: np.ndarray, size: int) -> np.ndarray:
         return np.zeros_like(position)
     period = 2.0 * (size - 1)
     folded = np.mod(position, period)
-    return np.minimum(folded, period - folded)
+    return np.asarray(np.minimum(folded, period - folded))

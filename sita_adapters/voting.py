@@ -45,9 +45,7 @@ def read_scores(scores: str | None, default: Scores) -> Scores:
     return scores  # type: ignore[return-value]
 
 
-def decide(
-    candidates: Array, *, top_k: int, combine: str, scores: Scores, class_axis: int, arrays: Arrays
-) -> Verdict:
+def decide(candidates: Array, *, top_k: int, combine: str, scores: Scores, class_axis: int, arrays: Arrays) -> Verdict:
     """Return the verdict of candidates (B, P, …) whose classes are on `class_axis`, counted from the end.
 
     H_p = −Σ softmax(z_p) · log softmax(z_p); the k candidates of lowest H are kept; the label is their majority's,

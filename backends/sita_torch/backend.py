@@ -22,7 +22,7 @@ from sita_adapters.recipe import Recipe
 from sita_adapters.selection import select
 from sita_adapters.voting import read_scores
 
-from .blending import Blend
+from .blending import attach, detach, is_attached
 from .forward import Adaptation, adapted_forward
 from .layers import find_layers, image_dimensions
 from .structure import share, walk
@@ -32,7 +32,7 @@ _OVERRIDES = ("_sita", "forward", "train", "load_state_dict")
 
 
 class TorchBackend:
-    """Adapts nn.Modules: a weight-sharing copy with a forward-pre-hook on every BatchNorm layer."""
+    """Adapts nn.Modules: a weight-sharing copy whose BatchNorm layers blend their statistics."""
 
     def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> nn.Module:
         """Return an adapted copy in eval mode. Everything is checked before anything is made."""
@@ -42,7 +42,7 @@ class TorchBackend:
         chosen = select(found, settings.layers)
         scores = read_scores(settings.scores, "logits")
         layers = tuple(
-            LayerInfo(name, type(layer).__name__, layer.running_mean.numel(), name in chosen)  # type: ignore[union-attr, operator]
+            LayerInfo(name, type(layer).__name__, layer.running_mean.numel(), name in chosen)  # type: ignore[operator]
             for name, layer in found.items()
         )
         dimensions = image_dimensions(source)
@@ -51,7 +51,7 @@ class TorchBackend:
         adaptation = Adaptation(recipe, settings.inputs, scores, layers, dimensions, own_forward)
         for name, layer in find_layers(copied).items():
             if name in chosen:
-                layer.register_forward_pre_hook(Blend(adaptation, name), with_kwargs=True)
+                attach(layer, adaptation, name)
         vars(copied).update(
             _sita=adaptation,
             forward=functools.partial(adapted_forward, copied),
@@ -82,10 +82,7 @@ class TorchBackend:
         if own_forward is not None:
             vars(plain)["forward"] = own_forward
         for layer in find_layers(plain).values():
-            for key, hook in list(layer._forward_pre_hooks.items()):
-                if isinstance(hook, Blend):
-                    del layer._forward_pre_hooks[key]
-                    layer._forward_pre_hooks_with_kwargs.pop(key, None)
+            detach(layer)
         return plain
 
 
@@ -111,14 +108,12 @@ def _inner_module(model: Any) -> nn.Module:
 
 def _refuse_adapted(model: nn.Module) -> None:
     for path, item in walk(model):
-        if isinstance(item, nn.Module):
-            hooked = any(isinstance(hook, Blend) for hook in item._forward_pre_hooks.values())
-            if hooked or "_sita" in vars(item):
-                place = f"its {path!r}" if path else "it"
-                raise AlreadyAdaptedError(
-                    f"Expected a plain {type(model).__name__}, but {place} is adapted already. Remedy: adapt the source "
-                    "model, or sita.unwrap(adapted) first."
-                )
+        if isinstance(item, nn.Module) and ("_sita" in vars(item) or is_attached(item)):
+            place = f"its {path!r}" if path else "it"
+            raise AlreadyAdaptedError(
+                f"Expected a plain {type(model).__name__}, but {place} is adapted already. Remedy: adapt the source "
+                "model, or sita.unwrap(adapted) first."
+            )
 
 
 def _adaptation_of(model: Any) -> Adaptation:

@@ -18,7 +18,7 @@ from sita_adapters.views import Canvas, Frame, frame_of
 from sita_adapters.voting import Scores, decide
 
 from .arrays import TORCH
-from .blending import Call, running
+from .calls import Call, running
 
 IMAGE_KEYWORDS = ("x", "input", "inputs", "image", "images", "img", "pixel_values")
 """Where an image is looked for among keyword arguments, before any other tensor is taken for it."""
@@ -61,12 +61,13 @@ def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     else:
         kwargs = {**kwargs, place: rows}
 
+    dtype = torch.float64 if image.dtype == torch.float64 else torch.float32
     call = Call(
         adaptation,
         images=image.shape[0],
         rows=plan.rows,
-        weights=torch.tensor(plan.weights.tolist(), device=image.device),
-        priors=torch.tensor(plan.priors, device=image.device).unsqueeze(1),
+        weights=torch.tensor(plan.weights.tolist(), dtype=dtype, device=image.device),
+        priors=torch.tensor(plan.priors, dtype=dtype, device=image.device).unsqueeze(1),
         blends=plan.blends,
     )
     outer, running.call = running.call, call
@@ -157,10 +158,10 @@ def collapse(output: Any, call: Call, plan: Plan, adaptation: Adaptation) -> tor
         )
     if output.ndim == 0 or output.shape[0] != call.images * call.rows:
         raise OutputError(
-            f"Expected an output for each of the {call.images * call.rows} rows of {call.images} images; received shape "
-            f"{tuple(output.shape)}: the model merges its batch. Remedy: adapt a module that keeps it."
+            f"Expected an output for each of the {call.images * call.rows} rows of {call.images} images; received "
+            f"shape {tuple(output.shape)}: the model merges its batch. Remedy: adapt a module that keeps it."
         )
-    by_row = output.unflatten(0, (call.images, call.rows))
+    by_row = output.reshape(call.images, call.rows, *output.shape[1:])
     if len(plan.answers) == 1:
         return by_row[:, plan.answers[0]]
     if output.ndim < 2 or output.shape[1] < 2:

@@ -1,0 +1,39 @@
+# Two commands need nothing but Python and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test lint types check bench clean
+
+help: ## Show what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: $(READY) ## Set up .venv with the tested versions
+
+# constraints.txt keeps the tested versions; an open range would pull torch with gigabytes of CUDA.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: $(READY) ## See it help: handwritten digits, corrupted, source against adapted
+	$(BIN)/sita demo
+
+test: $(READY) ## Run all tests
+	$(BIN)/python -m pytest
+
+lint: $(READY) ## Check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY) ## Check types, strictly
+	$(BIN)/mypy
+
+check: lint types test ## Everything that CI runs
+
+bench: $(READY) ## Measure the overhead on ResNet-50 at 224² (a few minutes)
+	$(BIN)/python benchmarks/overhead.py --model resnet50 --recipes augbn,ops_shared,ops
+
+clean: ## Remove what was made
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

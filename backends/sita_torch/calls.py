@@ -1,0 +1,81 @@
+"""The call of an adapted model that a thread is in: what its layers need to know of it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from sita_adapters.errors import BypassError, InputError, SharedWeightsError
+
+if TYPE_CHECKING:
+    from .forward import Adaptation
+
+
+@dataclass
+class Call:
+    """One call of an adapted model while it runs: B images of R rows each, and the Plan's arrays."""
+
+    adaptation: Adaptation
+    images: int
+    rows: int
+    weights: torch.Tensor
+    priors: torch.Tensor
+    blends: bool
+    layers_run: int = 0
+
+    def folded(self, x: torch.Tensor, name: str) -> int:
+        """Return T for features of B·R·T leading entries: 1, or what the model folds into its batch (time, tokens)."""
+        folded, rest = divmod(x.shape[0], self.images * self.rows)
+        if rest or folded == 0:
+            raise InputError(
+                f"Layer {name!r} received {x.shape[0]} leading entries for {self.images} images of {self.rows} rows: "
+                "the model folds its batch in a way that cannot be followed. Expected a multiple of "
+                f"{self.images * self.rows}. Remedy: leave the layer out with layers=."
+            )
+        return folded
+
+
+class _Running(threading.local):
+    """A plain thread-local, which compilers and exporters follow where they stop at a ContextVar."""
+
+    call: Call | None = None
+
+
+running = _Running()
+
+
+def enter_layer(layer: nn.Module, adaptation: Adaptation, name: str) -> Call:
+    """Return the running call of this adaptation; raise where the layer runs outside one."""
+    call = running.call
+    if call is None or call.adaptation is not adaptation:
+        raise BypassError(
+            f"{_entry_point(layer)} ran the adapted layer {name!r} outside a call of the adapted model, where there "
+            "are no views to take statistics from. Remedy: call the adapted model itself, or use "
+            "sita.unwrap(adapted) for the plain one."
+        )
+    if layer.training:
+        raise SharedWeightsError(
+            f"The adapted layer {name!r} is in training mode and would overwrite the statistics that it shares with "
+            "the source model. Expected eval mode. Remedy: adapted.eval(); train the source model."
+        )
+    call.layers_run += 1
+    return call
+
+
+def _entry_point(layer: nn.Module) -> str:
+    """Name the outermost module method on the stack: what the caller called instead of the model."""
+    name = f"{type(layer).__name__}.forward"
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        code = frame.f_code
+        if isinstance(owner, nn.Module) and not code.co_filename.endswith("torch/nn/modules/module.py"):
+            name = f"{type(owner).__name__}.{code.co_name}"
+        frame = frame.f_back
+    return name

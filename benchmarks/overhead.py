@@ -1,0 +1,114 @@
+"""What adaptation costs: time per call over that of the plain model on the same number of rows.
+
+    python benchmarks/overhead.py --model resnet50 --size 224 --recipes augbn,ops
+
+Plain and adapted calls alternate in one process on one thread, and medians are compared, so that a slow moment of the
+machine hits both. Also printed: the time of `adapt` itself and the bytes of parameters it added.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000"}
+
+
+def keep_memory() -> None:
+    """Start over with an allocator that keeps freed memory: else the fresh pages of every large tensor are timed."""
+    if any(os.environ.get(name) != value for name, value in _MALLOC.items()):
+        os.environ.update(_MALLOC)
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+
+
+def alternate(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Return the seconds of every call, the functions taking turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
+    for turn in range(repeats + 1):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            function()
+            if turn:  # the first turn warms up
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="resnet50", help="a timm model's name")
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--recipes", default="augbn,ops_shared,ops")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    options = parser.parse_args()
+    keep_memory()
+
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+    import torch
+    import torchvision_cure  # noqa: F401
+
+    import sita_adapters as sita
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    import timm
+
+    model = timm.create_model(options.model, pretrained=False).eval()
+    image = torch.rand(1, 3, options.size, options.size)
+    layout = torch.channels_last if options.channels_last else torch.contiguous_format
+    model, image = model.to(memory_format=layout), image.contiguous(memory_format=layout)
+    figures = []
+    for recipe in options.recipes.split(","):
+        start = time.perf_counter()
+        adapted = sita.adapt(model, recipe)
+        adapt_seconds = time.perf_counter() - start
+        pointers = {p.data_ptr() for p in model.parameters()}
+        added = sum(p.nbytes for p in adapted.parameters() if p.data_ptr() not in pointers)
+        rows = sita.describe(adapted).rows
+        batch = image.expand(rows, -1, -1, -1).contiguous(memory_format=layout)
+        with torch.inference_mode():
+            seconds = alternate(
+                {
+                    "one": lambda: model(image),
+                    "plain": lambda batch=batch: model(batch),
+                    "adapted": lambda adapted=adapted: adapted(image),
+                },
+                options.repeats,
+            )
+        median = {name: statistics.median(times) for name, times in seconds.items()}
+        ratios = sorted(a / p for a, p in zip(seconds["adapted"], seconds["plain"], strict=True))
+        figures.append(
+            {
+                "recipe": recipe,
+                "rows": rows,
+                "plain_ms": 1e3 * median["plain"],
+                "adapted_ms": 1e3 * median["adapted"],
+                "overhead": median["adapted"] / median["plain"],
+                "overhead_low": ratios[len(ratios) // 4],
+                "overhead_high": ratios[3 * len(ratios) // 4],
+                "times_one_row": median["adapted"] / median["one"],
+                "adapt_seconds": adapt_seconds,
+                "added_parameter_bytes": added,
+            }
+        )
+        row = figures[-1]
+        print(
+            f"{options.model} {options.size}² {recipe:<10} {rows:>3} rows   plain {row['plain_ms']:8.1f} ms   "
+            f"adapted {row['adapted_ms']:8.1f} ms   overhead {row['overhead']:.3f} "
+            f"({row['overhead_low']:.3f}–{row['overhead_high']:.3f})   {row['times_one_row']:.1f} × one row   "
+            f"adapt {adapt_seconds:.3f} s   +{added} parameter bytes",
+            flush=True,
+        )
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Small networks for tests, and the large ones with statistics in a healthy range."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import torchvision_cure  # noqa: F401  (before timm and torchvision)
+from torch import nn
+
+CLASSES = 7
+
+
+class SmallNet(nn.Module):
+    """A residual convolutional classifier with four BatchNorms."""
+
+    def __init__(self, norm: type[nn.Module] = nn.BatchNorm2d, width: int = 8):
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, padding=1, bias=False)
+        self.bn1 = norm(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = norm(width)
+        self.block = nn.Sequential(
+            nn.Conv2d(width, 2 * width, 3, stride=2, padding=1, bias=False),
+            norm(2 * width),
+            nn.ReLU(),
+            nn.Conv2d(2 * width, 2 * width, 1, bias=False),
+            norm(2 * width),
+        )
+        self.head = nn.Linear(2 * width, CLASSES)
+
+    def forward_features(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.bn1(self.stem(x)))
+        x = torch.relu(self.bn2(self.conv2(x)) + x)
+        return torch.relu(self.block(x))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.forward_features(x).mean((2, 3)))
+
+
+class TokenNet(nn.Module):
+    """Folds its tokens into the batch of a BatchNorm1d, as levit does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, 12, 4, stride=4)
+        self.linear = nn.Linear(12, 12, bias=False)
+        self.bn = nn.BatchNorm1d(12)
+        self.head = nn.Linear(12, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.patch(x).flatten(2).transpose(1, 2)
+        mixed = self.linear(tokens)
+        return self.head(torch.tanh(self.bn(mixed.flatten(0, 1)).reshape_as(mixed)).mean(1))
+
+
+class VideoNet(nn.Module):
+    """Takes (N, T, C, H, W) and folds time into the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image = SmallNet()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.image(x.flatten(0, 1)).unflatten(0, x.shape[:2]).mean(1)
+
+
+class LineNet(nn.Module):
+    """A classifier of one-dimensional signals."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.head = nn.Conv1d(3, 8, 3), nn.BatchNorm1d(8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.bn(self.conv(x))).mean(2))
+
+
+class VolumeNet(nn.Module):
+    """A classifier of volumes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.head = nn.Conv3d(3, 8, 3), nn.BatchNorm3d(8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.bn(self.conv(x))).mean((2, 3, 4)))
+
+
+SHAPES = {
+    "SmallNet": (SmallNet, (3, 16, 16)),
+    "TokenNet": (TokenNet, (3, 16, 16)),
+    "VideoNet": (VideoNet, (2, 3, 16, 16)),
+    "VolumeNet": (VolumeNet, (3, 6, 16, 16)),
+}
+
+LARGE = {
+    "timm-resnet50": 64,
+    "timm-densenet121": 64,
+    "timm-inception_v3": 96,
+    "torchvision-resnet50": 64,
+    "torchvision-densenet121": 64,
+    "torchvision-inception_v3": 96,
+}
+"""The covered networks and the image size that they are tested at."""
+
+
+def images(count: int, *shape: int, seed: int = 0) -> torch.Tensor:
+    """Smooth structure plus noise, so that statistics differ between images, channels and places."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.randn(count, *shape[:-2], max(1, shape[-2] // 4), max(1, shape[-1] // 4), generator=generator)
+    smooth = nn.functional.interpolate(
+        coarse.flatten(0, -4) if len(shape) > 3 else coarse, size=shape[-2:], mode="bilinear"
+    ).reshape(count, *shape)
+    gain = 0.3 + 2 * torch.rand(count, *[1] * len(shape), generator=generator)
+    return gain * smooth + 0.3 * torch.randn(count, *shape, generator=generator)
+
+
+def warm(model: nn.Module, *shape: int) -> nn.Module:
+    """Give a fresh model running statistics, and affine parameters, that are not the identity's."""
+    generator = torch.Generator().manual_seed(1)
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    momenta = [module.momentum for module in norms]
+    for module in norms:
+        module.momentum = None  # the plain average: nothing of the initial 0 and 1 stays
+        if module.affine:
+            module.weight.data.uniform_(0.7, 1.3, generator=generator)
+            module.bias.data.uniform_(-0.2, 0.2, generator=generator)
+    model.train()
+    with torch.no_grad():
+        for step in range(6):
+            model(images(8, *shape, seed=100 + step))
+    for module, momentum in zip(norms, momenta, strict=True):
+        module.momentum = momentum
+    return model.eval()
+
+
+def small(name: str = "SmallNet") -> nn.Module:
+    """Return one of the small networks, seeded and warmed."""
+    kind, shape = SHAPES[name]
+    torch.manual_seed(0)
+    return warm(kind(), *shape)
+
+
+@functools.cache
+def large(name: str) -> nn.Module:
+    """Return one of the covered networks, seeded and warmed. Shared by tests, which must not change it."""
+    library, _, architecture = name.partition("-")
+    torch.manual_seed(0)
+    if library == "timm":
+        import timm
+
+        model = timm.create_model(architecture, pretrained=False, num_classes=20)
+    else:
+        import torchvision
+
+        extra = {"init_weights": False, "aux_logits": False} if "inception" in architecture else {}
+        model = getattr(torchvision.models, architecture)(weights=None, num_classes=20, **extra)
+    return warm(model, 3, LARGE[name], LARGE[name])

@@ -1,0 +1,298 @@
+"""The whole adapted network against an independent reference, and the promises that are equations."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import reference
+import torch
+from nets import CLASSES, LARGE, SHAPES, LineNet, SmallNet, images, large, small, warm
+from torch import nn
+
+import sita_adapters as sita
+
+PRIORS = (0.5, 0.75, 1.0)
+ROTATIONS = [lambda x, k=k: torch.rot90(x, k, dims=(-2, -1)) for k in (0, 1, 3)]
+
+
+def expected_answers(model: nn.Module, batch: torch.Tensor, name: str) -> torch.Tensor:
+    if name == "augbn":
+        rows, answers = reference.augbn_rows(0.5, 2), [0]
+    elif name == "ops":
+        rows, answers = reference.ops_rows(PRIORS, 2)
+    else:
+        rows, answers = reference.shared_rows(PRIORS, 2)
+    outputs = []
+    for image in batch:
+        out = reference.run_rows(model, image, ROTATIONS, rows)
+        candidates = np.stack([out[row].numpy() for row in answers])
+        outputs.append(reference.vote(candidates, 2) if len(answers) > 1 else candidates[0])
+    return torch.from_numpy(np.stack(outputs))
+
+
+def adapted_by(model: nn.Module, name: str) -> nn.Module:
+    return (
+        sita.adapt(model, "augbn", priors=0.5) if name == "augbn" else sita.adapt(model, name, priors=PRIORS, top_k=2)
+    )
+
+
+@pytest.mark.parametrize("recipe", ["augbn", "ops", "ops_shared"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_small_networks_equal_the_reference(name: str, recipe: str) -> None:
+    model = small(name)
+    batch = images(3, *SHAPES[name][1])
+    expected = expected_answers(model, batch, recipe)
+    with torch.inference_mode():
+        single = adapted_by(model, recipe)(batch)
+        double = adapted_by(small(name).double(), recipe)(batch.double())
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(double, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(single.double(), expected, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in LARGE if name.startswith("torchvision")])
+def test_covered_networks_equal_the_reference(name: str) -> None:
+    size = LARGE[name]
+    model = large(name)
+    batch = images(1, 3, size, size)
+    expected = expected_answers(model, batch, "augbn")
+    with torch.inference_mode():
+        answer = sita.adapt(model, "augbn", priors=0.5)(batch)
+    torch.testing.assert_close(answer.double(), expected, rtol=1e-3, atol=2e-4)
+
+
+def test_one_dimensional_signals_take_their_one_symmetry() -> None:
+    model = warm_line()
+    batch = torch.randn(2, 3, 20)
+    rows = reference.augbn_rows(0.5, 1)
+    expected = [reference.run_rows(model, x, [lambda x: x, lambda x: x.flip(-1)], rows)[0] for x in batch]
+    with torch.inference_mode():
+        answer = sita.adapt(model, "augbn", priors=0.5)(batch)
+    torch.testing.assert_close(answer.double(), torch.stack(expected), rtol=1e-4, atol=1e-5)
+
+
+def warm_line() -> nn.Module:
+    model = LineNet().train()
+    with torch.no_grad():
+        for _ in range(6):
+            model(1 + 2 * torch.randn(16, 3, 20))
+    return model.eval()
+
+
+def test_features_without_space_have_the_spread_between_rows_alone() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 10), nn.BatchNorm1d(10), nn.Linear(10, CLASSES))
+    warm(model, 3, 8, 8)
+    batch = images(2, 3, 8, 8)
+    expected = expected_answers(model, batch, "augbn")
+    with torch.inference_mode():
+        answer = sita.adapt(model, "augbn", priors=0.5)(batch)
+    torch.testing.assert_close(answer.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*LARGE, *SHAPES])
+def test_lambda_one_is_the_source_model(name: str) -> None:
+    """Promise 4: through the recipe `source`, and through the blend, with a prior that only rounds to 1."""
+    model = large(name) if name in LARGE else small(name)
+    batch = images(2, 3, LARGE[name], LARGE[name]) if name in LARGE else images(2, *SHAPES[name][1])
+    almost = float(np.nextafter(1.0, 0.0))
+    exact = copy.deepcopy(model).double()
+    with torch.inference_mode():
+        plain, truth = model(batch), exact(batch.double())
+        assert torch.equal(sita.adapt(model, "source")(batch), plain)
+        torch.testing.assert_close(
+            sita.adapt(exact, "augbn", priors=almost)(batch.double()), truth, rtol=1e-9, atol=1e-9
+        )
+        blended = sita.adapt(model, "augbn", priors=almost)(batch)
+    rounding = float((plain - truth).abs().max())
+    assert float((blended - truth).abs().max()) < 8 * rounding
+
+
+@pytest.mark.parametrize("recipe", sita.RECIPES)
+def test_an_images_answer_does_not_depend_on_its_batch(recipe: str) -> None:
+    """Promise 3."""
+    adapted = sita.adapt(small(), recipe)
+    batch = images(5, 3, 16, 16)
+    with torch.inference_mode():
+        together = adapted(batch)
+        alone = torch.cat([adapted(batch[i : i + 1]) for i in range(5)])
+        again = adapted(batch.flip(0)).flip(0)
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(together, again, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_batch_independence_on_the_covered_networks(name: str) -> None:
+    adapted = sita.adapt(large(name), priors=(0.5, 1.0), top_k=1)
+    batch = images(3, 3, LARGE[name], LARGE[name])
+    with torch.inference_mode():
+        together = adapted(batch)
+        alone = torch.cat([adapted(batch[i : i + 1]) for i in range(3)])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=2e-5 * float(alone.abs().max()))
+
+
+@pytest.mark.parametrize("recipe", sita.RECIPES)
+@pytest.mark.parametrize("name", ["SmallNet", "TokenNet"])
+def test_nan_in_one_image_reaches_no_other(name: str, recipe: str) -> None:
+    adapted = sita.adapt(small(name), recipe)
+    batch = images(3, 3, 16, 16)
+    spoilt = batch.clone()
+    spoilt[1, 0, 3, 3] = float("nan")
+    with torch.inference_mode():
+        clean, dirty = adapted(batch), adapted(spoilt)
+    assert dirty[1].isnan().all()
+    torch.testing.assert_close(dirty[[0, 2]], clean[[0, 2]], rtol=1e-5, atol=1e-6)
+
+
+def test_ensemble_is_the_mean_softmax_over_the_views() -> None:
+    model, batch = small(), images(4, 3, 16, 16)
+    with torch.inference_mode():
+        expected = sum(model(rotate(batch)).softmax(1) for rotate in ROTATIONS) / 3
+        answer = sita.adapt(model, "ensemble")(batch)
+    torch.testing.assert_close(answer, expected.log(), rtol=1e-5, atol=1e-6)
+
+
+def test_bn_and_ptn_are_the_layers_own_with_overwritten_statistics() -> None:
+    model, batch = small(), images(2, 3, 16, 16)
+    for recipe, prior in (("bn", 16 / 17), ("ptn", 0.0)):
+        rows = reference.augbn_rows(prior, 0)
+        expected = torch.stack([reference.run_rows(model, image, ROTATIONS, rows)[0] for image in batch])
+        with torch.inference_mode():
+            answer = sita.adapt(model, recipe)(batch)
+        torch.testing.assert_close(answer.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_ptn_is_batch_normalisation_in_training_mode() -> None:
+    """λ = 0 on a batch of one image is what PyTorch computes in training mode."""
+    model, image = small(), images(1, 3, 16, 16)
+    with torch.no_grad():
+        answer = sita.adapt(model, "ptn")(image)
+        expected = model.train()(image)
+    torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_used_twice_blends_at_each_use() -> None:
+    class Twice(nn.Module):
+        def __init__(self, first: nn.Module, second: nn.Module):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 3, 3, padding=1)
+            self.first, self.second = first, second
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.conv(self.first(x))).mean((2, 3))
+
+    norm = nn.BatchNorm2d(3)
+    norm.running_mean.uniform_(-1, 1)
+    norm.running_var.uniform_(0.5, 2)
+    twin = nn.BatchNorm2d(3)
+    twin.load_state_dict(norm.state_dict())
+    shared, separate = Twice(norm, norm).eval(), Twice(norm, twin).eval()
+    separate.conv = shared.conv
+    batch = images(2, 3, 16, 16)
+    with torch.inference_mode():
+        answers = [sita.adapt(model, "augbn", priors=0.5)(batch) for model in (shared, separate)]
+    assert torch.equal(*answers)
+
+
+@pytest.mark.parametrize("scores", ["logits", "probabilities"])
+def test_a_model_with_and_one_without_softmax_agree(scores: str) -> None:
+    model = small()
+    batch = images(8, 3, 16, 16)
+    ending = nn.Sequential(model, nn.Softmax(1)).eval()
+    for options in ({}, {"combine": "mean"}):
+        with torch.inference_mode():
+            logits = sita.adapt(model, **options)(batch)
+            probabilities = sita.adapt(ending, scores="probabilities", **options)(batch)
+        torch.testing.assert_close(probabilities, logits.softmax(1), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("layers", "count"), [("bn1", 1), ("block", 2), ("bn?", 2), (["bn1", "block.*"], 3)])
+def test_only_the_chosen_layers_are_adapted(layers: object, count: int) -> None:
+    model, batch = small(), images(2, 3, 16, 16)
+    adapted = sita.adapt(model, "augbn", priors=0.5, layers=layers)
+    description = sita.describe(adapted)
+    assert len(description.adapted) == count
+    assert len(description.left_alone) == 4 - count
+    expected = expected_partial(model, batch, set(description.adapted))
+    with torch.inference_mode():
+        torch.testing.assert_close(adapted(batch).double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def expected_partial(model: nn.Module, batch: torch.Tensor, chosen: set[str]) -> torch.Tensor:
+    """The reference with a class of BatchNorm that it does not recognise in the place of the layers left alone."""
+
+    class Fixed(nn.Module):
+        def __init__(self, norm: nn.BatchNorm2d):
+            super().__init__()
+            self.norm = [norm.double()]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm[0](x)
+
+    partly = copy.deepcopy(model)
+    for name, module in list(partly.named_modules()):
+        if isinstance(module, nn.BatchNorm2d) and name not in chosen:
+            parent, _, attribute = name.rpartition(".")
+            setattr(partly.get_submodule(parent), attribute, Fixed(module))
+    return expected_answers(partly, batch, "augbn")
+
+
+def test_layers_takes_a_predicate() -> None:
+    adapted = sita.adapt(small(), layers=lambda name, layer: layer.num_features == 16)
+    assert sita.describe(adapted).adapted == ("block.1", "block.4")
+
+
+def test_seed_decides_the_papers_views_and_nothing_else() -> None:
+    model, batch = small(), images(2, 3, 16, 16)
+    with torch.inference_mode():
+        first, again, other = (
+            sita.adapt(model, "augbn", augment="paper", inputs="imagenet", seed=seed)(batch) for seed in (1, 1, 2)
+        )
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other)
+
+
+def test_a_callers_own_augmentation_is_a_view() -> None:
+    model, batch = small(), images(2, 3, 16, 16)
+    calls = []
+
+    def darker(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x.shape)
+        return 0.5 * x
+
+    rows = reference.augbn_rows(0.5, 2)
+    views = [lambda x: x, lambda x: 0.5 * x, lambda x: 0.5 * x.flip(-1)]
+    expected = torch.stack([reference.run_rows(model, image, views, rows)[0] for image in batch])
+    with torch.inference_mode():
+        adapted = sita.adapt(model, "augbn", priors=0.5, augment=[darker, ("hflip", darker)])
+        answer = adapted(batch)
+    assert calls == [batch.shape] * 2
+    torch.testing.assert_close(answer.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_oblong_images_take_the_views_that_keep_their_shape() -> None:
+    model, batch = small(), images(2, 3, 16, 24)
+    views = [lambda x: x, lambda x: x.flip(-2), lambda x: x.flip(-1)]
+    rows = reference.augbn_rows(0.5, 2)
+    expected = torch.stack([reference.run_rows(model, image, views, rows)[0] for image in batch])
+    with torch.inference_mode():
+        answer = sita.adapt(model, "augbn", priors=0.5)(batch)
+        seven = sita.adapt(model, "augbn", n_views=7)(batch)
+    torch.testing.assert_close(answer.double(), expected, rtol=1e-4, atol=1e-5)
+    assert seven.shape == (2, CLASSES)
+
+
+def test_the_general_path_equals_the_fast_one() -> None:
+    """A subclass of BatchNorm2d is adapted by its input alone, the class itself by one multiply-add."""
+
+    class MyNorm(nn.BatchNorm2d):
+        pass
+
+    model, other = small(), SmallNet(MyNorm).eval()
+    other.load_state_dict(model.state_dict())
+    batch = images(3, 3, 16, 16)
+    for recipe in sita.RECIPES:
+        with torch.inference_mode():
+            fast, general = (sita.adapt(m, recipe)(batch) for m in (model, other))
+        torch.testing.assert_close(fast, general, rtol=1e-4, atol=1e-5)
