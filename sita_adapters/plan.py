@@ -13,7 +13,7 @@ from .recipe import Recipe
 from .views import IMAGE, Frame, View, make_views
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Plan:
     """One image as R rows of a batch. Row r runs views[view_of_row[r]] under the prior priors[r].
 
@@ -23,7 +23,7 @@ class Plan:
 
     views: tuple[View, ...]
     view_of_row: tuple[int, ...]
-    weights: np.ndarray
+    weights: tuple[tuple[float, ...], ...]
     priors: tuple[float, ...]
     answers: tuple[int, ...]
 
@@ -42,7 +42,8 @@ def make_plan(recipe: Recipe, frame: Frame = "square") -> Plan:
     """Compile a recipe for inputs of this frame."""
     views = make_views(recipe.augment, recipe.view_count, recipe.seed, frame)
     rows = _shared_rows(recipe, len(views)) if recipe.shared_views else _grouped_rows(recipe, len(views))
-    return Plan((IMAGE, *views), *rows)
+    view_of_row, weights, priors, answers = rows
+    return Plan((IMAGE, *views), view_of_row, tuple(map(tuple, weights.tolist())), priors, answers)
 
 
 _Rows = tuple[tuple[int, ...], np.ndarray, tuple[float, ...], tuple[int, ...]]

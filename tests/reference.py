@@ -68,9 +68,9 @@ def run_rows(
 ) -> list[torch.Tensor]:
     """Return the output of every row of one image (without batch axis), in float64.
 
-    Every row has a model of its own. Layer after layer, in the order in which they run: each row is run up to the layer,
-    the moments of its input are taken, and the running statistics of each row's layer are overwritten by the blend. The
-    framework's own BatchNorm then does the rest. Layers must run once a forward.
+    Every row has a model of its own. Layer after layer, in the order in which they run: each row is run up to the
+    layer, the moments of its input are taken, and the running statistics of each row's layer are overwritten by the
+    blend. The framework's own BatchNorm then does the rest. Layers must run once a forward.
     """
     models = [copy.deepcopy(model).double().eval() for _ in rows]
     inputs = [views[row.view](image.double()[None]) for row in rows]

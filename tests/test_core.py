@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import reference
@@ -31,11 +33,11 @@ def own(kind: str, values: object) -> object:
 def test_every_plan_is_sound(lambdas: list[float], n: int, shared: bool, frame: str) -> None:
     recipe = Recipe(priors=lambdas, n_views=n, shared_views=shared and n > 0)
     plan = make_plan(recipe, frame)
-    rows = plan.rows
-    assert plan.weights.shape == (rows, rows)
+    rows, weights = plan.rows, np.array(plan.weights)
+    assert weights.shape == (rows, rows)
     assert len(plan.priors) == rows
-    np.testing.assert_allclose(plan.weights.sum(axis=1), 1, rtol=1e-15)
-    assert (plan.weights >= 0).all()
+    np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-15)
+    assert (weights >= 0).all()
     assert [plan.priors[row] for row in plan.answers] == lambdas
     assert all(plan.view_of_row[row] == 0 for row in plan.answers)
     assert set(plan.view_of_row) <= set(range(len(plan.views)))
@@ -143,7 +145,7 @@ def clear_cut(candidates: np.ndarray) -> bool:
     """Whether no two entropies, nor the two largest scores of a candidate, are so close that rounding decides."""
     for image in candidates.astype(np.float64):
         entropies = sorted(reference.entropy(list(z)) for z in image)
-        if any(b - a < 1e-5 for a, b in zip(entropies, entropies[1:], strict=False)):
+        if any(b - a < 1e-5 for a, b in itertools.pairwise(entropies)):
             return False
         if any(np.diff(np.sort(z)[-2:])[0] == 0 for z in image):
             return False

@@ -66,7 +66,7 @@ def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
         adaptation,
         images=image.shape[0],
         rows=plan.rows,
-        weights=torch.tensor(plan.weights.tolist(), dtype=dtype, device=image.device),
+        weights=torch.tensor(plan.weights, dtype=dtype, device=image.device),
         priors=torch.tensor(plan.priors, dtype=dtype, device=image.device).unsqueeze(1),
         blends=plan.blends,
     )

@@ -43,8 +43,8 @@ def find_layers(model: nn.Module) -> dict[str, nn.Module]:
     if mixing:
         raise BatchStatisticsError(
             f"{type(model).__name__} has BatchNorm layers without running statistics "
-            f"(track_running_stats=False): {', '.join(mixing[:4])}. They normalise with the whole batch, so that images "
-            "would mix. Expected layers that carry the source's statistics. Remedy: train with "
+            f"(track_running_stats=False): {', '.join(mixing[:4])}. They normalise with the whole batch, so that "
+            "images would mix. Expected layers that carry the source's statistics. Remedy: train with "
             "track_running_stats=True."
         )
     found = {path: item for path, item in modules.items() if is_batchnorm(item)}

@@ -1,0 +1,422 @@
+"""The adapted model as a PyTorch user handles it: promises 1, 2 and 6."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import gc
+import io
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from nets import CLASSES, LARGE, SmallNet, images, large, small
+from torch import nn
+from torchvision.ops import FrozenBatchNorm2d
+
+import sita_adapters as sita
+
+
+def hooks_of(model: nn.Module) -> list[object]:
+    kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_forward_pre_hooks_with_kwargs")
+    return [hook for module in model.modules() for kind in kinds for hook in getattr(module, kind).values()]
+
+
+def fingerprint(model: nn.Module) -> tuple[object, ...]:
+    """Everything that adapt must leave alone."""
+    return (
+        [(name, id(p), p._version, p.requires_grad, p.data_ptr()) for name, p in model.named_parameters()],
+        [(name, id(b), b._version, b.data_ptr()) for name, b in model.named_buffers()],
+        [(name, id(module), module.training, sorted(vars(module))) for name, module in model.named_modules()],
+        hooks_of(model),
+    )
+
+
+@pytest.mark.parametrize("name", [*LARGE, "SmallNet"])
+def test_the_source_model_is_not_touched(name: str) -> None:
+    """Promise 1: by adapt, by a call, and by a call that fails."""
+    model = small() if name == "SmallNet" else large(name)
+    size = LARGE.get(name, 16)
+    batch = images(1, 3, size, size)
+    before = fingerprint(model)
+    with torch.inference_mode():
+        plain = model(batch)
+        adapted = sita.adapt(model, "augbn")
+        adapted(batch)
+        with pytest.raises(RuntimeError):
+            adapted(batch[:, :2])
+        assert torch.equal(model(batch), plain)
+    assert fingerprint(model) == before
+    assert hooks_of(model) == []
+
+
+@pytest.mark.parametrize("name", [*LARGE, "SmallNet"])
+def test_weights_are_shared_and_no_parameter_is_held_twice(name: str) -> None:
+    model = small() if name == "SmallNet" else large(name)
+    adapted = sita.adapt(model)
+    ours, theirs = adapted.state_dict(), model.state_dict()
+    assert list(ours) == list(theirs)
+    assert all(ours[key].data_ptr() == theirs[key].data_ptr() for key in ours)
+    assert all(a is not b for a, b in zip(adapted.parameters(), model.parameters(), strict=True))
+
+
+def test_later_changes_to_the_source_are_seen_and_a_cast_separates() -> None:
+    model, batch = small(), images(1, 3, 16, 16)
+    adapted = sita.adapt(model, "source")
+    with torch.no_grad():
+        model.head.bias.add_(1)
+        model.bn1.running_mean.add_(0.5)
+        assert torch.equal(adapted(batch), model(batch))
+        adapted.double()
+        model.head.bias.add_(1)
+        assert model.head.bias.dtype == torch.float32
+        torch.testing.assert_close(adapted(batch.double()).float() + 1, model(batch))
+
+
+def test_same_type_same_call_same_output() -> None:
+    """Promise 2."""
+    model, batch = small(), images(2, 3, 16, 16)
+    adapted = sita.adapt(model)
+    assert type(adapted) is SmallNet
+    assert list(dict(adapted.named_modules())) == list(dict(model.named_modules()))
+    with torch.inference_mode():
+        answer = adapted(batch)
+        assert torch.equal(answer, adapted(x=batch))
+        assert answer.shape == (2, CLASSES)
+        assert answer.dtype == model(batch).dtype
+    assert not adapted.training
+    assert adapted.eval() is adapted
+
+
+@pytest.mark.parametrize("keyword", ["x", "input", "pixel_values", "anything"])
+def test_the_image_is_found_by_keyword(keyword: str) -> None:
+    class Keyword(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = small()
+
+        def forward(self, flag: bool = False, **kwargs: torch.Tensor) -> torch.Tensor:
+            return self.net(kwargs[keyword]) * (2 if flag else 1)
+
+    model, batch = Keyword().eval(), images(2, 3, 16, 16)
+    with torch.inference_mode():
+        expected = sita.adapt(model.net, "augbn")(batch) * 2
+        answer = sita.adapt(model, "augbn")(True, **{keyword: batch})
+    torch.testing.assert_close(answer, expected)
+
+
+def test_a_training_model_stays_in_training_and_its_copy_is_in_eval() -> None:
+    model = small().train()
+    model.bn2.eval()
+    adapted = sita.adapt(model)
+    assert model.training
+    assert model.bn1.training
+    assert not model.bn2.training
+    assert not any(module.training for module in adapted.modules())
+
+
+def test_unwrap_gives_a_plain_model_that_shares_memory() -> None:
+    model, batch = small(), images(2, 3, 16, 16)
+    adapted = sita.adapt(model)
+    before = adapted(batch)
+    plain = sita.unwrap(adapted)
+    assert torch.equal(plain(batch), model(batch))
+    assert torch.equal(plain.forward_features(batch), model.forward_features(batch))
+    assert plain.bn1.running_var.data_ptr() == model.bn1.running_var.data_ptr()
+    assert hooks_of(plain) == []
+    assert sorted(vars(plain)) == sorted(vars(model))
+    assert torch.equal(adapted(batch), before)
+    sita.adapt(plain)
+    plain.train()
+
+
+def test_unwrap_is_on_the_adapted_ones_device() -> None:
+    adapted = sita.adapt(small()).to("meta")
+    assert sita.unwrap(adapted).stem.weight.device.type == "meta"
+
+
+class Foreign(nn.Module):
+    """A BatchNorm of another library: no common base class, own names but for the statistics."""
+
+    def __init__(self, features: int):
+        super().__init__()
+        self.register_buffer("running_mean", torch.rand(features))
+        self.register_buffer("running_var", torch.rand(features) + 0.5)
+        self.gain, self.eps = nn.Parameter(torch.rand(features)), 1e-3
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        shape = (-1, 1, 1)
+        scale = self.gain / (self.running_var + self.eps).sqrt()
+        return (input - self.running_mean.view(shape)) * scale.view(shape)
+
+
+class ChannelsAtTheEnd(Foreign):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input.movedim(-1, 1)).movedim(1, -1)
+
+
+def layer_kinds() -> dict[str, nn.Module]:
+    from timm.layers import BatchNormAct2d, FrozenBatchNormAct2d
+
+    return {
+        "BatchNorm2d": nn.BatchNorm2d(6),
+        "BatchNorm2d-not-affine": nn.BatchNorm2d(6, affine=False),
+        "BatchNorm2d-eps": nn.BatchNorm2d(6, eps=0.1),
+        "SyncBatchNorm": nn.SyncBatchNorm(6),
+        "BatchNormAct2d": BatchNormAct2d(6),
+        "FrozenBatchNorm2d": FrozenBatchNorm2d(6),
+        "FrozenBatchNormAct2d": FrozenBatchNormAct2d(6),
+        "Foreign": Foreign(6),
+    }
+
+
+@pytest.mark.parametrize("kind", layer_kinds())
+@pytest.mark.parametrize("by_keyword", [False, True])
+def test_any_layer_with_running_statistics_is_adapted(kind: str, by_keyword: bool) -> None:
+    layer = layer_kinds()[kind]
+    with torch.no_grad():
+        layer.running_mean.uniform_(-1, 1)
+        layer.running_var.uniform_(0.5, 2)
+
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = layer
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            name = "input" if kind in ("BatchNorm2d", "SyncBatchNorm", "Foreign") else "x"
+            return self.norm(**{name: x}) if by_keyword and "affine" not in kind and "eps" not in kind else self.norm(x)
+
+    batch = images(2, 6, 9, 9)
+    with torch.inference_mode():
+        answer = sita.adapt(Around().eval(), "bn", priors=0.3)(batch)
+    for image, out in zip(batch, answer, strict=True):
+        overwritten = copy.deepcopy(layer).eval().double()
+        flat = image.double().flatten(1)
+        overwritten.running_mean.mul_(0.3).add_(0.7 * flat.mean(1))
+        overwritten.running_var.mul_(0.3).add_(0.7 * flat.var(1, correction=0))
+        with torch.no_grad():
+            expected = overwritten(image[None].double())[0]
+        torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_foreign_layer_with_channels_at_the_end_is_adapted() -> None:
+    first, last = Foreign(6), ChannelsAtTheEnd(6)
+    last.load_state_dict(first.state_dict())
+    batch = images(2, 6, 9, 8)
+    with torch.inference_mode():
+        expected = sita.adapt(nn.Sequential(first), "bn")(batch)
+        answer = sita.adapt(nn.Sequential(last), "bn")(batch.movedim(1, -1))
+    torch.testing.assert_close(answer.movedim(-1, 1), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_layers_hidden_in_plain_lists_are_adapted_and_shared() -> None:
+    class Hidden(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 6, 3), nn.Linear(6, CLASSES)
+            self.norms = [nn.BatchNorm2d(6).eval()]
+            self.scales = {"a": torch.full((6, 1, 1), 2.0)}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head((self.norms[0](self.conv(x)) * self.scales["a"]).relu().mean((2, 3)))
+
+    model = Hidden().eval()
+    adapted = sita.adapt(model, "augbn")
+    assert sita.describe(adapted).adapted == ("norms[0]",)
+    assert adapted.scales["a"].data_ptr() == model.scales["a"].data_ptr()
+    assert adapted.norms[0] is not model.norms[0]
+    batch = images(1, 3, 16, 16)
+    assert not torch.allclose(adapted(batch), model(batch))
+
+
+def test_instance_norm_is_left_out() -> None:
+    model = nn.Sequential(nn.InstanceNorm2d(3, track_running_stats=True), nn.BatchNorm2d(3)).eval()
+    assert sita.describe(sita.adapt(model)).adapted == ("1",)
+
+
+def test_tied_and_cached_tensors_survive_the_copy() -> None:
+    class Tied(SmallNet):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tied = self.head.weight
+            self.cache = (self.head.weight * 2).sum()  # a non-leaf, which deepcopy alone refuses
+
+    model = Tied().eval()
+    adapted = sita.adapt(model)
+    assert adapted.tied is adapted.head.weight
+    assert adapted.tied is not model.tied
+    adapted(images(1, 3, 16, 16))
+
+
+def test_old_style_weight_norm_works() -> None:
+    model = small()
+    with pytest.warns(FutureWarning):
+        nn.utils.weight_norm(model.conv2)
+    batch = images(2, 3, 16, 16)
+    adapted = sita.adapt(model, "source")
+    torch.testing.assert_close(adapted(batch), model(batch))
+
+
+def test_hooks_of_the_source_run_on_the_copy_too() -> None:
+    model, seen = small(), []
+    model.register_forward_hook(lambda module, args, output: seen.append((tuple(args[0].shape), tuple(output.shape))))
+    sita.adapt(model)(images(2, 3, 16, 16))
+    assert seen == [((2, 3, 16, 16), (2, CLASSES))]
+
+
+def test_a_forward_patched_onto_the_instance_is_kept() -> None:
+    model, batch = small(), images(2, 3, 16, 16)
+    model.forward = functools.partial(doubled, model)
+    adapted = sita.adapt(model, "augbn")
+    torch.testing.assert_close(adapted(batch), 2 * sita.adapt(small(), "augbn")(batch))
+    assert torch.equal(sita.unwrap(adapted)(batch), model(batch))
+
+
+def doubled(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return 2 * SmallNet.forward(model, x)
+
+
+def test_fx_graph_modules_are_adapted() -> None:
+    model, batch = small(), images(2, 3, 16, 16)
+    traced = torch.fx.symbolic_trace(model)
+    torch.testing.assert_close(sita.adapt(traced)(batch), sita.adapt(model)(batch))
+
+
+@pytest.mark.parametrize("way", ["deepcopy", "pickle", "torch.save"])
+def test_adapted_models_can_be_copied_and_stored(way: str) -> None:
+    adapted, batch = sita.adapt(small()), images(2, 3, 16, 16)
+    if way == "deepcopy":
+        again = copy.deepcopy(adapted)
+    elif way == "pickle":
+        again = pickle.loads(pickle.dumps(adapted))
+    else:
+        buffer = io.BytesIO()
+        torch.save(adapted, buffer)
+        again = torch.load(io.BytesIO(buffer.getvalue()), weights_only=False)
+    with torch.inference_mode():
+        assert torch.equal(again(batch), adapted(batch))
+    assert again.stem.weight.data_ptr() != adapted.stem.weight.data_ptr()
+    assert again.forward.args[0] is again
+    assert sita.describe(again).rows == 22
+
+
+def test_adapted_models_are_freed() -> None:
+    model = small()
+    for _ in range(3):
+        sita.adapt(model)(images(1, 3, 16, 16))
+    gc.collect()
+    assert sum(isinstance(item, SmallNet) for item in gc.get_objects()) <= 2
+
+
+def test_a_forward_that_raises_leaves_both_models_usable() -> None:
+    model, batch = small(), images(1, 3, 16, 16)
+    adapted = sita.adapt(model)
+    with torch.inference_mode():
+        plain, answer = model(batch), adapted(batch)
+        with pytest.raises(RuntimeError, match="channels"):
+            adapted(batch[:, :2])
+        assert torch.equal(model(batch), plain)
+        assert torch.equal(adapted(batch), answer)
+    with pytest.raises(sita.BypassError):  # no call is left open
+        adapted.forward_features(batch)
+
+
+def test_threads_with_different_batch_sizes_get_the_single_threaded_answers() -> None:
+    adapted = sita.adapt(small())
+    batches = [images(1 + i % 3, 3, 16, 16, seed=i) for i in range(8)]
+    with torch.inference_mode():
+        expected = [adapted(batch) for batch in batches]
+    together = threading.Barrier(8)
+
+    def work(i: int) -> bool:
+        together.wait()
+        with torch.inference_mode():
+            return all(torch.equal(adapted(batches[i]), expected[i]) for _ in range(20))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == [True] * 8
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_answers_in_half_and_blends_in_full(dtype: torch.dtype) -> None:
+    model, batch = small(), images(2, 3, 16, 16)
+    with torch.inference_mode():
+        expected = sita.adapt(model, "augbn")(batch)
+        answer = sita.adapt(small().to(dtype), "augbn")(batch.to(dtype))
+        later = sita.adapt(small(), "augbn").to(dtype)(batch.to(dtype))
+    assert answer.dtype == dtype
+    assert torch.equal(answer, later)
+    tolerance = 20 * torch.finfo(dtype).eps
+    torch.testing.assert_close(answer.float(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_autocast_is_respected_and_statistics_stay_in_float32() -> None:
+    model, batch = small(), images(2, 3, 16, 16) + 30  # a large mean is what bfloat16 statistics would lose
+    with torch.inference_mode():
+        expected = sita.adapt(model, "augbn", priors=0.5)(batch)
+        with torch.autocast("cpu", torch.bfloat16):
+            plain, answer = model(batch), sita.adapt(model, "augbn", priors=0.5)(batch)
+    assert answer.dtype == plain.dtype == torch.bfloat16
+    assert torch.isfinite(answer).all()
+    torch.testing.assert_close(answer.float(), expected, rtol=0.25, atol=0.25)
+
+
+def test_channels_last_stays_channels_last_and_gives_the_same_answer() -> None:
+    model, batch = small(), images(2, 3, 16, 16)
+    layouts = []
+    with torch.inference_mode():
+        expected = sita.adapt(model)(batch)
+        last = sita.adapt(model.to(memory_format=torch.channels_last))
+        last.block[0].register_forward_pre_hook(
+            lambda _, args: layouts.append(args[0].is_contiguous(memory_format=torch.channels_last))
+        )
+        answer = last(batch.contiguous(memory_format=torch.channels_last))
+    assert layouts == [True]
+    torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_flow_where_they_are_asked_for() -> None:
+    model, batch = small(), images(1, 3, 16, 16).double().requires_grad_()
+    adapted = sita.adapt(model.double(), "augbn", priors=0.5)
+    assert torch.autograd.gradcheck(lambda x: adapted(x)[:, :2], batch, fast_mode=True)
+
+
+@pytest.mark.parametrize("recipe", ["augbn", "ops"])
+def test_compile_export_and_trace_follow_an_adapted_model(recipe: str) -> None:
+    adapted, batch = sita.adapt(small(), recipe), images(2, 3, 16, 16)
+    with torch.no_grad():
+        expected = adapted(batch)
+        torch._dynamo.reset()
+        compiled = torch.compile(adapted, fullgraph=True, backend="eager")(batch)
+        traced = torch.jit.trace(adapted, batch, check_trace=False)(batch)
+        exported = torch.export.export(adapted, (batch,)).module()(batch)
+    for answer in (compiled, traced, exported):
+        torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_wrappers_are_unwrapped_with_a_word() -> None:
+    model, batch = small(), images(1, 3, 16, 16)
+    expected = sita.adapt(model)(batch)
+    for wrapped in (nn.DataParallel(model), torch.compile(model, backend="eager")):
+        with pytest.warns(sita.SitaWarning, match="inner module was adapted"):
+            adapted = sita.adapt(wrapped)
+        assert type(adapted) is SmallNet
+        assert torch.equal(adapted(batch), expected)
+
+
+def test_describe_prints_a_readable_table() -> None:
+    description = sita.describe(sita.adapt(small(), "augbn", layers="bn?", inputs="imagenet", priors=0.9))
+    text = str(description)
+    for expected in ("SmallNet, torch", "augbn: λ = 0.9; 2 views", "3 per image", "rot90, rot270", "imagenet"):
+        assert expected in text
+    assert "2 of 4 BatchNorm layers adapted" in text
+    assert [line.split() for line in text.splitlines()[-3:]] == [
+        ["bn1", "1", "BatchNorm2d", "8", "yes"],
+        ["bn2", "1", "BatchNorm2d", "8", "yes"],
+        ["block.*", "2", "BatchNorm2d", "16", "left", "alone"],
+    ]
+    assert description.rows == 3
+    assert max(map(len, text.splitlines())) <= 120
