@@ -16,16 +16,17 @@ Array: TypeAlias = Any
 class Arrays:
     """`xp` has numpy's names (array_api_compat.torch, keras.ops, numpy itself).
 
-    `constant(values, like)` makes a numpy array one of the framework's own: on the device of `like`, floats in its
-    precision, integers as they are.
+    `constant(values, like)` makes an array of the framework's own, on the device and in the precision of `like`, out of a
+    numpy array or a list; `indices(values, like)` makes one of integers.
     """
 
     xp: Any
-    constant: Callable[[np.ndarray, Array], Array]
+    constant: Callable[[Any, Array], Array]
+    indices: Callable[[Any, Array], Array]
 
 
-def _numpy_constant(values: np.ndarray, like: Array) -> Array:
-    return values.astype(like.dtype) if values.dtype.kind == "f" else values
-
-
-NUMPY = Arrays(np, _numpy_constant)
+NUMPY = Arrays(
+    np,
+    constant=lambda values, like: np.asarray(values, dtype=like.dtype),
+    indices=lambda values, like: np.asarray(values, dtype=np.int64),
+)

@@ -82,7 +82,7 @@ def _grouped(layers: Iterable[LayerInfo]) -> Iterable[tuple[str, str, str, str, 
     """One line for neighbours of the same block, type and treatment; a reader of 121 layers wants the blocks."""
     groups: dict[tuple[str, str, bool], list[LayerInfo]] = {}
     for layer in layers:
-        block = ".".join(layer.name.split(".")[:2]) if "." in layer.name else layer.name
+        block = ".".join(layer.name.split(".")[:-1][:2]) or layer.name
         groups.setdefault((block, layer.type, layer.adapted), []).append(layer)
     for (block, kind, adapted), members in groups.items():
         name = members[0].name if len(members) == 1 else f"{block}.*"

@@ -101,7 +101,7 @@ class Rotate:
         flat = canvas.arrays.xp.reshape(x, (*before, -1, *after))
         turned = 0.0
         for index, weight in zip(indices, weights, strict=True):
-            taken = canvas.arrays.xp.take(flat, canvas.arrays.constant(index, x), axis=first)
+            taken = canvas.arrays.xp.take(flat, canvas.arrays.indices(index, x), axis=first)
             turned = turned + taken * canvas.arrays.constant(weight.reshape(-1, *[1] * len(after)), x)
         return canvas.arrays.xp.reshape(turned, tuple(x.shape))
 

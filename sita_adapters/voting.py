@@ -90,9 +90,9 @@ def _log_softmax(z: Array, axis: int, xp: Any) -> Array:
 def _first_largest(z: Array, axis: int, arrays: Arrays) -> Array:
     """Return min {c : z_c ≥ max z}, as a float; K where there is none, as among NaNs."""
     count = z.shape[axis]
-    indices = np.arange(count, dtype=np.float32).reshape(-1, *[1] * (-axis - 1))
+    indices = arrays.xp.reshape(arrays.constant(list(range(count)), z), (count, *[1] * (-axis - 1)))
     largest = z >= arrays.xp.max(z, axis=axis, keepdims=True)
-    found = arrays.xp.where(largest, arrays.constant(indices, z), float(count))
+    found = arrays.xp.where(largest, indices, float(count))
     return arrays.xp.min(found, axis=axis, keepdims=True)
 
 
@@ -105,9 +105,9 @@ def _pairs(array: Array, xp: Any) -> tuple[Array, Array]:
 def _ranks(entropies: Array, arrays: Arrays) -> Array:
     """rank_p = Σ_q [H_q < H_p, or H_q = H_p and q < p]: a permutation of 0 … P−1."""
     count, trailing = entropies.shape[1], len(entropies.shape) - 2
-    earlier = np.tri(count, k=-1, dtype=np.float32).reshape(count, count, *[1] * trailing)
-    first, second = _pairs(entropies, arrays.xp)
-    ahead = (second < first) | ((second == first) & (arrays.constant(earlier, entropies) > 0))
+    places = arrays.xp.reshape(arrays.constant(list(range(count)), entropies), (1, count, *[1] * trailing))
+    (first, second), (first_place, second_place) = _pairs(entropies, arrays.xp), _pairs(places, arrays.xp)
+    ahead = (second < first) | ((second == first) & (second_place < first_place))
     return arrays.xp.sum(arrays.xp.where(ahead, 1.0, 0.0), axis=2)
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import array_api_compat.torch as xp
-import numpy as np
 import torch
 
 from sita_adapters.arrays import Arrays
 
 
-def _constant(values: np.ndarray, like: torch.Tensor) -> torch.Tensor:
-    dtype = like.dtype if values.dtype.kind == "f" else torch.int64
-    return torch.as_tensor(values, dtype=dtype, device=like.device)
+def _constant(values: Any, like: torch.Tensor) -> torch.Tensor:
+    return torch.as_tensor(values, dtype=like.dtype, device=like.device)
 
 
-TORCH = Arrays(xp, _constant)
+def _indices(values: Any, like: torch.Tensor) -> torch.Tensor:
+    return torch.as_tensor(values, dtype=torch.int64, device=like.device)
+
+
+TORCH = Arrays(xp, _constant, _indices)

@@ -31,12 +31,13 @@ class Call:
 
     def folded(self, x: torch.Tensor, name: str) -> int:
         """Return T for features of B·R·T leading entries: 1, or what the model folds into its batch (time, tokens)."""
-        folded, rest = divmod(x.shape[0], self.images * self.rows)
-        if rest or folded == 0:
+        entries = self.images * self.rows
+        folded = int(x.shape[0] // entries)
+        if folded == 0 or x.shape[0] != folded * entries:
             raise InputError(
                 f"Layer {name!r} received {x.shape[0]} leading entries for {self.images} images of {self.rows} rows: "
                 "the model folds its batch in a way that cannot be followed. Expected a multiple of "
-                f"{self.images * self.rows}. Remedy: leave the layer out with layers=."
+                f"{entries}. Remedy: leave the layer out with layers=."
             )
         return folded
 

@@ -118,15 +118,15 @@ def _array(values: object) -> np.ndarray:
 
 
 CORRUPTIONS = (
-    Corruption("gaussian noise", "noise", 0.39, _gaussian_noise),
-    Corruption("salt & pepper", "noise", 0.3, _salt_and_pepper),
-    Corruption("defocus", "blur", 2.5, _defocus),
-    Corruption("motion blur", "blur", 12.0, _motion),
-    Corruption("fog", "weather", 0.25, _fog),
-    Corruption("rain", "weather", 0.022, _rain),
-    Corruption("overexposure", "lighting", 0.2, _overexposure),
-    Corruption("low contrast", "lighting", 0.4, _low_contrast),
-    Corruption("compression", "detail", 0.5, _compression),
-    Corruption("pixelation", "detail", 6, _pixelation),
+    Corruption("gaussian noise", "noise", 0.33, _gaussian_noise),
+    Corruption("salt & pepper", "noise", 0.24, _salt_and_pepper),
+    Corruption("defocus", "blur", 2.2, _defocus),
+    Corruption("motion blur", "blur", 10.0, _motion),
+    Corruption("fog", "weather", 0.20, _fog),
+    Corruption("rain", "weather", 0.019, _rain),
+    Corruption("overexposure", "lighting", 0.18, _overexposure),
+    Corruption("low contrast", "lighting", 0.32, _low_contrast),
+    Corruption("compression", "detail", 1.7, _compression),
+    Corruption("pixelation", "detail", 6.0, _pixelation),
 )
 """The ten, at their strengths: those of blur in pixels, the others as their functions say."""

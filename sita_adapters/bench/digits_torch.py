@@ -47,9 +47,7 @@ class Block(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels != width:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width)
-            )
+            self.shortcut = nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(N, channels, h, w) → (N, width, h / stride, w / stride)."""
@@ -62,9 +60,7 @@ class DigitResNet(nn.Module):
 
     def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(1, widths[0], 5, 2, 2, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()
-        )
+        self.stem = nn.Sequential(nn.Conv2d(1, widths[0], 5, 2, 2, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU())
         inputs = (widths[0], *widths[:-1])
         self.stages = nn.Sequential(
             *(Block(c, w, 1 if i == 0 else 2) for i, (c, w) in enumerate(zip(inputs, widths, strict=True)))
@@ -102,9 +98,7 @@ def train(digits: Digits, training: Training, advance: Callable[[], None]) -> Di
     for _ in range(training.epochs):
         shuffled = torch.randperm(len(images), generator=random)[: steps * training.batch_size]
         for batch in shuffled.split(training.batch_size):
-            loss = functional.cross_entropy(
-                network(_shifted(images[batch], training.shift, random)), labels[batch]
-            )
+            loss = functional.cross_entropy(network(_shifted(images[batch], training.shift, random)), labels[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -1,0 +1,73 @@
+"""What the demo prints: progress, a table, and a sentence."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich import box
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+from rich.text import Text
+
+from .demo import CLEAN, DemoResult
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class ConsoleProgress:
+    """Sentences and bars on a console; into a pipe, sentences only."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def say(self, message: str) -> None:
+        """Print a sentence."""
+        self.console.print(Text(message), soft_wrap=True)
+
+    @contextlib.contextmanager
+    def track(self, description: str, total: int) -> Iterator[Callable[[], None]]:
+        """Show a bar with the time left, and take it away at the end."""
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Bars(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as bars:
+            task = bars.add_task(description, total=total)
+            yield lambda: bars.advance(task)
+
+
+def make_table(result: DemoResult) -> Table:
+    """Return a table of accuracies, a line a condition and a column a recipe, the best of each line marked."""
+    table = Table(
+        title=f"Percent right of {len(result.labels)} digits, one at a time (* best)",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("corruption", no_wrap=True)
+    for recipe in result.recipes:
+        table.add_column(recipe, justify="right", no_wrap=True)
+    for condition, line in zip(result.conditions, result.accuracies, strict=True):
+        name = "none (clean)" if condition == CLEAN else condition
+        table.add_row(name, *_marked(line), end_section=condition in (CLEAN, result.conditions[-1]))
+    table.add_row(Text("mean, corrupted", "bold"), *_marked(result.means), end_section=True)
+    table.add_row("ms an image", *(f"{1e3 * second:.1f}  " for second in result.seconds))
+    table.add_row("cost", *(f"{second / result.seconds[0]:.1f}× " for second in result.seconds))
+    return table
+
+
+def _marked(line: np.ndarray) -> list[Text]:
+    shown = np.round(line, 1)
+    return [Text(f"{value:.1f} *", "bold green") if value == shown.max() else Text(f"{value:.1f}  ") for value in shown]
+
+
+def summarise(result: DemoResult) -> str:
+    """Say in one sentence what was seen."""
+    ops, source = result.mean("ops"), result.mean("source")
+    return (
+        f"ops: {ops:.1f} % right against source's {source:.1f} % on corrupted digits, "
+        "without labels, gradients or a second image."
+    )
