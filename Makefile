@@ -21,7 +21,7 @@ demo: $(READY) ## See it help: handwritten digits, corrupted, source against ada
 	$(BIN)/sita demo
 
 test: $(READY) ## Run all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4
 
 lint: $(READY) ## Check style
 	$(BIN)/ruff check .

@@ -16,8 +16,8 @@ Array: TypeAlias = Any
 class Arrays:
     """`xp` has numpy's names (array_api_compat.torch, keras.ops, numpy itself).
 
-    `constant(values, like)` makes an array of the framework's own, on the device and in the precision of `like`, out of a
-    numpy array or a list; `indices(values, like)` makes one of integers.
+    `constant(values, like)` makes a numpy array or a list one of the framework's own, on the device and in the
+    precision of `like`; `indices(values, like)` makes one of integers.
     """
 
     xp: Any

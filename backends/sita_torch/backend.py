@@ -93,9 +93,11 @@ def _inner_module(model: Any) -> nn.Module:
             f"Expected a torch.nn.Module; received an object of type {type(model).__qualname__}. "
             "Remedy: pass the module that computes the predictions."
         )
-    compiled = vars(model).get("_modules", {}).get("_orig_mod")
-    inner = model.module if isinstance(model, DataParallel | DistributedDataParallel) else compiled
-    if inner is None:
+    if isinstance(model, DataParallel | DistributedDataParallel):
+        inner = model.module
+    elif type(model).__name__ == "OptimizedModule":  # torch.compile's; importing its class would load the compiler
+        inner = model._orig_mod
+    else:
         return model
     warnings.warn(
         f"{type(model).__name__} wraps a {type(inner).__name__}: the inner module was adapted, and is returned without "

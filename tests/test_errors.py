@@ -1,0 +1,324 @@
+"""Bad input: each an error of its own kind that says what was expected, what came, and the remedy; nothing is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from nets import SmallNet, TokenNet, images, large, small
+from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+import sita_adapters as sita
+
+
+def batch() -> torch.Tensor:
+    return images(2, 3, 16, 16)
+
+
+class Locked(SmallNet):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block.guard = threading.Lock()
+
+
+def fused() -> nn.Module:
+    model = small()
+    model.stem, model.bn1 = fuse_conv_bn_eval(model.stem, model.bn1), nn.Identity()
+    model.conv2, model.bn2 = fuse_conv_bn_eval(model.conv2, model.bn2), nn.Identity()
+    model.block = nn.Sequential(fuse_conv_bn_eval(model.block[0], model.block[1]), nn.ReLU())
+    return model
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d()).eval()
+
+
+def unknown_type() -> object:
+    return type("Estimator", (), {"__module__": "sklearn.svm"})()
+
+
+MODELS = [
+    (lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.LayerNorm(3)), sita.NoBatchNormError, ["3 modules", "LayerNorm"]),
+    (fused, sita.FusedModelError, ["fused", "before fusing"]),
+    (unknown_type, sita.UnknownModelError, ["torch", "sklearn.svm.Estimator"]),
+    (lambda: SmallNet, sita.UnknownModelError, ["class", "instance"]),
+    (lambda: small().state_dict(), sita.UnknownModelError, ["Weights alone", "build the model"]),
+    (lambda: torch.ones(3), sita.UnknownModelError, ["Tensor", "torch.nn.Module"]),
+    (lambda: torch.jit.trace(small(), batch()), sita.ScriptedModelError, ["traced", "trace the adapted one"]),
+    (lambda: torch.jit.script(small()), sita.ScriptedModelError, ["scripted", "eager"]),
+    (lambda: nn.Sequential(torch.jit.trace(small(), batch())), sita.ScriptedModelError, ["'0'"]),
+    (lazy, sita.UninitialisedModelError, ["0.weight", "run the model once"]),
+    (lambda: Locked().eval(), sita.CloneError, ["block.guard", "lock", "Remedy"]),
+    (
+        lambda: nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3, track_running_stats=False)),
+        sita.BatchStatisticsError,
+        ["1", "track_running_stats"],
+    ),
+    (lambda: sita.adapt(small()), sita.AlreadyAdaptedError, ["adapted already", "unwrap"]),
+    (lambda: sita.adapt(small()).block, sita.AlreadyAdaptedError, ["'1'", "unwrap"]),
+    (lambda: nn.Sequential(sita.adapt(small())), sita.AlreadyAdaptedError, ["'0'"]),
+]
+
+
+@pytest.mark.parametrize(("make", "error", "words"), MODELS, ids=lambda value: getattr(value, "__name__", None))
+def test_models_that_cannot_be_adapted(make: object, error: type[Exception], words: list[str]) -> None:
+    model = make()
+    parts = list(model.modules()) if isinstance(model, nn.Module) else []
+    before = [sorted(vars(part)) for part in parts]
+    with pytest.raises(error) as caught:
+        sita.adapt(model)
+    assert type(caught.value) is error
+    for word in words:
+        assert word in str(caught.value)
+    # A failed adapt leaves nothing behind.
+    assert [sorted(vars(part)) for part in parts] == before
+
+
+RECIPES = [
+    ("opps", {}, ["'opps'", "Did you mean 'ops'"]),
+    (3, {}, ["int"]),
+    ("ops", {"prior": 0.5}, ["prior: not a field", "Did you mean 'priors'"]),
+    ("augbn", {"priors": 1.5}, ["priors", "from 0", "1.5"]),
+    ("augbn", {"priors": -0.1}, ["-0.1"]),
+    ("augbn", {"priors": float("nan")}, ["nan"]),
+    ("augbn", {"priors": "0.5"}, ["0.5"]),
+    ("ops", {"priors": []}, ["one or more"]),
+    ("ops", {"priors": [0.5, 0.5]}, ["each number once"]),
+    ("augbn", {"n_views": 0}, ["'augbn'", "at least one", "'bn'"]),
+    ("ops", {"n_views": 0}, ["'ops'", "at least one"]),
+    ("ops_shared", {"n_views": 0}, ["'ops_shared'"]),
+    ("ensemble", {"n_views": 0}, ["'ensemble'"]),
+    ("bn", {"shared_views": True}, ["shared_views", "at least one view"]),
+    ("bn", {"candidates": "views"}, ["candidates", "at least one view"]),
+    ("augbn", {"n_views": -1}, ["n_views", "-1"]),
+    ("augbn", {"n_views": 8}, ["7 lossless", "8"]),
+    ("augbn", {"n_views": 2.0}, ["n_views", "2.0"]),
+    ("ops", {"top_k": 9}, ["top_k", "8", "9"]),
+    ("augbn", {"top_k": 2}, ["top_k", "at most the number of candidates, 1"]),
+    ("ops", {"top_k": 0}, ["top_k", "0"]),
+    ("ops", {"combine": "median"}, ["combine", "'vote' or 'mean'", "median"]),
+    ("ops", {"candidates": "all"}, ["candidates", "all"]),
+    ("ops", {"shared_views": 1}, ["shared_views", "True or False"]),
+    ("ops", {"seed": -1}, ["seed"]),
+    ("ops", {"augment": "losless"}, ["losless", "Did you mean 'lossless'"]),
+    ("ops", {"augment": []}, ["at least one"]),
+    ("ops", {"augment": ["hflip", "vflop"]}, ["vflop", "vflip"]),
+    ("ops", {"augment": 3}, ["augment", "3"]),
+    ("ops", {"augment": ["hflip"], "n_views": 2}, ["n_views=2", "lists 1"]),
+    ("ops", {"augment": "paper"}, ["colour", "inputs='imagenet'"]),
+]
+
+
+@pytest.mark.parametrize(("recipe", "changes", "words"), RECIPES, ids=str)
+def test_recipes_that_make_no_sense(recipe: object, changes: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(sita.RecipeError) as caught:
+        sita.adapt(small(), recipe, **changes)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def integers(x: torch.Tensor) -> torch.Tensor:
+    return (x * 20).to(torch.uint8)
+
+
+IMAGES = [
+    (lambda: batch()[0], ["rank 4", "rank 3", "unsqueeze(0)"]),
+    (lambda: batch()[0, 0], ["rank 2"]),
+    (lambda: batch()[None, None], ["rank 6"]),
+    (lambda: batch()[:0], ["empty batch", "(0, 3, 16, 16)"]),
+    (lambda: integers(batch()), ["torch.uint8", "floating-point"]),
+    (lambda: batch().tolist(), ["list", "stack"]),
+]
+
+
+@pytest.mark.parametrize(("make", "words"), IMAGES, ids=["no batch", "no channels", "rank 6", "empty", "bytes", "list"])
+def test_images_that_cannot_be_taken(make: object, words: list[str]) -> None:
+    model = small()
+    adapted = sita.adapt(model)
+    with pytest.raises(sita.InputError) as caught:
+        adapted(make())
+    for word in words:
+        assert word in str(caught.value)
+    assert torch.equal(sita.adapt(model, "source")(batch()), model(batch()))
+    assert adapted(batch()).shape == (2, 7)
+
+
+def test_nothing_at_all_is_no_image() -> None:
+    with pytest.raises(sita.InputError, match="received nothing"):
+        sita.adapt(small())()
+
+
+def test_integers_are_taken_where_the_model_takes_them() -> None:
+    class Bytes(SmallNet):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.float() / 255)
+
+    model = Bytes().eval()
+    x = integers(batch())
+    torch.testing.assert_close(sita.adapt(model)(x), sita.adapt(model)(x.float()))
+    with pytest.raises(sita.InputError, match="integers cannot hold"):
+        sita.adapt(model, augment="blur")(x)
+
+
+def test_views_that_change_the_shape_are_refused() -> None:
+    with pytest.raises(sita.InputError, match="square images; received 16×24"):
+        sita.adapt(small(), augment=["rot90"])(images(1, 3, 16, 24))
+    with pytest.raises(sita.InputError, match="must return images of the shape"):
+        sita.adapt(small(), augment=lambda x: x[..., 1:])(batch())
+    five = sita.adapt(nn.Sequential(nn.BatchNorm2d(5), nn.Flatten()), augment="colour", inputs="unit")
+    with pytest.raises(sita.InputError, match="1 or 3 channels; received 5"):
+        five(images(1, 5, 16, 16))
+
+
+def test_input_without_space_has_no_views() -> None:
+    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)).eval()
+    with pytest.raises(sita.InputError, match="no spatial axes"):
+        sita.adapt(model)(torch.rand(3, 5))
+    assert sita.adapt(model, "bn")(torch.rand(3, 5)).shape == (3, 4)
+    with pytest.raises(sita.InputError, match="rank 2 or more"):
+        sita.adapt(model, "bn")(torch.rand(3))
+
+
+def test_a_batch_folded_beyond_recognition() -> None:
+    class Merging(TokenNet):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x[:-1])
+
+    with pytest.raises(sita.InputError, match="leading entries"):
+        sita.adapt(Merging().eval(), "augbn")(batch())
+
+
+OUTPUTS = [
+    (lambda y: (y, y), "tuple"),
+    (lambda y: y.sum(0), "merges its batch"),
+    (lambda y: y.sum(), "merges its batch"),
+    (lambda y: y[:, :1], "two classes or more"),
+    (lambda y: y[:, 0], "two classes or more"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), OUTPUTS)
+def test_outputs_without_scores(change: object, words: str) -> None:
+    class Other(SmallNet):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return change(super().forward(x))
+
+    with pytest.raises(sita.OutputError, match=words):
+        sita.adapt(Other().eval())(batch())
+
+
+def test_unknown_scores_and_inputs() -> None:
+    with pytest.raises(sita.OutputError, match="'logits' or 'probabilities'; received 'logit'"):
+        sita.adapt(small(), scores="logit")
+    with pytest.raises(sita.InputError, match="Did you mean 'imagenet'"):
+        sita.adapt(small(), inputs="imagnet")
+    with pytest.raises(sita.InputError, match="std and white above 0"):
+        sita.Inputs(std=(0.0,))
+    with pytest.raises(sita.InputError, match="'rgb' or 'bgr'"):
+        sita.Inputs(order="grb")
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ("bn9", ["'bn9' matches none of the 4", "Did you mean 'bn"]),
+        (["bn1", "layer4.*"], ["layer4.*"]),
+        (lambda name, layer: False, ["predicate", "4 BatchNorm"]),
+        ([], ["expected a name"]),
+        ([3], ["expected a name"]),
+    ],
+)
+def test_unknown_layers(layers: object, words: list[str]) -> None:
+    with pytest.raises(sita.LayersError) as caught:
+        sita.adapt(small(), layers=layers)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_what_would_write_through_to_the_source_is_refused() -> None:
+    model = small()
+    adapted = sita.adapt(model)
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(sita.SharedWeightsError, match="train the source model"):
+        adapted.train()
+    with pytest.raises(sita.SharedWeightsError, match="load them into the source"):
+        adapted.load_state_dict({name: value + 1 for name, value in weights.items()})
+    adapted.bn1.train()
+    with pytest.raises(sita.SharedWeightsError, match=r"'bn1' is in training mode"):
+        adapted(batch())
+    adapted.eval()
+    adapted(batch())
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm2d, type("MyNorm", (nn.BatchNorm2d,), {})])
+def test_entry_points_around_the_adaptation_are_named(kind: type[nn.Module]) -> None:
+    """Promise 6."""
+    adapted = sita.adapt(SmallNet(kind).eval())
+    with pytest.raises(sita.BypassError, match=r"SmallNet\.forward_features ran the adapted layer 'bn1'"):
+        adapted.forward_features(batch())
+    with pytest.raises(sita.BypassError, match=r"Sequential.forward ran the adapted layer 'block.1'"):
+        adapted.block(images(1, 8, 16, 16))
+    timm_model = sita.adapt(large("timm-resnet50"))
+    with pytest.raises(sita.BypassError, match=r"ResNet\.forward_features"):
+        timm_model.forward_features(images(1, 3, 64, 64))
+
+
+def test_a_layer_of_another_adapted_model_is_around_too() -> None:
+    other = sita.adapt(small())
+
+    class Borrowing(SmallNet):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(other.forward_features(self.bn1.weight.sum() * 0 + x).mean((2, 3)))
+
+    with pytest.raises(sita.BypassError):
+        sita.adapt(Borrowing().eval())(batch())
+
+
+def test_a_model_that_calls_none_of_its_layers() -> None:
+    class Functional(SmallNet):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            norm = self.bn1
+            y = nn.functional.batch_norm(self.stem(x), norm.running_mean, norm.running_var, norm.weight, norm.bias)
+            return y.mean((2, 3))
+
+    with pytest.raises(sita.BypassError, match="ran none of its 4 BatchNorm layers"):
+        sita.adapt(Functional().eval())(batch())
+
+
+def test_plain_models_are_not_adapted() -> None:
+    for function in (sita.unwrap, sita.describe):
+        with pytest.raises(sita.NotAdaptedError, match="plain SmallNet"):
+            function(small())
+
+
+def test_every_error_is_a_sita_error_and_the_builtin_one_would_catch() -> None:
+    errors = [getattr(sita, name) for name in sita.__all__ if name.endswith("Error")]
+    assert len(errors) >= 15
+    for error in errors:
+        assert issubclass(error, sita.SitaError)
+        assert error is sita.SitaError or issubclass(error, ValueError | TypeError | RuntimeError | ImportError)
+
+
+def test_importing_the_library_imports_no_framework() -> None:
+    code = (
+        "import sys, sita_adapters\n"
+        "print([name for name in ('torch', 'keras', 'tensorflow', 'jax', 'scipy', 'typer') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_backend_that_cannot_be_imported_names_the_extra() -> None:
+    code = (
+        "import sys, torch\n"
+        "sys.modules['array_api_compat'] = None\n"
+        "import sita_adapters as sita\n"
+        "try:\n    sita.adapt(torch.nn.BatchNorm2d(3))\n"
+        "except sita.BackendImportError as error:\n    print(error)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "pip install 'sita-adapters[torch]'" in printed

@@ -1,0 +1,186 @@
+"""Views against numpy's and scipy's own functions, on numpy and on PyTorch arrays, channels first and last."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.ndimage
+import torch
+
+from sita_adapters.arrays import NUMPY
+from sita_adapters.inputs import ENCODINGS, Inputs
+from sita_adapters.views import (
+    NAMES,
+    SYMMETRIES,
+    Blur,
+    Canvas,
+    Colour,
+    Rotate,
+    View,
+    blur_matrix,
+    frame_of,
+    make_views,
+    rotation_taps,
+)
+from sita_torch.arrays import TORCH
+
+CANVASES = {
+    "numpy-first": Canvas(NUMPY, -3, (-2, -1), ENCODINGS["unit"]),
+    "numpy-last": Canvas(NUMPY, -1, (-3, -2), ENCODINGS["unit"]),
+    "torch-first": Canvas(TORCH, -3, (-2, -1), ENCODINGS["unit"]),
+}
+IMAGE = np.random.default_rng(0).uniform(size=(2, 3, 12, 12)).astype(np.float32)
+
+NUMPY_SYMMETRIES = {
+    "rot90": lambda x: np.rot90(x, 1, (-2, -1)),
+    "rot270": lambda x: np.rot90(x, 3, (-2, -1)),
+    "transpose": lambda x: np.swapaxes(x, -2, -1),
+    "vflip": lambda x: x[..., ::-1, :],
+    "hflip": lambda x: x[..., ::-1],
+    "rot180": lambda x: np.rot90(x, 2, (-2, -1)),
+    "antitranspose": lambda x: np.rot90(np.swapaxes(x, -2, -1), 2, (-2, -1)),
+}
+
+
+def run(step: object, canvas: str, image: np.ndarray = IMAGE, inputs: Inputs | None = None) -> np.ndarray:
+    """Apply a view or step in this canvas's layout, and return the result with channels first."""
+    setting = CANVASES[canvas]
+    if inputs is not None:
+        setting = Canvas(setting.arrays, setting.channel, setting.axes, inputs)
+    last = canvas.endswith("last")
+    x = np.moveaxis(image, 1, -1).copy() if last else image
+    made = step.apply(torch.from_numpy(x) if canvas.startswith("torch") else x, setting)
+    return np.moveaxis(np.asarray(made), -1, 1) if last else np.asarray(made)
+
+
+@pytest.mark.parametrize("canvas", CANVASES)
+@pytest.mark.parametrize("name", SYMMETRIES)
+def test_symmetries_are_numpys(name: str, canvas: str) -> None:
+    view = View(name, SYMMETRIES[name])
+    np.testing.assert_array_equal(run(view, canvas), NUMPY_SYMMETRIES[name](IMAGE))
+    assert view.lossless
+
+
+def test_symmetries_are_all_seven_and_distinct() -> None:
+    views = [run(View(name, steps), "numpy-first").tobytes() for name, steps in SYMMETRIES.items()]
+    assert len({IMAGE.tobytes(), *views}) == 8
+
+
+@pytest.mark.parametrize("canvas", CANVASES)
+@pytest.mark.parametrize("degrees", [0.0, 17.0, 90.0, 133.3, 270.0, 359.0])
+@pytest.mark.parametrize("shape", [(2, 3, 12, 12), (1, 3, 9, 14), (1, 1, 5, 1)])
+def test_rotation_is_scipys(degrees: float, canvas: str, shape: tuple[int, ...]) -> None:
+    image = np.random.default_rng(1).uniform(size=shape).astype(np.float32)
+    height, width = shape[-2:]
+    centre = np.array([(height - 1) / 2, (width - 1) / 2])
+    cosine, sine = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
+    matrix = np.array([[cosine, sine], [-sine, cosine]])
+    expected = np.empty(shape)
+    for b, c in np.ndindex(shape[:2]):
+        expected[b, c] = scipy.ndimage.affine_transform(
+            image[b, c].astype(np.float64), matrix, centre - matrix @ centre, order=1, mode="mirror"
+        )
+    np.testing.assert_allclose(run(Rotate(degrees), canvas, image), expected, atol=1e-5)
+
+
+def test_quarter_turns_are_rotations() -> None:
+    np.testing.assert_allclose(run(Rotate(90.0), "numpy-first"), np.rot90(IMAGE, 1, (-2, -1)), atol=1e-6)
+    _, weights = rotation_taps(7, 9, 31.0)
+    np.testing.assert_allclose(weights.sum(0), 1, atol=1e-6)
+    assert (weights >= -1e-6).all()
+
+
+@pytest.mark.parametrize("canvas", CANVASES)
+@pytest.mark.parametrize("sigma", [0.1, 0.7, 2.0])
+def test_blur_is_scipys(sigma: float, canvas: str) -> None:
+    # scipy rounds its radius; where that equals ours the two agree to rounding.
+    radius = max(1, int(np.ceil(4 * sigma)))
+    expected = scipy.ndimage.gaussian_filter(
+        IMAGE.astype(np.float64), (0, 0, sigma, sigma), mode="mirror", radius=(0, 0, radius, radius)
+    )
+    np.testing.assert_allclose(run(Blur(sigma), canvas), expected, atol=2e-6)
+    np.testing.assert_allclose(blur_matrix(12, sigma).sum(1), 1, atol=1e-6)
+
+
+def colour_loop(image: np.ndarray, step: Colour) -> np.ndarray:
+    """RGB in [0, 1], one image at a time, in float64."""
+    out = []
+    for original in image.astype(np.float64):
+        u = original
+        for name in step.order:
+            grey = 0.299 * u[0] + 0.587 * u[1] + 0.114 * u[2]
+            factor = getattr(step, name)
+            reference = {"brightness": 0.0, "contrast": grey.mean(), "saturation": grey[None]}[name]
+            u = np.clip(factor * u + (1 - factor) * reference, 0, 1)
+        out.append(u)
+    return np.stack(out)
+
+
+@pytest.mark.parametrize("canvas", CANVASES)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_colour_works_on_intensities_whatever_the_encoding(encoding: str, canvas: str) -> None:
+    step = Colour(1.3, 0.7, 1.4, order=("saturation", "brightness", "contrast"))
+    inputs = ENCODINGS[encoding]
+    mean, std = (np.reshape(values, (-1, 1, 1)) for values in (inputs.mean, inputs.std))
+
+    def encode(u: np.ndarray) -> np.ndarray:
+        ordered = u if inputs.order == "rgb" else u[:, ::-1]
+        return (ordered * inputs.white - mean) / std
+
+    made = run(step, canvas, encode(IMAGE).astype(np.float32), inputs)
+    np.testing.assert_allclose(made, encode(colour_loop(IMAGE, step)), atol=3e-6 * inputs.white / np.min(std))
+
+
+def test_grey_images_have_no_saturation() -> None:
+    grey = IMAGE[:, :1]
+    np.testing.assert_allclose(run(Colour(1, 1, 0.6), "numpy-first", grey), grey, atol=1e-6)
+
+
+def test_frames() -> None:
+    assert [frame_of(s) for s in ((4, 4), (4, 5), (9, 4, 4), (7,), ())] == [
+        "square", "oblong", "square", "line", "point",
+    ]  # fmt: skip
+
+
+def test_lossless_views_come_in_their_fixed_order() -> None:
+    def names(count: int, frame: str) -> list[str]:
+        return [view.name for view in make_views("lossless", count, 0, frame)]
+
+    assert names(2, "square") == ["rot90", "rot270"]
+    assert names(7, "square") == list(SYMMETRIES)
+    assert names(2, "oblong") == ["vflip", "hflip"]
+    assert names(7, "oblong") == ["vflip", "hflip", "rot180"]
+    assert names(2, "line") == ["hflip"]
+
+
+def test_the_papers_views_are_drawn_from_the_seed() -> None:
+    views = make_views("paper", 60, 7, "square")
+    assert views == make_views("paper", 60, 7, "square")
+    assert views != make_views("paper", 60, 8, "square")
+    assert views[:5] == make_views("paper", 5, 7, "square")
+    turns = [step.degrees for view in views for step in view.steps if isinstance(step, Rotate)]
+    colours = [step for view in views for step in view.steps if isinstance(step, Colour)]
+    assert len(turns) == len(colours) == 60
+    assert min(turns) < 40
+    assert max(turns) > 320
+    factors = [f for c in colours for f in (c.brightness, c.contrast, c.saturation)]
+    assert min(factors) >= 0.6
+    assert max(factors) <= 1.4
+    for name in ("transpose", "hflip", "vflip"):
+        assert 15 < sum(name in view.name.split("+") for view in views) < 45
+    assert len({view.name for view in views}) > 20
+
+
+def test_oblong_images_meet_the_same_views_but_for_the_transposition() -> None:
+    square, oblong = (make_views("paper", 20, 3, frame) for frame in ("square", "oblong"))
+    for first, second in zip(square, oblong, strict=True):
+        assert [name for name in first.name.split("+") if name != "transpose"] == second.name.split("+")
+
+
+def test_names_and_compositions() -> None:
+    one, two = make_views([("rot90", "blur"), "hflip"], 2, 0, "square")
+    assert (one.name, two.name) == ("rot90+blur", "hflip")
+    assert not one.lossless
+    assert len(make_views("blur", 3, 0, "square")) == 3
+    assert len({view.steps for view in make_views("blur", 3, 0, "square")}) == 3
+    assert set(NAMES) == {*SYMMETRIES, "rotate", "blur", "colour"}
