@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
+from .bench.digits import TEST_COUNT
 from .errors import SitaError
 from .version import __version__
 
@@ -44,7 +45,12 @@ def main() -> None:
 def make_app() -> typer.Typer:
     """Return the application with all its commands."""
     app = typer.Typer(
-        name="sita", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=_ABOUT
+        name="sita",
+        help=_ABOUT,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_sita)
     app.command()(demo)
@@ -71,15 +77,16 @@ def demo(
         Path, typer.Option(help="Where to put the picture: a .png, .pdf or .svg file.", dir_okay=False)
     ] = Path("sita-demo.png"),
     images: Annotated[
-        int, typer.Option(min=1, max=597, help="Test digits under every corruption; more take longer.")
-    ] = 100,
-    seed: Annotated[int, typer.Option(min=0, help="Draws the network and the corruptions.")] = 0,
+        int, typer.Option(min=1, max=TEST_COUNT, help="Test digits under every corruption; more take longer.")
+    ] = 60,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Draws the network and the corruptions.")] = 0,
 ) -> None:
     """See it help, in under a minute and without a download.
 
-    A small ResNet is trained on clean handwritten digits (once, then kept in your cache folder) and reads others that were
-    corrupted by noise, blur, weather, lighting and lost detail: as it is, and adapted to every image by itself. Prints a
-    table of who was right how often, and draws it.
+    A small ResNet learns clean handwritten digits (once: it is then kept in
+    your cache folder) and reads others, corrupted by noise, blur, weather,
+    lighting or lost detail: as it is, and adapted to every image by itself.
+    Prints a table of who was right how often, and draws it.
 
     Examples:
       sita demo
@@ -92,10 +99,14 @@ def demo(
     _check_picture(out, figure.FORMATS)
     console = Console(highlight=False)
     result = run_demo(images, seed, report.ConsoleProgress(console))
-    figure.save(result, out)
     console.print()
     console.print(report.make_table(result))
+    try:
+        figure.save(result, out)
+    except OSError as error:
+        raise SitaError(f"The picture could not be written: {error}") from error
     console.print(Text(report.summarise(result), "bold"))
+    console.print(Text("A demonstration, not a benchmark: another network gains more or less (try --seed 1)."))
     console.print(Text(f"Picture: {out}"), soft_wrap=True)
     console.print(Text("With a model of your own: sita.adapt(model), after import sita_adapters as sita."))
 

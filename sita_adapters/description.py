@@ -9,6 +9,7 @@ from .inputs import ENCODINGS, Inputs
 from .plan import make_plan
 from .recipe import Recipe
 from .version import __version__
+from .views import Frame
 from .voting import Scores
 
 
@@ -32,6 +33,8 @@ class Description:
     inputs: Inputs | None
     scores: Scores
     layers: tuple[LayerInfo, ...]
+    frames: tuple[Frame, ...] = ("square", "oblong")
+    """What the model's inputs can be; the first is what `rows` counts."""
 
     @property
     def adapted(self) -> tuple[str, ...]:
@@ -45,19 +48,18 @@ class Description:
 
     @property
     def rows(self) -> int:
-        """How many rows of a batch one square image becomes."""
-        return make_plan(self.recipe).rows
+        """How many rows of a batch one image becomes, a square one where that matters."""
+        return make_plan(self.recipe, self.frames[0]).rows
 
     def __str__(self) -> str:
-        square, oblong = make_plan(self.recipe), make_plan(self.recipe, "oblong")
+        plans = [make_plan(self.recipe, frame) for frame in self.frames]
         facts = [
             ("model", f"{self.model}, {self.backend} backend, sita-adapters {__version__}"),
             ("recipe", str(self.recipe)),
-            ("rows", _both(f"{square.rows} per image", f"{oblong.rows}")),
+            ("rows", _each(f"{plan.rows} per image" for plan in plans)),
         ]
-        if len(square.views) > 1:
-            names = [", ".join(view.name for view in plan.views[1:]) or "none" for plan in (square, oblong)]
-            facts.append(("views", _both(*names)))
+        if len(plans[0].views) > 1:
+            facts.append(("views", _each(", ".join(view.name for view in plan.views[1:]) for plan in plans)))
         facts += [
             ("scores", self.scores),
             ("inputs", _name_inputs(self.inputs)),
@@ -67,8 +69,10 @@ class Description:
         return "\n".join([*lines, "", *_table(_grouped(self.layers))])
 
 
-def _both(square: str, oblong: str) -> str:
-    return square if square == oblong else f"{square} (where images are not square: {oblong})"
+def _each(texts: Iterable[str]) -> str:
+    """Say it once where it is the same for all frames."""
+    first, *others = dict.fromkeys(texts)
+    return first + "".join(f" (where images are not square: {other})" for other in others)
 
 
 def _name_inputs(inputs: Inputs | None) -> str:

@@ -5,8 +5,9 @@ A pixel of intensity u in [0, 1] reaches the model as x = (u · white − mean) 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from .errors import InputError, suggestion
 
@@ -25,12 +26,21 @@ class Inputs:
     order: Literal["rgb", "bgr"] = "rgb"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", tuple(float(m) for m in self.mean))
-        object.__setattr__(self, "std", tuple(float(s) for s in self.std))
-        if min(self.std, default=0.0) <= 0 or self.white <= 0:
-            raise InputError(f"Inputs expects std and white above 0; received std={self.std}, white={self.white}.")
+        object.__setattr__(self, "mean", _numbers(self.mean))
+        object.__setattr__(self, "std", _numbers(self.std))
+        positive = all(math.isfinite(value) and value > 0 for value in (*self.std, self.white))
+        if not self.mean or not self.std or not positive or not all(map(math.isfinite, self.mean)):
+            raise InputError(
+                "Inputs expects finite means, and std and white above 0; "
+                f"received mean={self.mean}, std={self.std}, white={self.white}."
+            )
         if self.order not in ("rgb", "bgr"):
             raise InputError(f"Inputs expects order 'rgb' or 'bgr'; received {self.order!r}.")
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    """Return one number a channel, or one for all."""
+    return (float(values),) if isinstance(values, int | float) else tuple(float(value) for value in values)
 
 
 _IMAGENET = Inputs(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
 from .errors import RecipeError, suggestion
-from .views import PRESETS, Augment, check_augment
+from .views import PRESETS, Augment, check_augment, listed_views
 
 PAPER_PRIORS = tuple(0.5 + 0.5 * p / 7 for p in range(8))
 """The eight priors of OPS: evenly spaced from 0.5 to 1."""
@@ -24,10 +25,12 @@ class Recipe:
 
     - `priors`: λ, the weight of the source's statistics: 1 is the source model, 0 the test image alone. With
       several, every one is run and the most certain answers decide (OPS).
-    - `n_views`: how many augmented views lend their statistics; None: 2, or as many as `augment` lists.
+    - `n_views`: how many augmented views lend their statistics; None: as many as `augment` lists, 2 of a preset or
+      of what is drawn anew for each view.
     - `augment`: "lossless" (flips and quarter turns, in a fixed order), "paper" (the paper's random set), one or
-      more names (`sita_adapters.views.NAMES`), or callables of your own on a batch of images. In a sequence every
-      entry is a view, and an entry that is itself a sequence is applied step by step.
+      more names (`sita_adapters.views.NAMES`), or callables of your own on a batch of images, which treat every image
+      alike and on its own. In a sequence every entry is a view; an entry that is itself a sequence is applied step by
+      step.
     - `shared_views`: the views run once, under the lowest prior, and serve all priors.
     - `candidates`: which outputs the answer is made of: "priors", the image under each prior; "views", the views
       as well (test-time augmentation).
@@ -54,16 +57,21 @@ class Recipe:
         _expect_one_of("combine", self.combine, ("vote", "mean"))
         _expect_bool("shared_views", self.shared_views)
         if self.n_views is not None:
-            _expect_whole("n_views", self.n_views, 0)
-        _expect_whole("seed", self.seed, 0)
+            object.__setattr__(self, "n_views", _read_whole("n_views", self.n_views, 0))
+        object.__setattr__(self, "seed", _read_whole("seed", self.seed, 0))
         check_augment(self.augment, self.n_views)
         if self.top_k is not None:
-            _expect_whole("top_k", self.top_k, 1)
+            object.__setattr__(self, "top_k", _read_whole("top_k", self.top_k, 1))
             if self.top_k > self.candidate_count:
                 raise RecipeError(
                     f"top_k: expected at most the number of candidates, {self.candidate_count}; "
                     f"received {self.top_k}. Keep fewer, or give more priors."
                 )
+        if self.shared_views and self.candidates == "views":
+            raise RecipeError(
+                "shared_views: views that are run once for all priors cannot be candidates as well; received "
+                "shared_views=True with candidates='views'. Choose one."
+            )
         for field, needs in (("shared_views", self.shared_views), ("candidates", self.candidates == "views")):
             if needs and self.view_count == 0:
                 raise RecipeError(f"n_views: {field}={getattr(self, field)!r} needs at least one view; received 0.")
@@ -79,8 +87,8 @@ class Recipe:
         """How many views an image has that admits them all."""
         if self.n_views is not None:
             return self.n_views
-        single = isinstance(self.augment, str) or callable(self.augment)
-        return _DEFAULT_VIEWS if single else len(self.augment)  # type: ignore[arg-type]
+        listed = listed_views(self.augment)
+        return _DEFAULT_VIEWS if listed is None else listed
 
     @property
     def candidate_count(self) -> int:
@@ -111,7 +119,7 @@ def _read_priors(priors: Any) -> tuple[float, ...]:
     listed = priors.tolist() if hasattr(priors, "tolist") else priors
     try:
         values = [listed] if isinstance(listed, int | float) else list(listed)
-        lambdas = tuple(float(value) for value in values)
+        lambdas = () if isinstance(listed, str) else tuple(float(value) for value in values)
     except (TypeError, ValueError):
         lambdas = ()
     if not lambdas or not all(math.isfinite(p) and 0.0 <= p <= 1.0 for p in lambdas):
@@ -145,9 +153,11 @@ def _expect_bool(field: str, value: Any) -> None:
         raise RecipeError(f"{field}: expected True or False; received {value!r}.")
 
 
-def _expect_whole(field: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+def _read_whole(field: str, value: Any, least: int) -> int:
+    whole = None if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
+    if whole is None or whole < least:
         raise RecipeError(f"{field}: expected a whole number of at least {least}; received {value!r}.")
+    return whole
 
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
@@ -194,4 +204,10 @@ def read_recipe(recipe: Recipe | str, changes: Mapping[str, Any]) -> Recipe:
             f"n_views: {chosen.name!r} estimates statistics from views and needs at least one; received 0. "
             "For the image alone take 'bn', with priors= of your choice."
         )
-    return replace(chosen, **changes)
+    changed = replace(chosen, **changes)
+    if "augment" in changes and changed.view_count == 0:
+        raise RecipeError(
+            f"augment: {chosen.name!r} takes no views, so that augment={changes['augment']!r} would do nothing. "
+            "Take 'augbn', or give n_views= as well."
+        )
+    return changed

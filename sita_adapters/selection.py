@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -23,7 +23,7 @@ def select(found: Mapping[str, Any], layers: Layers) -> set[str]:
                 f"layers: the predicate picked none of the {len(found)} BatchNorm layers ({_sample(found)})."
             )
         return chosen
-    patterns = [layers] if isinstance(layers, str) else list(layers)
+    patterns = [layers] if isinstance(layers, str) or not isinstance(layers, Iterable) else list(layers)
     if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
         raise LayersError(
             f"layers: expected a name, a glob such as 'layer1.*', several of these, or a predicate on "

@@ -17,8 +17,8 @@ def pool(means: Array, variances: Array, *, axis: int, xp: Any) -> tuple[Array, 
     m = mean(m_i),   v = mean(v_i + (m_i − m)²)
     """
     mean = xp.mean(means, axis=axis, keepdims=True)
-    spread = xp.mean(variances + (means - mean) ** 2, axis=axis, keepdims=False)
-    return xp.mean(means, axis=axis, keepdims=False), spread
+    variance = xp.mean(variances + (means - mean) ** 2, axis=axis, keepdims=False)
+    return xp.sum(mean, axis=axis, keepdims=False), variance
 
 
 def blend(

@@ -53,6 +53,14 @@ class Step(Protocol):
     def lossless(self) -> bool:
         """Whether pixels only change places."""
 
+    @property
+    def moves_pixels(self) -> bool:
+        """Whether what is seen at a place moves to another."""
+
+    @property
+    def dimensions(self) -> int:
+        """How many spatial axes it needs."""
+
     def apply(self, x: Array, canvas: Canvas) -> Array:
         """Return the images after this step."""
 
@@ -63,6 +71,8 @@ class Flip:
 
     axis: Literal[0, -1]
     lossless = True
+    moves_pixels = True
+    dimensions = 1
 
     def apply(self, x: Array, canvas: Canvas) -> Array:
         """Return the flipped images."""
@@ -74,6 +84,8 @@ class Transpose:
     """Exchange height and width: the reflection in the main diagonal."""
 
     lossless = True
+    moves_pixels = True
+    dimensions = 2
 
     def apply(self, x: Array, canvas: Canvas) -> Array:
         """Return the transposed images."""
@@ -92,6 +104,8 @@ class Rotate:
 
     degrees: float
     lossless = False
+    moves_pixels = True
+    dimensions = 2
 
     def apply(self, x: Array, canvas: Canvas) -> Array:
         """Return the rotated images."""
@@ -112,6 +126,8 @@ class Blur:
 
     sigma: float
     lossless = False
+    moves_pixels = False
+    dimensions = 1
 
     def apply(self, x: Array, canvas: Canvas) -> Array:
         """Return the blurred images."""
@@ -134,6 +150,8 @@ class Colour:
     saturation: float
     order: tuple[str, ...] = ("brightness", "contrast", "saturation")
     lossless = False
+    moves_pixels = False
+    dimensions = 0
 
     def apply(self, x: Array, canvas: Canvas) -> Array:
         """Return the images with distorted colours, in the encoding they came in."""
@@ -141,6 +159,11 @@ class Colour:
         assert inputs is not None  # check_inputs
         if channels not in (1, 3):
             raise InputError(f"Colour distortion expects images of 1 or 3 channels; received {channels}.")
+        if len(inputs.mean) not in (1, channels) or len(inputs.std) not in (1, channels):
+            raise InputError(
+                f"Colour distortion expects inputs= with a mean and std for each of the {channels} channels, or one "
+                f"for all; received mean={inputs.mean}, std={inputs.std}."
+            )
 
         def per_channel(values: Sequence[float]) -> Array:
             column = np.asarray(values, dtype=np.float32).reshape(-1, *[1] * (-canvas.channel - 1))
@@ -169,10 +192,12 @@ class Custom:
 
     function: Callable[[Array], Array]
     lossless = False
+    moves_pixels = False  # as far as we know: that is its author's to see to
+    dimensions = 0
 
     def apply(self, x: Array, canvas: Canvas) -> Array:
         """Return what the function makes of the images, which must keep their shape and kind."""
-        made = self.function(x)
+        made = self.function(x + 0)  # a copy: one that works in place must not change the image itself
         name = getattr(self.function, "__name__", repr(self.function))
         if getattr(made, "shape", None) != x.shape or getattr(made, "dtype", None) != x.dtype:
             raise InputError(
@@ -194,6 +219,11 @@ class View:
     def lossless(self) -> bool:
         """Whether pixels only change places."""
         return all(step.lossless for step in self.steps)
+
+    @property
+    def moves_pixels(self) -> bool:
+        """Whether what is seen at a place moves to another."""
+        return any(step.moves_pixels for step in self.steps)
 
     def apply(self, x: Array, canvas: Canvas) -> Array:
         """Return this view of every image of the batch x."""
@@ -223,6 +253,7 @@ _FITTING: dict[Frame, tuple[str, ...]] = {
     "point": (),
 }
 
+_DIMENSIONS: dict[Frame, int] = {"square": 2, "oblong": 2, "line": 1, "point": 0}
 _RANDOM = ("rotate", "blur", "colour")
 _PAPER = ("colour", "rotate", "transpose", "hflip", "vflip")
 PRESETS = ("lossless", "paper")
@@ -247,7 +278,21 @@ def make_views(augment: Augment, count: int, seed: int, frame: Frame) -> tuple[V
             raise InputError(f"augment='paper' turns images, which have a height and a width; this input is a {frame}.")
         return tuple(_draw_paper_view(random, frame) for _ in range(count))
     entries: Sequence[Any] = [augment] * count if isinstance(augment, str) or callable(augment) else augment
-    return tuple(_compose(entry, random) for entry in entries[:count])
+    views = tuple(_compose(entry, random) for entry in entries[:count])
+    for view in views:
+        if any(step.dimensions > _DIMENSIONS[frame] for step in view.steps):
+            raise InputError(
+                f"The view {view.name!r} needs images with a height and a width; this input is a {frame}. "
+                "Remedy: views of your own, as functions on a batch."
+            )
+    return views
+
+
+def listed_views(augment: Augment) -> int | None:
+    """How many views `augment` names; None where there are as many as one likes (a preset, or drawn for each)."""
+    if isinstance(augment, str):
+        return 1 if augment in SYMMETRIES else None
+    return None if callable(augment) else len(augment)
 
 
 def check_augment(augment: Augment, count: int | None) -> None:
@@ -258,15 +303,14 @@ def check_augment(augment: Augment, count: int | None) -> None:
                 f"n_views={count}: a square has {len(SYMMETRIES)} lossless views; take fewer, or another augment=."
             )
         return
-    if isinstance(augment, str) or callable(augment):
-        _compose(augment, np.random.default_rng(0))
-        return
-    if not augment:
+    entries: Sequence[Any] = [augment] if isinstance(augment, str) or callable(augment) else augment
+    if not entries:
         raise RecipeError("augment: expected at least one augmentation; received an empty sequence.")
-    for entry in augment:
+    for entry in entries:
         _compose(entry, np.random.default_rng(0))
-    if count is not None and count > len(augment):
-        raise RecipeError(f"n_views={count}: augment= lists {len(augment)} views. List more, or leave n_views out.")
+    listed = listed_views(augment)
+    if count is not None and listed is not None and count > listed:
+        raise RecipeError(f"n_views={count}: augment= lists {listed}. List more, or leave n_views out.")
 
 
 def check_inputs(views: Sequence[View], inputs: Inputs | None) -> None:
@@ -281,6 +325,8 @@ def check_inputs(views: Sequence[View], inputs: Inputs | None) -> None:
 def _compose(entry: Any, random: np.random.Generator) -> View:
     """Make one view of a name, a callable, or a sequence of them applied one after the other."""
     parts = [entry] if isinstance(entry, str) or callable(entry) else list(entry)
+    if not parts:
+        raise RecipeError("augment: expected at least one step in every view; received an empty one.")
     steps: list[Step] = []
     names: list[str] = []
     for part in parts:
@@ -293,6 +339,8 @@ def _compose(entry: Any, random: np.random.Generator) -> View:
         elif part in _RANDOM:
             steps.append(_draw(part, random))
             names.append(part)
+        elif part in PRESETS:
+            raise RecipeError(f"augment: {part!r} is a whole set of views; give it alone, as augment={part!r}.")
         else:
             raise RecipeError(
                 f"augment: expected 'lossless', 'paper', one of {', '.join(NAMES)}, or a callable on a batch "

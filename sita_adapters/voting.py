@@ -60,7 +60,7 @@ def decide(candidates: Array, *, top_k: int, combine: str, scores: Scores, class
     log_p = _log_softmax(z, class_axis, xp)
     p = xp.exp(log_p)
     certain = -xp.sum(xp.where(p > 0, p * log_p, 0.0), axis=class_axis, keepdims=True)
-    # A candidate that overflowed to NaN is the least certain of all, not one that no comparison reaches.
+    # A candidate that is NaN counts as the least certain of all; no comparison would reach it otherwise.
     entropies = xp.where(certain == certain, certain, float("inf"))  # noqa: PLR0124
     labels = _first_largest(z, class_axis, arrays)
 

@@ -94,6 +94,13 @@ RECIPES = [
     ("ensemble", {"n_views": 0}, ["'ensemble'"]),
     ("bn", {"shared_views": True}, ["shared_views", "at least one view"]),
     ("bn", {"candidates": "views"}, ["candidates", "at least one view"]),
+    ("bn", {"augment": "paper"}, ["'bn' takes no views", "'augbn'"]),
+    ("ops", {"shared_views": True, "candidates": "views"}, ["shared_views", "Choose one"]),
+    ("ops", {"priors": "10"}, ["'10'"]),
+    ("ops", {"augment": [()]}, ["at least one step"]),
+    ("ops", {"augment": ["lossless"]}, ["whole set of views"]),
+    ("ops", {"augment": "hflip", "n_views": 2}, ["lists 1"]),
+    ("ops", {"n_views": True}, ["n_views", "True"]),
     ("augbn", {"n_views": -1}, ["n_views", "-1"]),
     ("augbn", {"n_views": 8}, ["7 lossless", "8"]),
     ("augbn", {"n_views": 2.0}, ["n_views", "2.0"]),
@@ -127,6 +134,7 @@ def integers(x: torch.Tensor) -> torch.Tensor:
 
 IMAGES = [
     (lambda: batch()[0], ["rank 4", "rank 3", "unsqueeze(0)"]),
+    (lambda: batch().permute(0, 2, 3, 1), ["channels first, (N, 3, …)", "(2, 16, 16, 3)"]),
     (lambda: batch()[0, 0], ["rank 2"]),
     (lambda: batch()[None, None], ["rank 6"]),
     (lambda: batch()[:0], ["empty batch", "(0, 3, 16, 16)"]),
@@ -135,7 +143,9 @@ IMAGES = [
 ]
 
 
-@pytest.mark.parametrize(("make", "words"), IMAGES, ids=["no batch", "no channels", "rank 6", "empty", "bytes", "list"])
+@pytest.mark.parametrize(
+    ("make", "words"), IMAGES, ids=["no batch", "channels last", "no channels", "rank 6", "empty", "bytes", "list"]
+)
 def test_images_that_cannot_be_taken(make: object, words: list[str]) -> None:
     model = small()
     adapted = sita.adapt(model)
@@ -172,6 +182,60 @@ def test_views_that_change_the_shape_are_refused() -> None:
     five = sita.adapt(nn.Sequential(nn.BatchNorm2d(5), nn.Flatten()), augment="colour", inputs="unit")
     with pytest.raises(sita.InputError, match="1 or 3 channels; received 5"):
         five(images(1, 5, 16, 16))
+
+
+def test_views_that_a_signal_does_not_have() -> None:
+    model = nn.Sequential(nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), nn.AdaptiveAvgPool1d(1), nn.Flatten()).eval()
+    with pytest.raises(sita.InputError, match="'rot90' needs images with a height and a width; this input is a line"):
+        sita.adapt(model, augment=["rot90"])
+    with pytest.raises(sita.InputError, match="turns images"):
+        sita.adapt(model, augment="paper", inputs="unit")
+    assert sita.describe(sita.adapt(model, "augbn")).rows == 2
+    flat = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)).eval()
+    with pytest.raises(sita.InputError, match="this input is a point"):
+        sita.adapt(flat, augment=["hflip"])(torch.rand(3, 5))
+
+
+def test_colour_on_grey_images_needs_a_grey_encoding() -> None:
+    grey = sita.adapt(nn.Sequential(nn.BatchNorm2d(1), nn.Flatten()), augment="colour", inputs="imagenet")
+    with pytest.raises(sita.InputError, match="mean and std for each of the 1 channels"):
+        grey(images(1, 1, 16, 16))
+
+
+@pytest.mark.parametrize("way", ["concatenated", "time first"])
+def test_a_model_that_scatters_an_images_entries_is_found_out(way: str) -> None:
+    """Promise 3: two streams stacked on the batch would have images mixed."""
+
+    class Scattering(SmallNet):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            streams = [x, x.flip(-1)] if way == "concatenated" else list(x.unbind(1))
+            return super().forward(torch.cat(streams)).unflatten(0, (2, -1)).mean(0)
+
+    x = batch() if way == "concatenated" else images(2, 2, 3, 16, 16)
+    adapted = sita.adapt(Scattering().eval(), "augbn")
+    for _ in range(2):
+        with pytest.raises(sita.InputError, match="apart from each other"):
+            adapted(x)
+
+
+def test_a_forward_that_would_run_the_sources_layers_is_refused() -> None:
+    model = small()
+    original = model.block.forward
+    model.block.forward = lambda x: 2 * original(x)
+    with pytest.raises(sita.CloneError, match=r"block.*refers to a module of the source"):
+        sita.adapt(model)
+
+
+def test_views_that_move_pixels_are_not_averaged_place_by_place() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).eval()
+    with pytest.raises(sita.OutputError, match="cannot be averaged place by place"):
+        sita.adapt(model, "ensemble")(batch())
+    assert sita.adapt(model, "ensemble", augment="blur")(batch()).shape == (2, 4, 16, 16)
+
+
+def test_an_adapted_model_is_not_replicated_by_data_parallel() -> None:
+    with pytest.raises(sita.CloneError, match="one adapted model a device"):
+        sita.adapt(small())._replicate_for_data_parallel()
 
 
 def test_input_without_space_has_no_views() -> None:
@@ -216,8 +280,10 @@ def test_unknown_scores_and_inputs() -> None:
         sita.adapt(small(), scores="logit")
     with pytest.raises(sita.InputError, match="Did you mean 'imagenet'"):
         sita.adapt(small(), inputs="imagnet")
-    with pytest.raises(sita.InputError, match="std and white above 0"):
-        sita.Inputs(std=(0.0,))
+    for bad in ({"std": (0.0,)}, {"std": float("nan")}, {"mean": ()}, {"white": -1}):
+        with pytest.raises(sita.InputError, match="std and white above 0"):
+            sita.Inputs(**bad)
+    assert sita.Inputs(mean=0.5, std=0.5).mean == (0.5,)
     with pytest.raises(sita.InputError, match="'rgb' or 'bgr'"):
         sita.Inputs(order="grb")
 
@@ -230,6 +296,7 @@ def test_unknown_scores_and_inputs() -> None:
         (lambda name, layer: False, ["predicate", "4 BatchNorm"]),
         ([], ["expected a name"]),
         ([3], ["expected a name"]),
+        (3, ["expected a name"]),
     ],
 )
 def test_unknown_layers(layers: object, words: list[str]) -> None:
@@ -248,9 +315,17 @@ def test_what_would_write_through_to_the_source_is_refused() -> None:
     with pytest.raises(sita.SharedWeightsError, match="load them into the source"):
         adapted.load_state_dict({name: value + 1 for name, value in weights.items()})
     adapted.bn1.train()
-    with pytest.raises(sita.SharedWeightsError, match=r"'bn1' is in training mode"):
+    with pytest.raises(sita.SharedWeightsError, match=r"'bn1' of an adapted model is in training mode"):
         adapted(batch())
     adapted.eval()
+    with pytest.raises(sita.SharedWeightsError):
+        nn.Sequential(adapted).load_state_dict({f"0.{name}": value + 1 for name, value in weights.items()})
+    with pytest.raises(sita.SharedWeightsError):
+        adapted.bn1.load_state_dict({name: value + 1 for name, value in adapted.bn1.state_dict().items()})
+    partly = sita.adapt(model, layers="bn1")
+    partly.bn2.train()
+    with pytest.raises(sita.SharedWeightsError, match="'bn2'"):
+        partly(batch())
     adapted(batch())
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
 
@@ -286,7 +361,7 @@ def test_a_model_that_calls_none_of_its_layers() -> None:
             y = nn.functional.batch_norm(self.stem(x), norm.running_mean, norm.running_var, norm.weight, norm.bias)
             return y.mean((2, 3))
 
-    with pytest.raises(sita.BypassError, match="ran none of its 4 BatchNorm layers"):
+    with pytest.raises(sita.BypassError, match="ran none of its 4 adapted layers"):
         sita.adapt(Functional().eval())(batch())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import inspect
 import io
 import pickle
 import threading
@@ -86,8 +87,10 @@ def test_same_type_same_call_same_output() -> None:
         assert torch.equal(answer, adapted(x=batch))
         assert answer.shape == (2, CLASSES)
         assert answer.dtype == model(batch).dtype
+        assert sita.adapt(model, "augbn")(batch).is_contiguous()
     assert not adapted.training
     assert adapted.eval() is adapted
+    assert list(inspect.signature(adapted.forward).parameters) == ["x"]
 
 
 @pytest.mark.parametrize("keyword", ["x", "input", "pixel_values", "anything"])
@@ -282,7 +285,12 @@ def doubled(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 def test_fx_graph_modules_are_adapted() -> None:
     model, batch = small(), images(2, 3, 16, 16)
     traced = torch.fx.symbolic_trace(model)
-    torch.testing.assert_close(sita.adapt(traced)(batch), sita.adapt(model)(batch))
+    adapted = sita.adapt(traced)
+    torch.testing.assert_close(adapted(batch), sita.adapt(model)(batch))
+    assert torch.equal(copy.deepcopy(adapted)(batch), adapted(batch))
+    assert torch.equal(copy.deepcopy(copy.deepcopy(adapted))(batch), adapted(batch))
+    torch.testing.assert_close(sita.unwrap(adapted)(batch), model(batch))
+    assert sita.describe(adapted).rows == 22
 
 
 @pytest.mark.parametrize("way", ["deepcopy", "pickle", "torch.save"])
@@ -384,6 +392,28 @@ def test_gradients_flow_where_they_are_asked_for() -> None:
     assert torch.autograd.gradcheck(lambda x: adapted(x)[:, :2], batch, fast_mode=True)
 
 
+def test_gradients_flow_in_channels_last_too() -> None:
+    model, batch = small().to(memory_format=torch.channels_last), images(1, 3, 16, 16)
+    first, last = batch.clone().requires_grad_(), batch.contiguous(memory_format=torch.channels_last).requires_grad_()
+    for x in (first, last):
+        sita.adapt(model, "augbn")(x).sum().backward()
+    torch.testing.assert_close(first.grad, last.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_a_view_that_works_in_place_leaves_the_image_alone() -> None:
+    batch = images(2, 3, 16, 16)
+    kept = batch.clone()
+    inside = sita.adapt(small(), "augbn", augment=[lambda x: x.mul_(0.5)])(batch)
+    assert torch.equal(batch, kept)
+    assert torch.equal(inside, sita.adapt(small(), "augbn", augment=[lambda x: 0.5 * x])(batch))
+
+
+def test_scripted_parts_without_weights_do_no_harm() -> None:
+    model = small()
+    model.block[2] = torch.jit.script(nn.ReLU())
+    assert torch.equal(sita.adapt(model)(images(1, 3, 16, 16)), sita.adapt(small())(images(1, 3, 16, 16)))
+
+
 @pytest.mark.parametrize("recipe", ["augbn", "ops"])
 def test_compile_export_and_trace_follow_an_adapted_model(recipe: str) -> None:
     adapted, batch = sita.adapt(small(), recipe), images(2, 3, 16, 16)
@@ -392,8 +422,11 @@ def test_compile_export_and_trace_follow_an_adapted_model(recipe: str) -> None:
         torch._dynamo.reset()
         compiled = torch.compile(adapted, fullgraph=True, backend="eager")(batch)
         traced = torch.jit.trace(adapted, batch, check_trace=False)(batch)
-        exported = torch.export.export(adapted, (batch,)).module()(batch)
-    for answer in (compiled, traced, exported):
+        sizes = {"x": {0: torch.export.Dim("batch", min=1, max=64)}}
+        exported = torch.export.export(adapted, (batch,), dynamic_shapes=sizes).module()
+        five = images(5, 3, 16, 16)
+        torch.testing.assert_close(exported(five), adapted(five), rtol=1e-4, atol=1e-5)
+    for answer in (compiled, traced, exported(batch)):
         torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -405,6 +438,9 @@ def test_wrappers_are_unwrapped_with_a_word() -> None:
             adapted = sita.adapt(wrapped)
         assert type(adapted) is SmallNet
         assert torch.equal(adapted(batch), expected)
+    wrapped = torch.compile(sita.adapt(model), backend="eager")
+    assert sita.describe(wrapped).rows == 22
+    assert torch.equal(sita.unwrap(wrapped)(batch), model(batch))
 
 
 def test_describe_prints_a_readable_table() -> None:

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
-from typing import Any, NoReturn
+from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from sita_adapters.backend import Settings
 from sita_adapters.description import Description, LayerInfo
-from sita_adapters.errors import (
-    AlreadyAdaptedError,
-    NotAdaptedError,
-    SharedWeightsError,
-    SitaWarning,
-    UnknownModelError,
-)
+from sita_adapters.errors import AlreadyAdaptedError, NotAdaptedError, SitaWarning, UnknownModelError
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import select
 from sita_adapters.voting import read_scores
 
-from .blending import attach, detach, is_attached
+from .blending import adaptation_of_layer, attach, detach
 from .forward import Adaptation, adapted_forward
-from .layers import find_layers, image_dimensions
+from .guards import guard, unguard
+from .layers import find_layers, image_layout
 from .structure import share, walk
-
-_OVERRIDES = ("_sita", "forward", "train", "load_state_dict")
-"""The attributes that an adapted model has of its own, over those of its class."""
 
 
 class TorchBackend:
@@ -36,7 +30,7 @@ class TorchBackend:
 
     def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> nn.Module:
         """Return an adapted copy in eval mode. Everything is checked before anything is made."""
-        source = _inner_module(model)
+        source = _module_of(model, warn=True)
         _refuse_adapted(source)
         found = find_layers(source)
         chosen = select(found, settings.layers)
@@ -45,49 +39,75 @@ class TorchBackend:
             LayerInfo(name, type(layer).__name__, layer.running_mean.numel(), name in chosen)  # type: ignore[operator]
             for name, layer in found.items()
         )
-        dimensions = image_dimensions(source)
+        layout = image_layout(source)
         copied = share(source).eval()
         own_forward = vars(copied).get("forward")
-        adaptation = Adaptation(recipe, settings.inputs, scores, layers, dimensions, own_forward)
+        adaptation = Adaptation(recipe, settings.inputs, scores, layers, layout, own_forward)
         for name, layer in find_layers(copied).items():
-            if name in chosen:
-                attach(layer, adaptation, name)
-        vars(copied).update(
-            _sita=adaptation,
-            forward=functools.partial(adapted_forward, copied),
-            train=functools.partial(_train, copied),
-            load_state_dict=functools.partial(_refuse_load, copied),
-        )
+            attach(layer, adaptation, name, blends=name in chosen)
+        _dress(copied, adaptation)
         return copied
 
     def describe(self, adapted: Any) -> Description:
         """Return what was done to an adapted model."""
-        adaptation = _adaptation_of(adapted)
+        model = _module_of(adapted)
+        adaptation = _adaptation_of(model)
         return Description(
-            model=type(adapted).__name__,
+            model=type(model).__name__,
             backend="torch",
             recipe=adaptation.recipe,
             inputs=adaptation.inputs,
             scores=adaptation.scores,
             layers=adaptation.layers,
+            frames=adaptation.layout.frames,
         )
 
     def unwrap(self, adapted: Any) -> nn.Module:
         """Return a plain copy of an adapted model, that shares its weights."""
-        _adaptation_of(adapted)
-        plain = share(adapted)
+        model = _module_of(adapted)
+        _adaptation_of(model)
+        plain = share(model)
         own_forward = _adaptation_of(plain).own_forward
-        for name in _OVERRIDES:
+        for name in ("_sita", "forward"):
             del vars(plain)[name]
         if own_forward is not None:
             vars(plain)["forward"] = own_forward
+        unguard(plain)
         for layer in find_layers(plain).values():
             detach(layer)
         return plain
 
 
-def _inner_module(model: Any) -> nn.Module:
-    """Return the module that a parallel or compiling wrapper runs, and say so."""
+def _dress(model: nn.Module, adaptation: Adaptation) -> None:
+    """Make a copy, whose layers are attached, run its calls through the adaptation."""
+    forward = functools.partial(adapted_forward, model)
+    signature = _signature(adaptation.own_forward or functools.partial(type(model).forward, model))
+    if signature is not None:
+        forward.__signature__ = signature  # type: ignore[attr-defined]
+    vars(model).update(_sita=adaptation, forward=forward)
+    guard(model)
+    if isinstance(model, torch.fx.GraphModule):  # its own way to copy itself keeps none of the above
+        model._register_deepcopy_hook(_dress_again)
+
+
+def _dress_again(copied: Any) -> None:
+    """Deepcopy hook of an adapted graph module."""
+    adaptation = next(filter(None, map(adaptation_of_layer, copied.modules())))
+    _dress(copied, adaptation)
+
+
+def _signature(function: Any) -> inspect.Signature | None:
+    """Return the signature that the source's forward shows, which exporters read; its annotations may not pickle."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
+    return inspect.Signature(bare)
+
+
+def _module_of(model: Any, *, warn: bool = False) -> nn.Module:
+    """Return the module itself, or the one that a parallel or compiling wrapper runs; `warn` says so."""
     if not isinstance(model, nn.Module):
         raise UnknownModelError(
             f"Expected a torch.nn.Module; received an object of type {type(model).__qualname__}. "
@@ -99,18 +119,19 @@ def _inner_module(model: Any) -> nn.Module:
         inner = model._orig_mod
     else:
         return model
-    warnings.warn(
-        f"{type(model).__name__} wraps a {type(inner).__name__}: the inner module was adapted, and is returned without "
-        "the wrapper. Wrap the adapted model again.",
-        SitaWarning,
-        stacklevel=4,
-    )
-    return _inner_module(inner)
+    if warn:
+        warnings.warn(
+            f"{type(model).__name__} wraps a {type(inner).__name__}: the inner module was adapted, and is returned "
+            "without the wrapper.",
+            SitaWarning,
+            stacklevel=4,
+        )
+    return _module_of(inner)
 
 
 def _refuse_adapted(model: nn.Module) -> None:
     for path, item in walk(model):
-        if isinstance(item, nn.Module) and ("_sita" in vars(item) or is_attached(item)):
+        if isinstance(item, nn.Module) and ("_sita" in vars(item) or adaptation_of_layer(item) is not None):
             place = f"its {path!r}" if path else "it"
             raise AlreadyAdaptedError(
                 f"Expected a plain {type(model).__name__}, but {place} is adapted already. Remedy: adapt the source "
@@ -118,29 +139,11 @@ def _refuse_adapted(model: nn.Module) -> None:
             )
 
 
-def _adaptation_of(model: Any) -> Adaptation:
-    adaptation = vars(model).get("_sita") if isinstance(model, nn.Module) else None
+def _adaptation_of(model: nn.Module) -> Adaptation:
+    adaptation = vars(model).get("_sita")
     if not isinstance(adaptation, Adaptation):
         raise NotAdaptedError(
             f"Expected a model that sita.adapt returned; received a plain {type(model).__name__}. "
             "Remedy: adapted = sita.adapt(model)."
         )
     return adaptation
-
-
-def _train(model: nn.Module, mode: bool = True) -> nn.Module:
-    """`train` of an adapted model: eval() passes, training does not."""
-    if mode:
-        raise SharedWeightsError(
-            "An adapted model shares its weights and statistics with the source model, which training would change. "
-            "Remedy: train the source model (in-place updates are seen here), or sita.unwrap(adapted)."
-        )
-    return type(model).train(model, mode)
-
-
-def _refuse_load(model: nn.Module, *_: Any, **__: Any) -> NoReturn:
-    """`load_state_dict` of an adapted model."""
-    raise SharedWeightsError(
-        f"Loading weights into an adapted {type(model).__name__} would overwrite the source model's, which it shares. "
-        "Remedy: load them into the source model (the adapted one sees them), or into a model of their own."
-    )

@@ -18,6 +18,8 @@ from sita_adapters.statistics import blend, normalising, pool, rewriting
 
 from .arrays import TORCH
 from .calls import Call, enter_layer
+from .folding import check_entries
+from .guards import refuse_training
 from .moments import Features, measure
 
 if TYPE_CHECKING:
@@ -26,9 +28,11 @@ if TYPE_CHECKING:
 _KNOWN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-def attach(layer: nn.Module, adaptation: Adaptation, name: str) -> None:
-    """Make this layer, of an adapted copy, blend its statistics."""
-    if type(layer) in _KNOWN and "forward" not in vars(layer):
+def attach(layer: nn.Module, adaptation: Adaptation, name: str, blends: bool) -> None:
+    """Make this layer of an adapted copy blend its statistics; or, if it is left alone, at least not change them."""
+    if not blends:
+        layer.register_forward_pre_hook(functools.partial(refuse_training, name))
+    elif type(layer) in _KNOWN and "forward" not in vars(layer):
         vars(layer)["forward"] = functools.partial(normalise, layer, adaptation, name)
     else:
         layer.register_forward_pre_hook(functools.partial(rewrite_input, adaptation, name), with_kwargs=True)
@@ -44,18 +48,23 @@ def detach(layer: nn.Module) -> None:
             layer._forward_pre_hooks_with_kwargs.pop(key, None)
 
 
-def is_attached(layer: nn.Module) -> bool:
-    """Whether this layer blends its statistics."""
-    return any(map(_is_ours, [vars(layer).get("forward"), *layer._forward_pre_hooks.values()]))
+def adaptation_of_layer(layer: nn.Module) -> Adaptation | None:
+    """Return the adaptation that this layer blends its statistics for, if it does."""
+    for function in (vars(layer).get("forward"), *layer._forward_pre_hooks.values()):
+        if isinstance(function, functools.partial) and function.func in (normalise, rewrite_input):
+            return function.args[1 if function.func is normalise else 0]  # type: ignore[no-any-return]
+    return None
 
 
 def _is_ours(function: Any) -> bool:
-    return isinstance(function, functools.partial) and function.func in (normalise, rewrite_input)
+    return isinstance(function, functools.partial) and function.func in (normalise, rewrite_input, refuse_training)
 
 
 def normalise(layer: nn.Module, adaptation: Adaptation, name: str, input: torch.Tensor) -> torch.Tensor:
     """`forward` of a BatchNorm layer with the blended statistics."""
     call = enter_layer(layer, adaptation, name)
+    if call.probing:
+        check_entries(input, name)
     if not call.blends:
         return type(layer).forward(layer, input)  # type: ignore[no-any-return]
     with _full_precision(input):
@@ -76,12 +85,18 @@ def rewrite_input(
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Forward-pre-hook: replace the input by one that the layer itself normalises with the blended statistics."""
     call = enter_layer(layer, adaptation, name)
+    if call.probing:
+        check_entries(args[0] if args else _first_tensor(kwargs)[1], name)
     if not call.blends:
         return None
     if args:
         return (_rewritten(args[0], layer, call, name), *args[1:]), kwargs
-    key = next(key for key, value in kwargs.items() if isinstance(value, torch.Tensor))
-    return args, {**kwargs, key: _rewritten(kwargs[key], layer, call, name)}
+    key, value = _first_tensor(kwargs)
+    return args, {**kwargs, key: _rewritten(value, layer, call, name)}
+
+
+def _first_tensor(kwargs: dict[str, Any]) -> tuple[str, torch.Tensor]:
+    return next((key, value) for key, value in kwargs.items() if isinstance(value, torch.Tensor))
 
 
 def _rewritten(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> torch.Tensor:
@@ -138,6 +153,6 @@ def _apply(features: Features, scale: torch.Tensor, shift: torch.Tensor) -> torc
 
 def _full_precision(x: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
     """Switch autocast off, where it is on: it would do the blend's products in half precision."""
-    if torch.is_autocast_enabled(x.device.type):
+    if torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type):
         return torch.autocast(x.device.type, enabled=False)
     return contextlib.nullcontext()

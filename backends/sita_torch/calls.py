@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from sita_adapters.errors import BypassError, InputError, SharedWeightsError
+from sita_adapters.errors import BypassError, InputError
+
+from .guards import refuse_training
 
 if TYPE_CHECKING:
     from .forward import Adaptation
@@ -28,6 +30,10 @@ class Call:
     priors: torch.Tensor
     blends: bool
     layers_run: int = 0
+    folds: bool = False
+    """Whether a layer saw more leading entries than rows."""
+    probing: bool = False
+    """Whether this is a run on a spoilt pair of images, to see how the model folds its batch."""
 
     def folded(self, x: torch.Tensor, name: str) -> int:
         """Return T for features of B·R·T leading entries: 1, or what the model folds into its batch (time, tokens)."""
@@ -39,6 +45,7 @@ class Call:
                 "the model folds its batch in a way that cannot be followed. Expected a multiple of "
                 f"{entries}. Remedy: leave the layer out with layers=."
             )
+        self.folds |= folded > 1
         return folded
 
 
@@ -57,14 +64,12 @@ def enter_layer(layer: nn.Module, adaptation: Adaptation, name: str) -> Call:
     if call is None or call.adaptation is not adaptation:
         raise BypassError(
             f"{_entry_point(layer)} ran the adapted layer {name!r} outside a call of the adapted model, where there "
-            "are no views to take statistics from. Remedy: call the adapted model itself, or use "
+            "are no views to take statistics from. (A checkpointed backward pass runs layers again, too.) Remedy: "
+            "call the "
+            "adapted model itself, or use "
             "sita.unwrap(adapted) for the plain one."
         )
-    if layer.training:
-        raise SharedWeightsError(
-            f"The adapted layer {name!r} is in training mode and would overwrite the statistics that it shares with "
-            "the source model. Expected eval mode. Remedy: adapted.eval(); train the source model."
-        )
+    refuse_training(name, layer)
     call.layers_run += 1
     return call
 

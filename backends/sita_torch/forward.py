@@ -19,6 +19,9 @@ from sita_adapters.voting import Scores, decide
 
 from .arrays import TORCH
 from .calls import Call, running
+from .folding import spoilt_pair
+from .layers import ImageLayout
+from .moments import is_traced
 
 IMAGE_KEYWORDS = ("x", "input", "inputs", "image", "images", "img", "pixel_values")
 """Where an image is looked for among keyword arguments, before any other tensor is taken for it."""
@@ -32,14 +35,16 @@ class Adaptation:
     inputs: Inputs | None
     scores: Scores
     layers: tuple[LayerInfo, ...]
-    dimensions: int | None
+    layout: ImageLayout
     own_forward: Callable[..., Any] | None
     """An instance's own `forward`, where the source model had one; else its class's is run."""
     plans: dict[Frame, Plan] = field(default_factory=dict)
+    folding_checked: bool = False
+    """Whether the model is known to keep the rows of an image together where it folds more into its batch."""
 
     def __post_init__(self) -> None:
         # Made beforehand, so that a compiler that follows a call meets no numpy.
-        for frame in ("square", "oblong"):
+        for frame in self.layout.frames:
             self.plans[frame] = make_plan(self.recipe, frame)
 
     def plan_for(self, frame: Frame) -> Plan:
@@ -52,14 +57,11 @@ def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
     place = find_image(args, kwargs)
     image: torch.Tensor = args[place] if isinstance(place, int) else kwargs[place]
-    dimensions = check_image(image, adaptation.dimensions)
+    dimensions = check_image(image, adaptation.layout)
     plan = adaptation.plan_for(frame_of(image.shape[image.ndim - dimensions :]))
     canvas = Canvas(TORCH, -(dimensions + 1), tuple(range(-min(dimensions, 2), 0)), adaptation.inputs)
     rows = expand(image, plan, canvas)
-    if isinstance(place, int):
-        args = (*args[:place], rows, *args[place + 1 :])
-    else:
-        kwargs = {**kwargs, place: rows}
+    args, kwargs = replace_image(place, rows, args, kwargs)
 
     dtype = torch.float64 if image.dtype == torch.float64 else torch.float32
     call = Call(
@@ -70,12 +72,8 @@ def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
         priors=torch.tensor(plan.priors, dtype=dtype, device=image.device).unsqueeze(1),
         blends=plan.blends,
     )
-    outer, running.call = running.call, call
     try:
-        if adaptation.own_forward is not None:
-            output = adaptation.own_forward(*args, **kwargs)
-        else:
-            output = type(model).forward(model, *args, **kwargs)
+        output = run(model, call, args, kwargs)
     except SitaError:
         raise
     except Exception as error:
@@ -85,15 +83,40 @@ def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
                 "unless the model converts them itself. Remedy: convert and normalise them as for the source model."
             ) from error
         raise
-    finally:
-        running.call = outer
     if plan.blends and not call.layers_run:
         raise BypassError(
-            f"{type(model).__name__} ran none of its {len(adaptation.layers)} BatchNorm layers as modules, so nothing "
-            "was adapted. Expected layers that are called, not their parameters used by functions or by another copy "
+            f"{type(model).__name__} ran none of its {sum(layer.adapted for layer in adaptation.layers)} adapted "
+            "layers, so nothing was adapted. Expected layers that are called, not their parameters used by functions "
+            "or by another copy "
             "of the model (F.batch_norm, a forward patched from outside)."
         )
+    if call.folds and not adaptation.folding_checked and image.is_floating_point() and not is_traced():
+        probe = Call(adaptation, 2, 1, call.weights, call.priors, blends=False, probing=True)
+        with torch.no_grad():
+            run(model, probe, *replace_image(place, spoilt_pair(image), args, kwargs))
+        adaptation.folding_checked = True
     return collapse(output, call, plan, adaptation)
+
+
+def run(model: nn.Module, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the model's own forward inside this call."""
+    adaptation = call.adaptation
+    outer, running.call = running.call, call
+    try:
+        if adaptation.own_forward is not None:
+            return adaptation.own_forward(*args, **kwargs)
+        return type(model).forward(model, *args, **kwargs)
+    finally:
+        running.call = outer
+
+
+def replace_image(
+    place: int | str, image: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with another image in the place of the one that was given."""
+    if isinstance(place, int):
+        return (*args[:place], image, *args[place + 1 :]), kwargs
+    return args, {**kwargs, place: image}
 
 
 def find_image(args: Sequence[Any], kwargs: dict[str, Any]) -> int | str:
@@ -111,15 +134,16 @@ def find_image(args: Sequence[Any], kwargs: dict[str, Any]) -> int | str:
     )
 
 
-def check_image(image: torch.Tensor, dimensions: int | None) -> int:
+def check_image(image: torch.Tensor, layout: ImageLayout) -> int:
     """Return how many spatial axes the images have, after checking that they are a batch of them."""
-    rank = image.ndim
+    rank, dimensions = image.ndim, layout.dimensions
     if dimensions is None:
         if rank < 2:
             raise InputError(f"Expected a batch, of rank 2 or more; received shape {tuple(image.shape)}.")
         dimensions = min(rank - 2, 2)
     elif rank not in (dimensions + 2, dimensions + 3):
-        remedy = "add the batch axis: image.unsqueeze(0)" if rank == dimensions + 1 else "check the shape"
+        one = "if this is one image, image.unsqueeze(0); if it is a batch without channels, image.unsqueeze(1)"
+        remedy = one if rank == dimensions + 1 else "check the shape"
         raise InputError(
             f"Expected a batch of images of rank {dimensions + 2} (N, C, …), or {dimensions + 3} with time; received "
             f"rank {rank}, shape {tuple(image.shape)}. Remedy: {remedy}."
@@ -128,6 +152,14 @@ def check_image(image: torch.Tensor, dimensions: int | None) -> int:
         raise InputError(
             f"Expected at least one image; received an empty batch of shape {tuple(image.shape)}. "
             "Remedy: leave empty batches out."
+        )
+    channels = image.shape[-dimensions - 1]
+    if layout.channels is not None and channels != layout.channels and image.shape[-1] == layout.channels:
+        raise InputError(
+            f"Expected images with channels first, (N, {layout.channels}, …); received shape {tuple(image.shape)}, "
+            "which looks like channels last: views would turn and flip the wrong axes. Remedy: permute before the "
+            "adapted "
+            "model, not inside it."
         )
     return dimensions
 
@@ -163,11 +195,16 @@ def collapse(output: Any, call: Call, plan: Plan, adaptation: Adaptation) -> tor
         )
     by_row = output.reshape(call.images, call.rows, *output.shape[1:])
     if len(plan.answers) == 1:
-        return by_row[:, plan.answers[0]]
+        return by_row[:, plan.answers[0]].clone() if plan.rows > 1 else output
     if output.ndim < 2 or output.shape[1] < 2:
         raise OutputError(
             f"Expected scores (N, classes, …) of two classes or more to vote on; received shape "
             f"{(call.images, *output.shape[1:])}. Remedy: take a recipe with one prior ('augbn')."
+        )
+    if output.ndim > 2 and any(plan.views[plan.view_of_row[row]].moves_pixels for row in plan.answers):
+        raise OutputError(
+            f"The model answers for every place (output shape {(call.images, *output.shape[1:])}), and views that move "
+            "pixels cannot be averaged place by place. Remedy: an ensemble of views that keep them: augment='blur'."
         )
     candidates = torch.stack([by_row[:, row] for row in plan.answers], dim=1)
     verdict = decide(

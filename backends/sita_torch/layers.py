@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from sita_adapters.errors import (
     ScriptedModelError,
     UninitialisedModelError,
 )
+from sita_adapters.views import Frame
 
 from .structure import walk
 
@@ -26,7 +28,7 @@ def find_layers(model: nn.Module) -> dict[str, nn.Module]:
     """Return the BatchNorm layers by name, of a model that can be adapted; raise for any other."""
     modules: dict[str, nn.Module] = {}
     for path, item in walk(model):
-        if isinstance(item, torch.jit.ScriptModule):
+        if isinstance(item, torch.jit.ScriptModule) and next(iter(item.state_dict()), None) is not None:
             raise ScriptedModelError(
                 f"{_place(path, item)} is scripted or traced: a compiled graph runs its layers without hooks, so "
                 "nothing could be adapted. Expected an eager nn.Module. Remedy: adapt the model before "
@@ -63,12 +65,25 @@ def is_batchnorm(module: Any) -> bool:
     )
 
 
-def image_dimensions(model: nn.Module) -> int | None:
-    """How many spatial axes the model's images have, read from its first convolution; None if it has none."""
+@dataclass(frozen=True)
+class ImageLayout:
+    """What the model's first convolution tells of its images: their spatial axes and channels. None: not known."""
+
+    dimensions: int | None = None
+    channels: int | None = None
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """What the images can be."""
+        return ("line",) if self.dimensions == 1 else ("square", "oblong")
+
+
+def image_layout(model: nn.Module) -> ImageLayout:
+    """Read the layout of the model's images from its first convolution."""
     for _, item in walk(model):
         if isinstance(item, _ConvNd):
-            return len(item.kernel_size)
-    return None
+            return ImageLayout(len(item.kernel_size), item.in_channels)
+    return ImageLayout()
 
 
 def _nothing_to_adapt(model: nn.Module, modules: dict[str, nn.Module]) -> NoBatchNormError:
@@ -83,7 +98,8 @@ def _nothing_to_adapt(model: nn.Module, modules: dict[str, nn.Module]) -> NoBatc
     if fused_away and convolutions and all(item.bias is not None for item in convolutions):
         return FusedModelError(
             f"{name} has no BatchNorm layer left, and its convolutions all have biases: it looks as if the "
-            "BatchNorms were fused into them. Expected BatchNorm layers with running statistics. Remedy: adapt the "
+            "BatchNorms were fused into them, if it ever had any. Expected BatchNorm layers with running statistics. "
+            "Remedy: adapt the "
             "model before fusing it."
         )
     return NoBatchNormError(

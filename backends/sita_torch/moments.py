@@ -45,10 +45,10 @@ def measure(x: torch.Tensor) -> Features:
     count, channels = x.shape[:2]
     if x.ndim == 2:
         return Features(precise, precise, torch.zeros_like(precise))
-    if x.device.type != "cpu" or torch.compiler.is_compiling() or torch._C._get_tracing_state():
+    if x.device.type != "cpu" or is_traced():
         variance, mean = torch.var_mean(precise, dim=tuple(range(2, x.ndim)), correction=0)
         return Features(precise, mean, variance)
-    if _is_channels_last(precise):
+    if _is_channels_last(precise) and not (torch.is_grad_enabled() and x.requires_grad):  # it has no derivative
         moments = [torch.batch_norm_update_stats(row, None, None, 0.0) for row in torch.split(precise, 1)]
         return Features(
             precise,
@@ -61,6 +61,11 @@ def measure(x: torch.Tensor) -> Features:
     )
     variance = (inverse**-2 - _EPSILON).clamp(min=0.0)
     return Features(precise, mean, variance, standardised, inverse)
+
+
+def is_traced() -> bool:
+    """Whether a compiler or exporter is following: it fuses plain operations itself, and cannot look at values."""
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
 def _is_channels_last(x: torch.Tensor) -> bool:

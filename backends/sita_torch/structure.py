@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import is_dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,8 +21,9 @@ def share(model: nn.Module) -> nn.Module:
 
     In-place changes on either side are seen on the other; `.to()` and `.half()` separate the two.
     """
-    memo: dict[int, Any] = {id(item): alias(item) for _, item in walk(model) if isinstance(item, torch.Tensor)}
+    _refuse_closures(model)
     try:
+        memo: dict[int, Any] = {id(item): alias(item) for _, item in walk(model) if isinstance(item, torch.Tensor)}
         return copy.deepcopy(model, memo)
     except Exception as error:
         path, culprit = _find_uncopyable(model)
@@ -53,6 +56,9 @@ def walk(root: nn.Module) -> Iterator[tuple[str, Any]]:
         elif isinstance(item, dict):
             seen.add(id(item))
             stack.extend(reversed([(f"{path}[{key!r}]", part) for key, part in item.items()]))
+        elif isinstance(item, SimpleNamespace) or (is_dataclass(item) and hasattr(item, "__dict__")):
+            seen.add(id(item))
+            stack.extend(reversed([(f"{path}.{key}", part) for key, part in vars(item).items()]))
 
 
 def attributes(module: nn.Module, path: str) -> Iterator[tuple[str, Any]]:
@@ -78,6 +84,21 @@ def alias(tensor: torch.Tensor) -> torch.Tensor:
         shared.requires_grad_()
     vars(shared).update(vars(tensor))
     return shared
+
+
+def _refuse_closures(model: nn.Module) -> None:
+    """Raise where a `forward` was replaced by a function that holds a module: its copy would run the source's."""
+    for path, module in walk(model):
+        function = vars(module).get("forward") if isinstance(module, nn.Module) else None
+        for cell in getattr(function, "__closure__", None) or ():
+            held = cell.cell_contents
+            if isinstance(held, nn.Module) or isinstance(getattr(held, "__self__", None), nn.Module):
+                raise CloneError(
+                    f"{path or type(module).__name__!r} has a `forward` of its own that refers to a module of the "
+                    "source model, which its copy would run instead of its own. Expected a forward that takes its "
+                    "module as "
+                    "self. Remedy: set it as types.MethodType or functools.partial, or define it in a class."
+                )
 
 
 def _find_uncopyable(model: nn.Module) -> tuple[str, Any]:

@@ -44,7 +44,7 @@ class DemoResult:
     @property
     def accuracies(self) -> np.ndarray:
         """Percent right, (conditions, recipes)."""
-        return 100.0 * (self.answers == self.labels).mean(axis=2)
+        return np.asarray(100.0 * (self.answers == self.labels).mean(axis=2))
 
     @property
     def means(self) -> np.ndarray:
@@ -57,7 +57,7 @@ class DemoResult:
         return float(self.means[self.recipes.index(recipe)])
 
 
-def run_demo(images: int = 100, seed: int = 0, progress: Progress | None = None) -> DemoResult:
+def run_demo(images: int = 60, seed: int = 0, progress: Progress | None = None) -> DemoResult:
     """Train, or fetch from the cache, and score every recipe on this many test digits under every corruption.
 
     The seed draws the network's beginnings and the corruptions. The same seed gives the same answers.

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import torch as safetensors
 from torch import nn
 from torch.nn import functional
 
@@ -28,7 +28,7 @@ class Training:
 
     seed: int = 0
     widths: tuple[int, ...] = (16, 32, 64)
-    epochs: int = 12
+    epochs: int = 20
     batch_size: int = 64
     learning_rate: float = 0.1
     weight_decay: float = 5e-4
@@ -97,10 +97,10 @@ def train(digits: Digits, training: Training, advance: Callable[[], None]) -> Di
     )
     for _ in range(training.epochs):
         shuffled = torch.randperm(len(images), generator=random)[: steps * training.batch_size]
-        for batch in shuffled.split(training.batch_size):
+        for batch in torch.split(shuffled, training.batch_size):
             loss = functional.cross_entropy(network(_shifted(images[batch], training.shift, random)), labels[batch])
             optimizer.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             optimizer.step()
             schedule.step()
         advance()
@@ -122,14 +122,14 @@ def encode(images: np.ndarray) -> torch.Tensor:
 
 def save(network: DigitResNet, path: Path) -> None:
     """Write the weights to a safetensors file."""
-    save_file(network.state_dict(), path)
+    path.write_bytes(safetensors.save(network.state_dict()))
 
 
 def load(path: Path, training: Training) -> DigitResNet:
-    """Return the network of which the weights were saved; raise ValueError where the file is not that."""
+    """Return the network of which the weights were saved; raise ValueError where the file holds anything else."""
     network = DigitResNet(training.widths)
     try:
-        network.load_state_dict(load_file(path))
+        network.load_state_dict(safetensors.load(path.read_bytes()))
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(f"{path.name} does not hold the network's weights: {error}") from error
     return network.eval()

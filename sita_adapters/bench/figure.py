@@ -18,10 +18,18 @@ if TYPE_CHECKING:
 FORMATS = (".png", ".pdf", ".svg")
 
 # Okabe and Ito's colours, which colour-blind readers tell apart.
-_COLOURS = {"source": "#9a9a9a", "bn": "#E69F00", "augbn": "#56B4E9", "ops": "#0072B2", "ops_shared": "#CC79A7"}
+_COLOURS = {"source": "#9A9A9A", "bn": "#E69F00", "augbn": "#56B4E9", "ops": "#0072B2", "ops_shared": "#CC79A7"}
 _RIGHT, _WRONG = "#007A58", "#D55E00"
-_INK, _FAINT = "#222222", "#777777"
-_BAR = 0.16
+_INK, _FAINT = "#222222", "#6E6E6E"
+
+# Inches. A column is one condition, and the unit of the digits beneath it, which so come out square.
+_COLUMN = 1.1
+_LEFT, _RIGHT_MARGIN, _BOTTOM, _NAMES, _BARS, _HEADING = 1.25, 0.1, 0.1, 0.75, 3.0, 0.95
+
+_BAR = 0.165
+_DIGIT = 0.8
+_LINES = {"as written": 2.15, "as seen": 1.25, "source says": 0.59, "ops says": 0.29}
+"""The middle of every line of the digits, in columns from below."""
 
 
 def draw(result: DemoResult) -> Figure:
@@ -29,25 +37,18 @@ def draw(result: DemoResult) -> Figure:
     from matplotlib.figure import Figure
 
     columns = len(result.conditions) + 1
-    figure = Figure(figsize=(1.12 * columns + 1.0, 7.6), dpi=130, facecolor="white")
-    left, right, top = 0.085, 0.992, 0.80
-    bars = figure.add_axes((left, 0.42, right - left, top - 0.42))
+    digits = (_LINES["as written"] + _DIGIT / 2) * _COLUMN
+    width = _LEFT + columns * _COLUMN + _RIGHT_MARGIN
+    height = _BOTTOM + digits + _NAMES + _BARS + _HEADING
+    figure = Figure(figsize=(width, height), dpi=130, facecolor="white")
+
+    def axes(bottom: float, tall: float) -> Axes:
+        return figure.add_axes((_LEFT / width, bottom / height, columns * _COLUMN / width, tall / height))
+
+    bars = axes(_BOTTOM + digits + _NAMES, _BARS)
     _draw_bars(bars, result)
-    strip = figure.add_axes((left, 0.02, right - left, 0.31))
-    _draw_digits(strip, result)
-    _write_heading(figure, result, left)
-    handles, names = bars.get_legend_handles_labels()
-    figure.legend(
-        handles,
-        names,
-        loc="upper right",
-        bbox_to_anchor=(right, 0.985),
-        ncols=len(names),
-        frameon=False,
-        handlelength=1.0,
-        handleheight=1.0,
-        columnspacing=1.4,
-    )
+    _draw_digits(axes(_BOTTOM, digits), result, digits / _COLUMN)
+    _write_heading(bars, result)
     return figure
 
 
@@ -58,22 +59,33 @@ def save(result: DemoResult, path: Path) -> None:
         figure.savefig(temporary, format=path.suffix[1:].lower())
 
 
-def _write_heading(figure: Figure, result: DemoResult, left: float) -> None:
-    figure.text(
-        left,
-        0.945,
-        f"ops {result.mean('ops'):.1f} %, source {result.mean('source'):.1f} % on corrupted digits",
+def _write_heading(bars: Axes, result: DemoResult) -> None:
+    bars.annotate(
+        f"On corrupted digits: ops {result.mean('ops'):.1f} %, source {result.mean('source'):.1f} %",
+        (0, 1 + 0.52 / _BARS),
+        xycoords="axes fraction",
         fontsize=17,
         fontweight="bold",
         color=_INK,
     )
-    figure.text(
-        left,
-        0.895,
-        "A ResNet trained on clean digits, adapted to every test image on its own: "
+    bars.annotate(
+        "A ResNet that was trained on clean digits adapts to every test image on its own: "
         "no labels, no gradients, no second image.",
+        (0, 1 + 0.22 / _BARS),
+        xycoords="axes fraction",
         fontsize=10.5,
         color=_FAINT,
+    )
+    bars.legend(
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1 + 0.42 / _BARS),
+        ncols=len(result.recipes),
+        frameon=False,
+        borderaxespad=0,
+        handlelength=1.0,
+        handleheight=1.0,
+        columnspacing=1.4,
+        fontsize=10.5,
     )
 
 
@@ -82,71 +94,70 @@ def _draw_bars(axes: Axes, result: DemoResult) -> None:
     places = np.arange(len(heights))
     middle = (len(result.recipes) - 1) / 2
     for number, recipe in enumerate(result.recipes):
-        axes.bar(
-            places + (number - middle) * _BAR,
-            heights[:, number],
-            width=0.92 * _BAR,
-            color=_COLOURS[recipe],
-            label=recipe,
-            zorder=2,
-        )
-    axes.axvspan(places[-1] - 0.5, places[-1] + 0.5, color="#f0f0f0", zorder=0)
-    axes.axvline(0.5, color="#cccccc", linewidth=1, zorder=1)
+        x = places + (number - middle) * _BAR
+        axes.bar(x, heights[:, number], width=0.92 * _BAR, color=_COLOURS[recipe], label=recipe, zorder=2)
+        mean = heights[-1, number]
+        axes.text(x[-1], mean + 1.5, f"{mean:.0f}", ha="center", fontsize=8.5, color=_INK)
+    axes.axvspan(places[-1] - 0.5, places[-1] + 0.5, color="#F0F0F0", zorder=0)
+    axes.axvline(0.5, color="#CCCCCC", linewidth=1, zorder=1)
     axes.set_xlim(-0.5, places[-1] + 0.5)
     axes.set_ylim(0, 100)
     axes.set_ylabel(f"% right of {len(result.labels)} digits", color=_INK, fontsize=11)
-    names = [*result.conditions, "mean of\ncorrupted"]
-    axes.set_xticks(places, [_in_two_lines(name) for name in names], fontsize=10.5, color=_INK)
+    names = ["\n".join(name.rsplit(" ", 1)) for name in (*result.conditions, "mean of corrupted")]
+    axes.set_xticks(places, names, fontsize=10.5)
     axes.tick_params(length=0, labelcolor=_INK)
-    axes.yaxis.grid(color="#e3e3e3", zorder=0)
+    axes.yaxis.grid(color="#E3E3E3", zorder=0)
     axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _in_two_lines(name: str) -> str:
-    return name.replace(" & ", " &\n") if "&" in name else name.replace(" ", "\n", 1)
-
-
-def _draw_digits(axes: Axes, result: DemoResult) -> None:
+def _draw_digits(axes: Axes, result: DemoResult, height: float) -> None:
     """One digit a column, in the columns of the bars: as written, as seen, and what source and ops took it for."""
-    last = len(result.conditions) + 0.5
-    axes.set_xlim(-0.5, last)
-    axes.set_ylim(0, 3.05)
+    last = len(result.conditions)
+    axes.set_xlim(-0.5, last + 0.5)
+    axes.set_ylim(0, height)
     axes.axis("off")
-    for line, name in ((2.45, "as written"), (1.45, "as seen"), (0.68, "source says"), (0.33, "ops says")):
-        axes.text(-0.6, line, name, ha="right", va="center", fontsize=10.5, color=_INK)
-    for column, condition in enumerate(result.conditions):
-        index = pick_example(result, column)
-        half = 0.4
-        if condition != CLEAN:
-            _show(axes, result.images[0, index], (column - half, column + half, 2.02, 2.88))
-        _show(axes, result.images[column, index], (column - half, column + half, 1.02, 1.88))
-        for line, recipe in ((0.68, "source"), (0.33, "ops")):
+    for name, line in _LINES.items():
+        axes.text(-0.55, line, name, ha="right", va="center", fontsize=10.5, color=_INK)
+    for column, index in enumerate(pick_examples(result)):
+        if result.conditions[column] != CLEAN:
+            _show(axes, result.images[0, index], column, _LINES["as written"])
+        _show(axes, result.images[column, index], column, _LINES["as seen"])
+        for recipe in ("source", "ops"):
             answer = int(result.answers[column, result.recipes.index(recipe), index])
-            _write_answer(axes, column, line, answer, right=answer == result.labels[index])
+            _write_answer(axes, column, _LINES[f"{recipe} says"], answer, answer == result.labels[index])
     axes.text(
-        last - 0.95,
-        1.95,
-        "Shown is the\nfirst digit on\nwhich source\nand ops differ,\nif there is one,\nwhoever is right.",
+        last - 0.42,
+        (_LINES["as written"] + _LINES["as seen"]) / 2,
+        "Each time the\nfirst digit, not\nyet shown, on\nwhich source\nand ops differ,\nwhoever is right.",
         fontsize=8.5,
         color=_FAINT,
         va="center",
-        linespacing=1.35,
+        linespacing=1.4,
     )
 
 
-def pick_example(result: DemoResult, condition: int) -> int:
-    """Return the first digit on which source and ops differ, whoever is right; the first of all if there is none."""
-    source, ops = (result.answers[condition, result.recipes.index(name)] for name in ("source", "ops"))
-    return int(np.argmax(source != ops))
+def pick_examples(result: DemoResult) -> list[int]:
+    """Return a digit for every condition: the first on which source and ops differ, whoever is right.
+
+    One that was not picked before goes first; where they never differ, so does any.
+    """
+    source, ops = (result.answers[:, result.recipes.index(name)] for name in ("source", "ops"))
+    picked: list[int] = []
+    for differs in source != ops:
+        fresh = ~np.isin(np.arange(len(differs)), picked)
+        wishes = 2 * differs + fresh
+        picked.append(int(np.argmax(wishes)))
+    return picked
 
 
-def _show(axes: Axes, image: np.ndarray, extent: tuple[float, float, float, float]) -> None:
+def _show(axes: Axes, image: np.ndarray, column: float, line: float) -> None:
+    half = _DIGIT / 2
+    extent = (column - half, column + half, line - half, line + half)
     axes.imshow(image, cmap="gray", vmin=0, vmax=1, extent=extent, aspect="auto", interpolation="nearest")
 
 
-def _write_answer(axes: Axes, column: int, line: float, answer: int, *, right: bool) -> None:
+def _write_answer(axes: Axes, column: float, line: float, answer: int, right: bool) -> None:
     axes.text(
         column,
         line,

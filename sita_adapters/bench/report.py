@@ -54,14 +54,14 @@ def make_table(result: DemoResult) -> Table:
         name = "none (clean)" if condition == CLEAN else condition
         table.add_row(name, *_marked(line), end_section=condition in (CLEAN, result.conditions[-1]))
     table.add_row(Text("mean, corrupted", "bold"), *_marked(result.means), end_section=True)
-    table.add_row("ms an image", *(f"{1e3 * second:.1f}  " for second in result.seconds))
-    table.add_row("cost", *(f"{second / result.seconds[0]:.1f}× " for second in result.seconds))
+    table.add_row("ms per image", *(f"{1e3 * second:.1f}" for second in result.seconds))
+    table.add_row("cost", *(f"{second / result.seconds[0]:.1f}x" for second in result.seconds))
     return table
 
 
 def _marked(line: np.ndarray) -> list[Text]:
     shown = np.round(line, 1)
-    return [Text(f"{value:.1f} *", "bold green") if value == shown.max() else Text(f"{value:.1f}  ") for value in shown]
+    return [Text(f"* {value:.1f}", "bold green") if value == shown.max() else Text(f"{value:.1f}") for value in shown]
 
 
 def summarise(result: DemoResult) -> str:
