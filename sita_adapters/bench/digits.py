@@ -32,8 +32,9 @@ class Digits:
 def load_digits() -> tuple[Digits, Digits]:
     """Return the digits to train on and those to test on: always the same, the first 1000 and the last 597.
 
-    The set is apparently in the order of its writers, whom nobody has recorded; unlike a shuffled split this one then
-    tests mostly on other people's hands. The test digits come in a fixed random order, of which any first part is a fair sample.
+    The set is apparently in the order of its writers, whom nobody has recorded: unlike a shuffled split, this one then
+    tests mostly on other people's hands. The test digits come in a fixed random order, of which any first part is a
+    fair sample.
     """
     from sklearn import datasets
 
