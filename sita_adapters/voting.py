@@ -96,25 +96,24 @@ def _first_largest(z: Array, axis: int, arrays: Arrays) -> Array:
     return arrays.xp.min(found, axis=axis, keepdims=True)
 
 
-def _pairs(array: Array, xp: Any) -> tuple[Array, Array]:
+def _pairs(array: Array) -> tuple[Array, Array]:
     """(B, P, …) with p along axis 1 and with q along axis 2: ready to compare every p with every q."""
-    batch, count, *rest = array.shape
-    return xp.reshape(array, (batch, count, 1, *rest)), xp.reshape(array, (batch, 1, count, *rest))
+    return array[:, :, None], array[:, None]
 
 
 def _ranks(entropies: Array, arrays: Arrays) -> Array:
     """rank_p = Σ_q [H_q < H_p, or H_q = H_p and q < p]: a permutation of 0 … P−1."""
     count, trailing = entropies.shape[1], len(entropies.shape) - 2
     places = arrays.xp.reshape(arrays.constant(list(range(count)), entropies), (1, count, *[1] * trailing))
-    (first, second), (first_place, second_place) = _pairs(entropies, arrays.xp), _pairs(places, arrays.xp)
+    (first, second), (first_place, second_place) = _pairs(entropies), _pairs(places)
     ahead = (second < first) | ((second == first) & (second_place < first_place))
     return arrays.xp.sum(arrays.xp.where(ahead, 1.0, 0.0), axis=2)
 
 
 def _votes(labels: Array, kept: Array, xp: Any) -> Array:
     """votes_p = Σ_q [label_p = label_q and kept_q]."""
-    first, second = _pairs(labels, xp)
-    _, second_kept = _pairs(kept, xp)
+    first, second = _pairs(labels)
+    _, second_kept = _pairs(kept)
     return xp.sum(xp.where((first == second) & second_kept, 1.0, 0.0), axis=2)
 
 
