@@ -12,6 +12,7 @@ from torch import nn
 from sita_adapters.description import LayerInfo
 from sita_adapters.errors import BypassError, InputError, OutputError, SitaError
 from sita_adapters.inputs import Inputs
+from sita_adapters.observation import tell
 from sita_adapters.plan import Plan, make_plan
 from sita_adapters.recipe import Recipe
 from sita_adapters.views import Canvas, Frame, frame_of
@@ -215,4 +216,5 @@ def collapse(output: Any, call: Call, plan: Plan, adaptation: Adaptation) -> tor
         class_axis=1 - output.ndim,
         arrays=TORCH,
     )
+    tell(verdict, plan)
     return verdict.scores.to(output.dtype)  # type: ignore[no-any-return]

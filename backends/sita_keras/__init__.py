@@ -1,0 +1,7 @@
+"""The Keras backend of sita-adapters."""
+
+from .backend import AdaptedModel, KerasBackend
+
+backend = KerasBackend()
+
+__all__ = ["AdaptedModel", "KerasBackend", "backend"]

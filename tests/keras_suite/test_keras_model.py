@@ -1,0 +1,253 @@
+"""The adapted model as a Keras user handles it, and what it refuses."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+from pathlib import Path
+
+import keras
+import keras_nets as nets
+import numpy as np
+import pytest
+from keras import layers
+
+import sita_adapters as sita
+
+
+def test_the_backend_is_the_one_that_was_asked_for() -> None:
+    assert keras.backend.backend() == os.environ["KERAS_BACKEND"]
+
+
+@pytest.mark.parametrize("name", ["functional", "nested", "subclassed"])
+def test_the_source_model_is_not_touched(name: str) -> None:
+    """Promise 1: config, weights, graph, predictions and training."""
+    model, batch = nets.MODELS[name](), nets.images(4)
+    config = None if name == "subclassed" else json.dumps(model.get_config(), default=str)
+    plain, weights = model.predict(batch, verbose=0), [w.copy() for w in model.get_weights()]
+    nodes = [(len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in nets.walk(model)]
+    variables = [id(v) for v in model.variables]
+    adapted = sita.adapt(model)
+    adapted.predict(batch, verbose=0)
+    assert [(len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in nets.walk(model)] == nodes
+    assert [id(v) for v in model.variables] == variables
+    assert config is None or json.dumps(model.get_config(), default=str) == config
+    np.testing.assert_array_equal(model.predict(batch, verbose=0), plain)
+    for before, after in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+    if name == "functional":
+        part = keras.Model(model.input, model.get_layer("bn2").output)
+        assert part.predict(batch, verbose=0).shape == (4, 16, 16, 8)
+    model.compile("sgd", keras.losses.MeanSquaredError())
+    model.fit(batch, np.zeros((4, nets.CLASSES), "float32"), epochs=1, verbose=0)
+    changed = sita.adapt(model, "source").predict(batch, verbose=0)
+    # The adapted model sees what the source has learned.
+    np.testing.assert_allclose(
+        adapted.get_layer("body").source.predict(batch, verbose=0), changed, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_no_parameter_is_held_twice() -> None:
+    model = nets.nested()
+    adapted = sita.adapt(model)
+    assert {id(v) for v in adapted.variables} == {id(v) for v in model.variables}
+    assert adapted.count_params() == model.count_params()
+
+
+def test_later_changes_to_the_source_are_seen() -> None:
+    model, batch = nets.functional(), nets.images(2)
+    adapted = sita.adapt(model, "source")
+    adapted.predict(batch, verbose=0)
+    model.set_weights([weight * 0.5 for weight in model.get_weights()])
+    np.testing.assert_allclose(adapted.predict(batch, verbose=0), model.predict(batch, verbose=0), rtol=1e-6, atol=1e-7)
+
+
+def test_many_cycles_leave_nothing_behind() -> None:
+    model = nets.functional()
+    nodes = [(len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in nets.walk(model)]
+
+    def cycle(count: int) -> int:
+        for _ in range(count):
+            sita.unwrap(sita.adapt(model, "augbn"))
+        keras.backend.clear_session(free_memory=False)
+        gc.collect()
+        return sum(isinstance(item, layers.Layer | keras.Variable) for item in gc.get_objects())
+
+    before = cycle(3)
+    assert cycle(97) <= before
+    assert [(len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in nets.walk(model)] == nodes
+
+
+@pytest.mark.parametrize(
+    "name", ["functional", "sequential", "nested", "shared", "composite", "own_norm", "subclassed"]
+)
+def test_saved_models_reload_adapted(name: str, tmp_path: Path) -> None:
+    model, batch = nets.MODELS[name](), nets.images(3)
+    adapted = sita.adapt(model, priors=(0.5, 0.8, 1.0), inputs="imagenet")
+    expected = adapted.predict(batch, verbose=0)
+    adapted.save(tmp_path / "adapted.keras")
+    again = keras.models.load_model(tmp_path / "adapted.keras")
+    np.testing.assert_allclose(again.predict(batch, verbose=0), expected, rtol=1e-5, atol=1e-6)
+    ours, theirs = sita.describe(adapted), sita.describe(again)
+    assert (theirs.recipe, theirs.inputs, theirs.scores, theirs.frames) == (
+        ours.recipe,
+        ours.inputs,
+        ours.scores,
+        ours.frames,
+    )
+    assert len(theirs.adapted) == len(ours.adapted)
+    assert abs(expected - model.predict(batch, verbose=0)).max() > 1e-4
+
+
+def test_adapted_models_can_be_pickled() -> None:
+    adapted, batch = sita.adapt(nets.functional()), nets.images(2)
+    again = pickle.loads(pickle.dumps(adapted))
+    np.testing.assert_allclose(again.predict(batch, verbose=0), adapted.predict(batch, verbose=0), rtol=1e-5, atol=1e-6)
+
+
+def test_unwrap_gives_a_plain_model_that_shares_memory() -> None:
+    model, batch = nets.functional(), nets.images(2)
+    plain = sita.unwrap(sita.adapt(model))
+    np.testing.assert_allclose(plain.predict(batch, verbose=0), model.predict(batch, verbose=0), rtol=1e-6, atol=1e-7)
+    assert {id(v) for v in plain.variables} == {id(v) for v in model.variables}
+    sita.adapt(plain)
+
+
+def test_evaluate_and_compile_work() -> None:
+    model, batch = nets.functional(), nets.images(6)
+    adapted = sita.adapt(model)
+    labels = adapted.predict(batch, verbose=0).argmax(1)
+    adapted.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    assert adapted.evaluate(batch, labels, verbose=0)[1] == 1.0
+
+
+if keras.backend.backend() != "torch":  # there is no XLA
+
+    def test_jit_compile_gives_the_same_answer() -> None:
+        model, batch = nets.functional(), nets.images(3)
+        expected = keras.ops.convert_to_numpy(sita.adapt(model)(batch))
+        adapted = sita.adapt(model)
+        adapted.compile(jit_compile=True)
+        np.testing.assert_allclose(adapted.predict(batch, verbose=0), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_are_chosen_by_name_glob_and_predicate() -> None:
+    model = nets.functional()
+    for chosen, names in (
+        ("bn1", ("bn1",)),
+        (["bn1", "bn3"], ("bn1", "bn3")),
+        ("bn*", ("bn1", "bn2", "bn3")),
+        (lambda name, layer: layer.epsilon > 5e-3, ("bn3",)),
+    ):
+        assert sita.describe(sita.adapt(model, layers=chosen)).adapted == names
+    assert sita.describe(sita.adapt(nets.nested(), layers="middle")).adapted[0].startswith("middle/inner/")
+    with pytest.raises(sita.LayersError, match="'bn9' matches none of the 3"):
+        sita.adapt(model, layers="bn9")
+
+
+def test_oblong_and_open_sizes() -> None:
+    oblong, batch = nets.functional(shape=(16, 24, 3)), nets.images(2, 16, 24)
+    assert "vflip, hflip" in str(sita.describe(sita.adapt(oblong)))
+    assert sita.adapt(oblong).predict(batch, verbose=0).shape == (2, nets.CLASSES)
+    open_size = sita.adapt(nets.any_size(), "augbn")
+    for height, width in ((16, 16), (16, 24)):
+        x = nets.images(2, height, width)
+        together, alone = open_size.predict(x, verbose=0), open_size.predict(x[:1], verbose=0)
+        np.testing.assert_allclose(together[:1], alone, rtol=1e-5, atol=1e-6)
+
+
+def test_the_papers_views_and_a_callers_own() -> None:
+    model, batch = nets.functional(), nets.images(2)
+    paper = sita.adapt(model, "augbn", augment="paper", inputs="imagenet")
+    assert np.isfinite(paper.predict(batch, verbose=0)).all()
+    half = sita.adapt(model, "augbn", augment=[lambda x: 0.5 * x])
+    assert abs(half.predict(batch, verbose=0) - sita.adapt(model, "augbn").predict(batch, verbose=0)).max() > 1e-6
+    with pytest.raises(sita.RecipeError, match="cannot be saved"):
+        half.get_config()
+
+
+def test_channels_first_is_adapted_or_refused() -> None:
+    inputs = keras.Input((3, 16, 16))
+    x = layers.Conv2D(6, 3, data_format="channels_first")(inputs)
+    x = layers.ReLU()(layers.BatchNormalization(axis=1)(x))
+    x = layers.GlobalAveragePooling2D(data_format="channels_first")(x)
+    first = nets.settle(keras.Model(inputs, layers.Dense(nets.CLASSES)(x)))
+    if keras.backend.backend() == "tensorflow":
+        with pytest.raises(sita.InputError, match="channels first"):
+            sita.adapt(first)
+        return
+    last = nets.sequential()
+    last.set_weights(first.get_weights())
+    batch = nets.images(2)
+    expected = sita.adapt(last).predict(batch, verbose=0)
+    answer = sita.adapt(first).predict(np.moveaxis(batch, -1, 1).copy(), verbose=0)
+    np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
+
+
+def unbuilt() -> keras.Model:
+    return nets.Subclassed()
+
+
+def two_images() -> keras.Model:
+    one, two = keras.Input((8, 8, 3)), keras.Input((8, 8, 3))
+    return keras.Model([one, two], layers.BatchNormalization()(layers.Add()([one, two])))
+
+
+def two_outputs() -> keras.Model:
+    image = keras.Input((8, 8, 3))
+    x = layers.BatchNormalization()(image)
+    return keras.Model(image, {"a": x, "b": x})
+
+
+def no_norm() -> keras.Model:
+    return keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(3)])
+
+
+class Overriding(keras.Model):
+    """Functional, with a `call` of its own."""
+
+    def call(self, inputs: object, training: bool | None = None, mask: object = None) -> object:
+        return 2 * super().call(inputs, training=training, mask=mask)
+
+
+def overriding() -> keras.Model:
+    image = keras.Input((8, 8, 3))
+    return Overriding(image, layers.BatchNormalization()(image))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (unbuilt, sita.UninitialisedModelError, "not built"),
+        (two_images, sita.InputError, "one image input"),
+        (two_outputs, sita.OutputError, "one tensor of scores"),
+        (no_norm, sita.NoBatchNormError, "no BatchNormalization"),
+        (overriding, sita.CloneError, "`call` of its own"),
+        (layers.BatchNormalization, sita.UnknownModelError, "keras.Model"),
+        (lambda: sita.adapt(nets.sequential()), sita.AlreadyAdaptedError, "adapted already"),
+        (lambda: keras.Sequential([sita.adapt(nets.sequential())]), sita.AlreadyAdaptedError, "adapted already"),
+    ],
+    ids=["unbuilt", "two images", "two outputs", "no norm", "own call", "layer", "adapted", "adapted inside"],
+)
+def test_models_that_cannot_be_adapted(make: object, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        sita.adapt(make())
+
+
+def test_what_would_write_through_to_the_source_is_refused(tmp_path: Path) -> None:
+    model, batch = nets.functional(), nets.images(2)
+    adapted = sita.adapt(model)
+    with pytest.raises(sita.SharedWeightsError, match="train the source model"):
+        adapted.fit(batch, np.zeros(2))
+    with pytest.raises(sita.SharedWeightsError, match="load them into the source"):
+        adapted.load_weights(tmp_path / "w.weights.h5")
+    with pytest.raises(sita.NotAdaptedError, match="plain Functional"):
+        sita.describe(model)
+
+
+def test_a_layer_called_around_the_adaptation_is_refused() -> None:
+    adapted = sita.adapt(nets.functional())
+    with pytest.raises(sita.BypassError, match="outside a call"):
+        adapted.get_layer("body").twin(nets.images(1))
