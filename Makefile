@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4
+BACKEND ?= torch
 
 .PHONY: help setup demo test lint types check bench clean
 
@@ -17,11 +19,14 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
-demo: $(READY) ## See it help: handwritten digits, corrupted, source against adapted
-	$(BIN)/sita demo
+demo: $(READY) ## See it help on corrupted digits; BACKEND=keras for Keras (KERAS_BACKEND decides which)
+	$(BIN)/sita demo --backend $(BACKEND)
 
-test: $(READY) ## Run all tests
-	$(BIN)/python -m pytest -n auto --maxprocesses 4
+test: $(READY) ## Run all tests; those of Keras once for each of its backends, in a process of its own
+	$(PYTEST) tests --ignore tests/keras_suite
+	for backend in tensorflow jax torch; do \
+		echo "Keras on $$backend:"; KERAS_BACKEND=$$backend $(PYTEST) tests/keras_suite || exit 1; \
+	done
 
 lint: $(READY) ## Check style
 	$(BIN)/ruff check .

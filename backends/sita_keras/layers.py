@@ -98,7 +98,8 @@ class Expand(keras.layers.Layer):
 class Body(keras.layers.Layer):
     """Runs the twin of the source model, whose chosen layers blend their statistics.
 
-    Saved as the source model's config and the places of the chosen layers (names that Keras makes up may change); it is adapted anew when it is loaded, so that nothing reloads silently unadapted.
+    Saved as the source model's config and the places of the chosen layers (names that Keras makes up may change). It is
+    adapted anew when it is loaded, so that nothing reloads silently unadapted.
     """
 
     def __init__(
