@@ -6,6 +6,7 @@
 """
 
 from .api import adapt, describe, unwrap
+from .compare import Comparison, compare
 from .description import Description
 from .errors import (
     AlreadyAdaptedError,
@@ -38,6 +39,7 @@ __all__ = [
     "BatchStatisticsError",
     "BypassError",
     "CloneError",
+    "Comparison",
     "Description",
     "FusedModelError",
     "InputError",
@@ -56,6 +58,7 @@ __all__ = [
     "UnknownModelError",
     "__version__",
     "adapt",
+    "compare",
     "describe",
     "unwrap",
 ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
+from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from .bench.digits import TEST_COUNT
 from .errors import SitaError
@@ -18,6 +21,9 @@ try:
 except ImportError:  # main says what to install
     typer = None  # type: ignore[assignment]
 
+if TYPE_CHECKING:
+    from .bench.demo import Framework
+
 _REMEDY = "pip install 'sita-adapters[bench,torch]'"
 
 _ABOUT = """Adapt trained BatchNorm image models to every single image they meet.
@@ -29,6 +35,13 @@ One forward pass; no labels, no gradients, no second image. In Python:
 
 Start here: sita demo
 """
+
+
+class Backend(str, Enum):
+    """The frameworks that the demo has a network in."""
+
+    torch = "torch"
+    keras = "keras"
 
 
 def main() -> None:
@@ -80,8 +93,11 @@ def demo(
         int, typer.Option(min=1, max=TEST_COUNT, help="Test digits under every corruption; more take longer.")
     ] = 60,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Draws the network and the corruptions.")] = 0,
+    backend: Annotated[
+        Backend, typer.Option(help="The framework. Of Keras, KERAS_BACKEND says which: tensorflow, jax, torch.")
+    ] = Backend.torch,
 ) -> None:
-    """See it help, in under a minute and without a download.
+    """See it help, in about a minute and without a download.
 
     A small ResNet learns clean handwritten digits (once: it is then kept in
     your cache folder) and reads others, corrupted by noise, blur, weather,
@@ -91,14 +107,17 @@ def demo(
     Examples:
       sita demo
       sita demo --images 300 --out digits.pdf
+      sita demo --backend keras
     """
-    _require("torch", "array_api_compat", "sklearn", "scipy", "safetensors", "matplotlib")
+    frameworks = {Backend.torch: ("torch", "array_api_compat"), Backend.keras: ("keras",)}
+    _require(*frameworks[backend], "sklearn", "scipy", "safetensors", "matplotlib", extra=backend.value)
     from .bench import figure, report
     from .bench.demo import run_demo
 
     _check_picture(out, figure.FORMATS)
+    framework = _load_framework(backend)
     console = Console(highlight=False)
-    result = run_demo(images, seed, report.ConsoleProgress(console))
+    result = run_demo(images, seed, report.ConsoleProgress(console), framework)
     console.print()
     console.print(report.make_table(result))
     try:
@@ -111,10 +130,28 @@ def demo(
     console.print(Text("With a model of your own: sita.adapt(model), after import sita_adapters as sita."))
 
 
-def _require(*packages: str) -> None:
+def _require(*packages: str, extra: str) -> None:
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
-        raise SitaError(f"This command needs {', '.join(missing)}. Remedy: {_REMEDY}")
+        raise SitaError(f"This command needs {', '.join(missing)}. Remedy: pip install 'sita-adapters[bench,{extra}]'")
+
+
+def _load_framework(backend: Backend) -> Framework[Any]:
+    """Import the framework. What Keras runs on is found out here, by Keras itself."""
+    from .bench.demo import load_framework
+
+    if (
+        backend is Backend.keras
+    ):  # TensorFlow's notes on the processor, and on how often it traces, would fill the screen
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    try:
+        return load_framework(backend.value)
+    except (ImportError, ValueError) as error:  # Keras raises a ValueError where it does not know KERAS_BACKEND
+        raise SitaError(
+            f"{backend.value} could not be loaded: {error}. Remedy: pip install 'sita-adapters[bench,{backend.value}]'"
+            + ("; KERAS_BACKEND names one of tensorflow, jax, torch." if backend is Backend.keras else ".")
+        ) from error
 
 
 def _check_picture(path: Path, formats: tuple[str, ...]) -> None:

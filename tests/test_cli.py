@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import sita_adapters as sita
 from sita_adapters import cli
-from sita_adapters.bench import demo, digits_torch, figure
+from sita_adapters.bench import demo, figure
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,8 @@ def _elsewhere(cache: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatc
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the network learns is test_demo's concern."""
-    plain = digits_torch.Training
-    monkeypatch.setattr(digits_torch, "Training", lambda seed: plain(seed=seed, epochs=1))
+    plain = demo.Training
+    monkeypatch.setattr(demo, "Training", lambda seed: plain(seed=seed, epochs=1))
 
 
 def invoke(*arguments: str) -> tuple[int, str]:
@@ -61,7 +61,7 @@ def test_help_teaches() -> None:
 def test_help_of_the_demo_teaches() -> None:
     code, output = invoke("demo", "--help")
     assert code == 0
-    for word in ("without a download", "sita demo --images 300", "--out", "--seed", "sita-demo.png"):
+    for word in ("without a download", "sita demo --images 300", "--out", "--seed", "--backend", "sita-demo.png"):
         assert word in output
     assert max(map(len, output.splitlines())) <= 80
 
@@ -84,6 +84,7 @@ def test_version() -> None:
         (["--out", "picture.doc"], ".png, .pdf, .svg"),
         (["--out", "nowhere/picture.png"], "'nowhere' does not exist"),
         (["--out", "."], "directory"),
+        (["--backend", "caffe"], "'caffe' is not one of 'torch', 'keras'"),
         (["--what"], "--what"),
     ],
 )
@@ -111,6 +112,34 @@ def test_the_demo_prints_a_table_and_draws_a_picture() -> None:
     assert os.listdir() == ["sita-demo.png"]
 
 
+def test_the_demo_runs_in_keras(cache: Path) -> None:
+    """In a process of its own, as a user has it: what TensorFlow would print on being loaded counts."""
+    quick = "demo.Training = functools.partial(demo.Training, epochs=1)"
+    done = run_python(
+        f"import functools, sys; from sita_adapters import cli; from sita_adapters.bench import demo; {quick};"
+        "sys.argv = ['sita', 'demo', '--backend', 'keras', '--images', '1']; cli.main()",
+        KERAS_BACKEND=os.environ.get("KERAS_BACKEND", "tensorflow"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert max(map(len, done.stdout.splitlines()[1:])) <= 80
+    for word in (*demo.SHOWN, "Keras on ", "gaussian noise", "ms per image"):
+        assert word in done.stdout
+    assert Path("sita-demo.png").read_bytes().startswith(b"\x89PNG")
+    assert len(list(cache.rglob("digits-keras-*.safetensors"))) == 1
+
+
+def test_a_backend_that_keras_lacks_is_an_error_of_ours() -> None:
+    done = run_python(
+        "import sys; from sita_adapters import cli; sys.argv = ['sita', 'demo', '--backend', 'keras']; cli.main()",
+        KERAS_BACKEND="caffe",
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "caffe" in done.stderr
+    assert "KERAS_BACKEND names one of tensorflow, jax, torch" in done.stderr
+
+
 @pytest.mark.usefixtures("quick")
 def test_the_same_seed_gives_the_same_table() -> None:
     def accuracies() -> str:
@@ -131,7 +160,7 @@ def test_ctrl_c_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, cache: Pa
     assert code != 0
     assert "Traceback" not in output
     assert os.listdir() == []
-    assert all(path.suffix == ".safetensors" for path in cache.rglob("*.*"))
+    assert all(path.suffix == ".safetensors" for path in (cache / "sita-adapters").iterdir())
 
 
 def test_an_error_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,7 +191,7 @@ def test_a_picture_that_cannot_be_written_is_an_error_of_ours(monkeypatch: pytes
 def _small_result() -> demo.DemoResult:
     images, labels = np.zeros((2, 1, 32, 32), np.float32), np.zeros(1)
     answers = np.zeros((2, len(demo.SHOWN), 1))
-    return demo.DemoResult(("clean", "fog"), demo.SHOWN, images, labels, answers, np.ones(len(demo.SHOWN)))
+    return demo.DemoResult(("clean", "fog"), demo.SHOWN, images, labels, answers, np.ones(len(demo.SHOWN)), "PyTorch")
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich.console"])
@@ -173,11 +202,12 @@ def test_without_its_libraries_the_command_names_the_remedy(missing: str) -> Non
     assert "pip install 'sita-adapters[bench,torch]'" in done.stderr
 
 
-def test_without_torch_the_demo_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == "torch" else object())
-    result = CliRunner().invoke(cli.make_app(), ["demo"])
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_without_its_framework_the_demo_names_the_remedy(monkeypatch: pytest.MonkeyPatch, framework: str) -> None:
+    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == framework else object())
+    result = CliRunner().invoke(cli.make_app(), ["demo", "--backend", framework])
     assert isinstance(result.exception, sita.SitaError)
-    assert "needs torch. Remedy: pip install 'sita-adapters[bench,torch]'" in str(result.exception)
+    assert f"needs {framework}. Remedy: pip install 'sita-adapters[bench,{framework}]'" in str(result.exception)
 
 
 def test_importing_the_command_imports_nothing_heavy() -> None:

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import numpy as np
 import pytest
@@ -10,15 +15,17 @@ import torch
 from matplotlib import image as pictures
 
 import sita_adapters as sita
-from sita_adapters.bench import demo, digits_torch, figure
-from sita_adapters.bench.demo import DemoResult, run_demo, trained_network
+from sita_adapters.bench import demo, digits_keras, digits_torch, figure
+from sita_adapters.bench.demo import DemoResult, Framework, Training, run_demo, trained_network
 from sita_adapters.bench.digits import Digits, first, load_digits
 from sita_adapters.bench.digits_corruptions import CORRUPTIONS, Corruption
 from sita_adapters.bench.files import cache_folder, replacing
 from sita_adapters.bench.progress import Silence
+from sita_adapters.compare import compare
 
 each_corruption = pytest.mark.parametrize("corruption", CORRUPTIONS, ids=lambda c: c.name)
-QUICK = digits_torch.Training(epochs=1)
+each_framework = pytest.mark.parametrize("framework", [digits_torch, digits_keras], ids=lambda f: f.NAME)
+QUICK = Training(epochs=1)
 
 
 class Listener:
@@ -117,7 +124,7 @@ def test_what_is_random_differs_by_image_and_seed(name: str, some: Digits) -> No
     assert not np.array_equal(one, corruption.apply(image, index=0, seed=1))
 
 
-def test_training_is_reproducible_and_leaves_the_random_state_alone(some: Digits) -> None:
+def test_pytorch_training_is_reproducible_and_leaves_the_random_state_alone(some: Digits) -> None:
     state = torch.random.get_rng_state()
     weights = [digits_torch.train(some, QUICK, lambda: None).state_dict() for _ in range(2)]
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -125,28 +132,40 @@ def test_training_is_reproducible_and_leaves_the_random_state_alone(some: Digits
         assert torch.equal(tensor, weights[1][name]), name
 
 
-def test_the_network_is_trained_once_and_then_taken_from_the_cache(cache: Path, some: Digits) -> None:
-    trained = trained_network(some, QUICK, Silence())
+@each_framework
+def test_the_network_is_trained_once_and_then_taken_from_the_cache(
+    cache: Path, some: Digits, framework: Framework[Any]
+) -> None:
+    trained = trained_network(framework, some, QUICK, Silence())
     listener = Listener()
-    cached = trained_network(some, QUICK, listener)
+    cached = trained_network(framework, some, QUICK, listener)
     assert not listener.steps
     assert "from the cache" in listener.said[0]
-    for name, tensor in trained.state_dict().items():
-        assert torch.equal(tensor, cached.state_dict()[name]), name
-    assert not cached.training
-    assert [path.suffix for path in cache.iterdir()] == [".safetensors"]
+    for ours, theirs in zip(_weights(trained), _weights(cached), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    if framework is digits_torch:
+        assert not cached.training
+    (path,) = cache.iterdir()
+    assert path.suffix == ".safetensors"
+    assert f"-{framework.NAME}-" in path.name
+
+
+def _weights(network: Any) -> list[np.ndarray]:
+    if isinstance(network, torch.nn.Module) and hasattr(network, "stem"):
+        return [tensor.numpy() for tensor in network.state_dict().values()]
+    return network.get_weights()
 
 
 def test_another_training_or_other_digits_are_another_network(cache: Path, some: Digits) -> None:
-    trained_network(some, QUICK, Silence())
-    trained_network(some, digits_torch.Training(epochs=1, seed=1), Silence())
-    trained_network(first(some, 127), QUICK, Silence())
+    trained_network(digits_torch, some, QUICK, Silence())
+    trained_network(digits_torch, some, Training(epochs=1, seed=1), Silence())
+    trained_network(digits_torch, first(some, 127), QUICK, Silence())
     assert len(list(cache.iterdir())) == 3
 
 
 @pytest.mark.parametrize("spoil", ["garbage", "half", "empty", "other weights"])
 def test_a_spoilt_cache_is_trained_anew_and_says_so(cache: Path, some: Digits, spoil: str) -> None:
-    trained_network(some, QUICK, Silence())
+    trained_network(digits_torch, some, QUICK, Silence())
     (path,) = cache.iterdir()
     whole = path.read_bytes()
     if spoil == "other weights":
@@ -154,10 +173,64 @@ def test_a_spoilt_cache_is_trained_anew_and_says_so(cache: Path, some: Digits, s
     else:
         path.write_bytes({"garbage": b"no tensors here", "half": whole[: len(whole) // 2], "empty": b""}[spoil])
     listener = Listener()
-    trained_network(some, QUICK, listener)
+    trained_network(digits_torch, some, QUICK, listener)
     assert "trained anew" in listener.said[0]
     assert listener.steps == {"Training on clean digits": 1}
     assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("content", [b"no tensors here", b""])
+def test_keras_refuses_a_file_without_its_weights(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="does not hold the network's weights"):
+        digits_keras.load(path, QUICK)
+
+
+def test_keras_refuses_the_weights_of_another_network(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    digits_keras.save(digits_keras.build((4, 8)), path)
+    with pytest.raises(ValueError, match="names or shapes differ"):
+        digits_keras.load(path, QUICK)
+    digits_keras.load(path, Training(widths=(4, 8)))
+
+
+def test_the_learning_rate_is_that_of_pytorch() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=31, cycle_momentum=False)
+    for step, rate in enumerate(digits_keras.one_cycle(0.1, 31)):
+        assert rate == pytest.approx(schedule.get_last_lr()[0]), step
+        optimizer.step()
+        if step < 30:
+            schedule.step()
+
+
+def test_keras_and_pytorch_have_the_same_network(some: Digits) -> None:
+    network = digits_torch.train(some, QUICK, lambda: None)
+    twin = digits_keras.build(QUICK.widths)
+    for variable in twin.weights:
+        variable.assign(_torch_tensor(network, variable.path).numpy())
+    compared = compare({"torch": network, "keras": twin}, digits_keras.encode(some.images[:8]), "ops")
+    assert compared.agreements[0].same_labels == 1.0
+    assert compared.agreements[0].largest_difference < 1e-5
+
+
+def _torch_tensor(network: torch.nn.Module, path: str) -> torch.Tensor:
+    """The tensor of PyTorch's network that a variable of Keras' corresponds to, its axes in Keras' order."""
+    layer, kind = path.split("/")
+    block, _, part = layer.rpartition("_")
+    stage, _, place = block.partition("_")
+    module = {"stem": "stem", "head": "head"}.get(stage or layer, f"stages.{stage[-1:]}")
+    module += {
+        ("", "conv"): ".0",
+        ("", "bn"): ".1",
+        ("around", "conv"): ".shortcut.0",
+        ("around", "bn"): ".shortcut.1",
+        ("", "head"): "",
+    }.get((place, part), f".{part}{place}")
+    names = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
+    tensor = network.state_dict()[f"{module}.{names.get(kind, kind).replace('kernel', 'weight')}"]
+    return tensor.permute(*range(2, tensor.ndim), 1, 0) if tensor.ndim > 1 else tensor
 
 
 def test_a_cache_that_cannot_be_written_stops_nothing(
@@ -166,7 +239,7 @@ def test_a_cache_that_cannot_be_written_stops_nothing(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     listener = Listener()
-    trained_network(some, QUICK, listener)
+    trained_network(digits_torch, some, QUICK, listener)
     assert "could not be cached" in listener.said[-1]
 
 
@@ -232,10 +305,25 @@ def test_the_result_has_every_answer(result: DemoResult, listener: Listener) -> 
 
 def test_answers_are_those_of_the_adapted_model_on_a_batch(result: DemoResult) -> None:
     with digits_torch.one_thread(), torch.inference_mode():
-        network = trained_network(load_digits()[0], digits_torch.Training(), Silence())
+        network = trained_network(digits_torch, load_digits()[0], Training(), Silence())
         adapted = sita.adapt(network, "augbn")
         together = adapted(digits_torch.encode(result.images[3])).argmax(dim=1).numpy()
     np.testing.assert_array_equal(result.answers[3, result.recipes.index("augbn")], together)
+
+
+def test_the_demo_runs_in_keras(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "Training", lambda seed: Training(seed=seed, epochs=3, widths=(8, 16)))
+    result = run_demo(images=3, framework=digits_keras)
+    assert result.framework.startswith("Keras on ")
+    assert result.answers.shape == (1 + len(CORRUPTIONS), 5, 3)
+    network = trained_network(digits_keras, load_digits()[0], demo.Training(seed=0), Silence())
+    together = sita.adapt(network, "ops").predict_on_batch(digits_keras.encode(result.images[3]))
+    np.testing.assert_array_equal(result.answers[3, result.recipes.index("ops")], together.argmax(axis=1))
+
+
+@pytest.mark.parametrize("name", ["torch", "keras"])
+def test_a_framework_is_found_by_name(name: Any) -> None:
+    assert demo.load_framework(name) is {"torch": digits_torch, "keras": digits_keras}[name]
 
 
 def test_means_leave_the_clean_digits_out() -> None:
@@ -273,4 +361,4 @@ def _result(
     conditions: tuple[str, ...], recipes: tuple[str, ...], answers: np.ndarray, labels: np.ndarray
 ) -> DemoResult:
     images = np.zeros((len(conditions), len(labels), 32, 32), dtype=np.float32)
-    return DemoResult(conditions, recipes, images, labels, answers, np.ones(len(recipes)))
+    return DemoResult(conditions, recipes, images, labels, answers, np.ones(len(recipes)), "PyTorch")

@@ -5,25 +5,82 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from .digits import Digits, first, load_digits
+from .digits import SIZE, Digits, first, load_digits
 from .digits_corruptions import CORRUPTIONS
 from .files import cache_folder, replacing
 from .progress import Progress, Silence
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .digits_torch import Classifier, DigitResNet, Training
 
 SHOWN = ("source", "bn", "augbn", "ops", "ops_shared")
 """The recipes that are compared; the first is the network as it is."""
 
 CLEAN = "clean"
+
+Classifier: TypeAlias = Callable[[np.ndarray], int]
+"""Takes one image (h, w) with values from 0 to 1 and returns its label."""
+
+FrameworkName: TypeAlias = Literal["torch", "keras"]
+
+Network = TypeVar("Network")
+
+
+@dataclass(frozen=True)
+class Training:
+    """All that decides the network's weights, apart from the digits. A change of the code counts up `revision`."""
+
+    seed: int = 0
+    widths: tuple[int, ...] = (16, 32, 64)
+    epochs: int = 20
+    batch_size: int = 64
+    learning_rate: float = 0.1
+    weight_decay: float = 5e-4
+    shift: int = SIZE // 8
+    revision: int = 1
+
+
+class Framework(Protocol[Network]):
+    """What the demo needs of a framework. The modules digits_torch and digits_keras are such."""
+
+    @property
+    def NAME(self) -> str:
+        """What files are named by."""
+
+    @property
+    def LABEL(self) -> str:
+        """What a reader is told."""
+
+    def train(self, digits: Digits, training: Training, advance: Callable[[], None]) -> Network:
+        """Return a network trained on these digits; `advance` is called after every epoch."""
+
+    def save(self, network: Network, path: Path) -> None:
+        """Write the weights to a safetensors file."""
+
+    def load(self, path: Path, training: Training) -> Network:
+        """Return the network that was saved; raise ValueError where the file holds anything else."""
+
+    def classifier(self, network: Network, recipe: str) -> Classifier:
+        """Return what names the digit on one image by this recipe."""
+
+    def one_thread(self) -> AbstractContextManager[None]:
+        """Compute on one thread while inside, where that can be had: the images are too small to share."""
+
+
+def load_framework(name: FrameworkName) -> Framework[Any]:
+    """Import the framework, and the demo's network in it."""
+    if name == "keras":
+        from . import digits_keras
+
+        return digits_keras
+    from . import digits_torch
+
+    return digits_torch
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +89,7 @@ class DemoResult:
 
     `conditions` are "clean" and the names of the corruptions. `images` is (conditions, N, h, w), `labels` (N,),
     `answers` (conditions, recipes, N), `seconds` (recipes,), the median time that a recipe takes for one image.
+    `framework` is what ran it, as a reader is told.
     """
 
     conditions: tuple[str, ...]
@@ -40,6 +98,7 @@ class DemoResult:
     labels: np.ndarray
     answers: np.ndarray
     seconds: np.ndarray
+    framework: str
 
     @property
     def accuracies(self) -> np.ndarray:
@@ -57,34 +116,33 @@ class DemoResult:
         return float(self.means[self.recipes.index(recipe)])
 
 
-def run_demo(images: int = 60, seed: int = 0, progress: Progress | None = None) -> DemoResult:
+def run_demo(
+    images: int = 60, seed: int = 0, progress: Progress | None = None, framework: Framework[Any] | None = None
+) -> DemoResult:
     """Train, or fetch from the cache, and score every recipe on this many test digits under every corruption.
 
     The seed draws the network's beginnings and the corruptions. The same seed gives the same answers.
     """
-    from . import digits_torch
-
+    framework = framework or load_framework("torch")
     progress = progress or Silence()
     train, test = load_digits()
     shown = first(test, images)
     conditions = {CLEAN: shown.images}
     conditions |= {c.name: c.apply_all(shown.images, seed=seed) for c in CORRUPTIONS}
-    with digits_torch.one_thread():
-        network = trained_network(train, digits_torch.Training(seed=seed), progress)
-        classifiers = {recipe: digits_torch.classifier(network, recipe) for recipe in SHOWN}
+    with framework.one_thread():
+        network = trained_network(framework, train, Training(seed=seed), progress)
+        classifiers = [framework.classifier(network, recipe) for recipe in SHOWN]
         pixels = np.stack(list(conditions.values()))
-        answers, seconds = _score(pixels, list(classifiers.values()), progress)
-    return DemoResult(tuple(conditions), SHOWN, pixels, shown.labels, answers, seconds)
+        answers, seconds = _score(pixels, classifiers, progress)
+    return DemoResult(tuple(conditions), SHOWN, pixels, shown.labels, answers, seconds, framework.LABEL)
 
 
-def trained_network(digits: Digits, training: Training, progress: Progress) -> DigitResNet:
+def trained_network(framework: Framework[Network], digits: Digits, training: Training, progress: Progress) -> Network:
     """Return the network from the cache, or train it and put it there."""
-    from . import digits_torch
-
-    path = cache_folder() / f"digits-torch-{_fingerprint(digits, training)}.safetensors"
+    path = cache_folder() / f"digits-{framework.NAME}-{_fingerprint(digits, training)}.safetensors"
     if path.is_file():
         try:
-            network = digits_torch.load(path, training)
+            network = framework.load(path, training)
         except (ValueError, OSError) as error:
             progress.say(f"The cached network cannot be used and is trained anew: {error}")
         else:
@@ -92,20 +150,18 @@ def trained_network(digits: Digits, training: Training, progress: Progress) -> D
             return network
     start = time.perf_counter()
     with progress.track("Training on clean digits", training.epochs) as advance:
-        network = digits_torch.train(digits, training, advance)
+        network = framework.train(digits, training, advance)
     progress.say(f"Network: trained on {len(digits)} clean digits in {time.perf_counter() - start:.1f} s")
-    _keep(network, path, progress)
+    _keep(framework, network, path, progress)
     return network
 
 
-def _keep(network: DigitResNet, path: Path, progress: Progress) -> None:
+def _keep(framework: Framework[Network], network: Network, path: Path, progress: Progress) -> None:
     """Put the network into the cache; without one the demo goes on, and trains again the next time."""
-    from . import digits_torch
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
-            digits_torch.save(network, temporary)
+            framework.save(network, temporary)
     except OSError as error:
         progress.say(f"The network could not be cached: {error}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,24 +15,11 @@ from torch.nn import functional
 
 import sita_adapters as sita
 
-from .digits import SIZE, Digits
+from .demo import Classifier, Training
+from .digits import Digits
 
-Classifier = Callable[[np.ndarray], int]
-"""Takes one image (h, w) with values from 0 to 1 and returns its label."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """All that decides the network's weights, apart from the digits. A change of the code counts up `revision`."""
-
-    seed: int = 0
-    widths: tuple[int, ...] = (16, 32, 64)
-    epochs: int = 20
-    batch_size: int = 64
-    learning_rate: float = 0.1
-    weight_decay: float = 5e-4
-    shift: int = SIZE // 8
-    revision: int = 1
+NAME = "torch"
+LABEL = "PyTorch"
 
 
 class Block(nn.Module):

@@ -69,7 +69,7 @@ def _write_heading(bars: Axes, result: DemoResult) -> None:
         color=_INK,
     )
     bars.annotate(
-        "A ResNet that was trained on clean digits adapts to every test image on its own: "
+        f"A ResNet ({result.framework}) that was trained on clean digits adapts to every test image on its own: "
         "no labels, no gradients, no second image.",
         (0, 1 + 0.22 / _BARS),
         xycoords="axes fraction",

@@ -41,7 +41,7 @@ class ConsoleProgress:
 def make_table(result: DemoResult) -> Table:
     """Return a table of accuracies, a line a condition and a column a recipe, the best of each line marked."""
     table = Table(
-        title=f"Percent right of {len(result.labels)} digits, one at a time (* best)",
+        title=f"% right of {len(result.labels)} digits one at a time, {result.framework} (* best)",
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,

@@ -249,3 +249,20 @@ def test_a_layer_called_around_the_adaptation_is_refused() -> None:
     adapted = sita.adapt(nets.functional())
     with pytest.raises(sita.BypassError, match="outside a call"):
         adapted.get_layer("body").twin(nets.images(1))
+
+
+if keras.backend.backend() == "tensorflow":  # JAX compiles for every size, torch not at all
+
+    def test_batch_sizes_do_not_retrace() -> None:
+        traces = []
+
+        def counted(x: object) -> object:
+            traces.append(x)
+            return 0.5 * x
+
+        adapted = sita.adapt(nets.functional(), "augbn", augment=[counted])
+        adapted.predict_on_batch(nets.images(1))
+        traces.clear()
+        for size in (2, 3, 5, 7):
+            adapted.predict_on_batch(nets.images(size))
+        assert len(traces) <= 1  # one for any size

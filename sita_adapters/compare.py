@@ -1,0 +1,423 @@
+"""compare(): the same images through several models, each in its own framework, side by side."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+import numpy as np
+
+from .api import adapt, describe
+from .backend import backend_of
+from .errors import (
+    InputError,
+    NoBatchNormError,
+    NotAdaptedError,
+    OutputError,
+    RecipeError,
+    SitaError,
+    UnknownModelError,
+)
+from .observation import listen
+from .recipe import Recipe
+from .voting import Scores, read_scores
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What one model said of N images.
+
+    `labels` is (N,) and `probabilities` (N, classes); of a model that answers for every place (N, h, w) and
+    (N, h, w, classes). `entropies` and `priors` are as `labels`: how uncertain the probabilities are, in nats, and λ of
+    the most certain candidate, which for a plain model is None. `seconds` is the mean time for one image.
+    """
+
+    name: str
+    framework: str
+    recipe: Recipe | None
+    labels: np.ndarray
+    probabilities: np.ndarray
+    entropies: np.ndarray
+    priors: np.ndarray | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How near a model comes to the first: the share of equal labels, and the largest difference of a probability."""
+
+    name: str
+    against: str
+    same_labels: float
+    largest_difference: float
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What every model answered, and how far each agrees with the first. Print it for a table."""
+
+    models: tuple[Answers, ...]
+    agreements: tuple[Agreement, ...]
+    """One for every model but the first."""
+    batch_size: int
+
+    def __getitem__(self, name: str) -> Answers:
+        return {answers.name: answers for answers in self.models}[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON holds it: arrays as lists, a recipe as its text, what is not finite as None."""
+        return _plain(self)  # type: ignore[no-any-return]
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return `to_dict` as text."""
+        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
+
+    def __str__(self) -> str:
+        count, first = len(self.models[0].labels), self.models[0].name
+        heading = f"{count} {'image' if count == 1 else 'images'}, {min(count, self.batch_size)} at a time"
+        if self.agreements:
+            heading += f"; labels and probabilities (Δp) against {first!r}"
+        by_name = {agreement.name: agreement for agreement in self.agreements}
+        rows = [(*_cells(answers), *_agreement_cells(by_name.get(answers.name))) for answers in self.models]
+        return "\n".join([heading, "", *_table(rows)])
+
+
+def compare(
+    models: Mapping[str, Any],
+    images: np.ndarray | Mapping[str, np.ndarray],
+    recipe: Recipe | str | None = None,
+    *,
+    batch_size: int = 8,
+    scores: str | None = None,
+    **changes: Any,
+) -> Comparison:
+    """Run the same images through every model, each in its own framework, and set the answers side by side.
+
+    - `models`: by name. An adapted model runs as it is; so does a plain one, unless a recipe is given.
+    - `images`: a numpy array (N, h, w, channels), channels last whatever the framework, and encoded as the models take
+      them; where these differ, one array for every model's name.
+    - `recipe`: adapts all the models, which then must be plain. `changes` are fields of it and settings of `adapt`.
+    - `batch_size`: how many images a call gets. Adapted answers do not depend on it; memory and time do.
+    - `scores`: whether plain models put out "logits" or "probabilities"; None: as `adapt` reads them.
+
+    Every size of a batch runs once before time is taken, since frameworks compile then. On Keras, a model that chooses
+    among priors runs once more, uncompiled, to say which it chose.
+
+    >>> print(sita.compare({"torch": torch_model, "keras": keras_model}, images, "ops"))
+    """
+    _check_models(models)
+    size = _read_batch_size(batch_size)
+    arrays = _read_images(images, list(models))
+    runs = [_prepare(name, model, recipe, scores, changes) for name, model in models.items()]
+    arranged = [run.runner.arrange(run.name, run.model, arrays[run.name]) for run in runs]
+    answers = tuple(_answer(run, images, size) for run, images in zip(runs, arranged, strict=True))
+    first = answers[0]
+    for other in answers[1:]:
+        if other.probabilities.shape != first.probabilities.shape:
+            raise OutputError(
+                f"Expected models with the same classes and places; {first.name!r} answers with "
+                f"{first.probabilities.shape[1:]} probabilities an image and {other.name!r} with "
+                f"{other.probabilities.shape[1:]}."
+            )
+    return Comparison(answers, tuple(_agree(first, other) for other in answers[1:]), size)
+
+
+def _check_models(models: Any) -> None:
+    if not isinstance(models, Mapping) or not models or not all(isinstance(name, str) for name in models):
+        received = list(models) if isinstance(models, Mapping) else type(models).__name__
+        raise InputError(f"models: expected one model or more by name, as {{'torch': model, …}}; received {received}.")
+
+
+def _read_batch_size(batch_size: Any) -> int:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise InputError(f"batch_size: expected a whole number of at least 1; received {batch_size!r}.")
+    return int(batch_size)
+
+
+def _read_images(images: Any, names: list[str]) -> dict[str, np.ndarray]:
+    """Return an array for every model, all of as many images."""
+    if not isinstance(images, Mapping):
+        images = dict.fromkeys(names, images)
+    if set(images) != set(names):
+        raise InputError(
+            f"images: expected one array, or one for each of {', '.join(names)}; received some for "
+            f"{', '.join(map(str, images))}."
+        )
+    for array in images.values():
+        _check_array(array)
+    if len({len(array) for array in images.values()}) > 1:
+        counts = ", ".join(f"{name}: {len(images[name])}" for name in names)
+        raise InputError(f"images: expected the same number of images for every model; received {counts}.")
+    return dict(images)
+
+
+def _check_array(array: Any) -> None:
+    if not isinstance(array, np.ndarray):
+        raise InputError(
+            f"images: expected a numpy array (N, h, w, channels); received {type(array).__name__}. Remedy of a torch "
+            "tensor (N, channels, h, w): images.permute(0, 2, 3, 1).cpu().numpy()."
+        )
+    if array.ndim != 4 or 0 in array.shape:
+        remedy = " Remedy of a single image: images[None]." if array.ndim == 3 else ""
+        raise InputError(f"images: expected an array (N, h, w, channels); received shape {array.shape}.{remedy}")
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"images: expected numbers; received an array of {array.dtype}.")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A model that is ready to run: the recipe that it is adapted by, and what its scores are."""
+
+    name: str
+    model: Any
+    recipe: Recipe | None
+    scores: Scores
+    runner: _Runner
+
+
+def _prepare(
+    name: str, model: Any, recipe: Recipe | str | None, scores: str | None, changes: Mapping[str, Any]
+) -> _Run:
+    """Adapt the model where there is a recipe for it."""
+    runner = _runner_of(model)
+    try:
+        description = describe(model)
+    except NotAdaptedError:
+        pass
+    else:
+        if recipe is not None or changes or scores is not None:
+            raise RecipeError(
+                f"recipe: {name!r} is adapted already, by {description.recipe.name!r}, and would not run by what was "
+                "given. Remedy: leave recipe= and its changes out, or give plain models (sita.unwrap(adapted))."
+            )
+        return _Run(name, model, description.recipe, description.scores, runner)
+    if recipe is not None:
+        adapted = adapt(model, recipe, scores=scores, **changes)
+        description = describe(adapted)
+        return _Run(name, adapted, description.recipe, description.scores, runner)
+    if changes:
+        raise RecipeError(
+            f"{next(iter(changes))}: there is no recipe to change. Remedy: compare(models, images, 'ops')."
+        )
+    return _Run(name, model, None, _plain_scores(name, model, scores), runner)
+
+
+def _plain_scores(name: str, model: Any, scores: str | None) -> Scores:
+    """Return what a plain model's scores are said to be, or what its backend reads when it adapts the model."""
+    if scores is not None:
+        return read_scores(scores, "logits")
+    try:
+        return describe(adapt(model, "source")).scores
+    except NoBatchNormError as error:
+        raise OutputError(
+            f"Whether {name!r} puts out logits or probabilities cannot be read from a model that has no BatchNorm to "
+            "adapt. Remedy: scores='logits' or scores='probabilities'."
+        ) from error
+
+
+def _answer(run: _Run, images: np.ndarray, batch_size: int) -> Answers:
+    name, runner, recipe = run.name, run.runner, run.recipe
+    batches = [images[start : start + batch_size] for start in range(0, len(images), batch_size)]
+    try:
+        for batch in {len(batch): batch for batch in batches}.values():
+            runner.run(run.model, batch)
+        start = time.perf_counter()
+        outputs = [runner.run(run.model, batch) for batch in batches]
+        seconds = (time.perf_counter() - start) / len(images)
+        priors = None if recipe is None else _priors(run.model, recipe, runner, batches)
+    except SitaError:
+        raise
+    except Exception as error:
+        raise InputError(f"{name!r} failed on images that it received as {images.shape}: {error}") from error
+    raw = np.concatenate(outputs).astype(np.float64)
+    if raw.ndim < 2 or len(raw) != len(images) or raw.shape[runner.class_axis] < 2:
+        raise OutputError(
+            f"Expected {name!r} to return scores of two classes or more for each of {len(images)} images; "
+            f"received shape {raw.shape}."
+        )
+    values = np.moveaxis(raw, runner.class_axis, -1)
+    p = values if run.scores == "probabilities" else _softmax(values)
+    log_p = np.log(p, out=np.zeros_like(p), where=p > 0)
+    entropies = -np.sum(p * log_p, axis=-1)
+    if priors is None and recipe is not None:
+        priors = np.full(entropies.shape, recipe.lambdas[0])
+    return Answers(name, runner.label, recipe, values.argmax(axis=-1), p, entropies, priors, seconds)
+
+
+def _priors(model: Any, recipe: Recipe, runner: _Runner, batches: Iterable[np.ndarray]) -> np.ndarray | None:
+    """Return λ of the candidate of lowest entropy; None where there is but one candidate, and so no vote."""
+    if recipe.candidate_count == 1:
+        return None
+    chosen = []
+    for batch in batches:
+        with listen() as heard:
+            runner.run_eagerly(model, batch)
+        (vote,) = heard
+        entropies = runner.to_numpy(vote.verdict.entropies)
+        most_certain = entropies.argmin(axis=1).squeeze(axis=runner.class_axis)
+        chosen.append(np.asarray(vote.priors)[most_certain])
+    return np.concatenate(chosen)
+
+
+class _Runner(Protocol):
+    """Runs a framework's models on numpy arrays. The framework is imported already, or there would be no model."""
+
+    class_axis: int
+
+    @property
+    def label(self) -> str:
+        """What a reader is told."""
+
+    def arrange(self, name: str, model: Any, images: np.ndarray) -> np.ndarray:
+        """Return images (N, h, w, channels) with their axes as the model takes them."""
+
+    def run(self, model: Any, batch: np.ndarray) -> np.ndarray:
+        """Return the model's output, the way it would be run in earnest."""
+
+    def run_eagerly(self, model: Any, batch: np.ndarray) -> Any:
+        """Run the model so that a vote in it has numbers, not the symbols of a graph."""
+
+    def to_numpy(self, array: Any) -> np.ndarray:
+        """Return one of the framework's arrays as numpy's."""
+
+
+class _TorchRunner:
+    label, class_axis = "torch", 1
+
+    def arrange(self, name: str, model: Any, images: np.ndarray) -> np.ndarray:
+        if any(module.training for module in model.modules()):
+            raise InputError(
+                f"{name!r} is in training mode, in which a call would mix its images and change its statistics. "
+                "Remedy: model.eval()."
+            )
+        first = next((module for module in model.modules() if hasattr(module, "in_channels")), None)
+        channels = getattr(first, "in_channels", None)
+        if channels == images.shape[1] != images.shape[-1]:
+            raise _channels_first_error(name, images, channels)
+        return np.moveaxis(images, -1, 1)
+
+    def run(self, model: Any, batch: np.ndarray) -> np.ndarray:
+        torch = sys.modules["torch"]
+        tensor = torch.from_numpy(np.array(batch, order="C"))
+        like = next(itertools.chain(model.parameters(), model.buffers()), tensor)
+        floating = like.is_floating_point() and tensor.is_floating_point()
+        with torch.no_grad():
+            output = model(tensor.to(like.device, like.dtype if floating else tensor.dtype))
+        if not isinstance(output, torch.Tensor):
+            raise OutputError(f"Expected a model that returns a tensor of scores; received {type(output).__name__}.")
+        return self.to_numpy(output)
+
+    run_eagerly = run
+
+    def to_numpy(self, array: Any) -> np.ndarray:
+        return np.asarray(array.cpu().double().numpy())  # numpy has no bfloat16
+
+
+class _KerasRunner:
+    class_axis = -1
+
+    @property
+    def label(self) -> str:
+        return f"keras ({sys.modules['keras'].backend.backend()})"
+
+    def arrange(self, name: str, model: Any, images: np.ndarray) -> np.ndarray:
+        inputs = getattr(model, "inputs", None)  # a subclassed model has none to check against
+        if not inputs:
+            return images
+        shape = tuple(inputs[0].shape)[1:]
+        for arranged in (images, np.moveaxis(images, -1, 1)):
+            pairs = zip(shape, arranged.shape[1:], strict=False)
+            if len(shape) == 3 and all(size in (None, given) for size, given in pairs):
+                return arranged
+        if len(shape) == 3 and shape[-1] == images.shape[1] != images.shape[-1]:
+            raise _channels_first_error(name, images, shape[-1])
+        raise InputError(f"images: {name!r} takes images of shape {shape}; received {images.shape[1:]}.")
+
+    def run(self, model: Any, batch: np.ndarray) -> np.ndarray:
+        output = model.predict_on_batch(batch)
+        if not isinstance(output, np.ndarray):
+            raise OutputError(f"Expected a model that returns one array of scores; received {type(output).__name__}.")
+        return output
+
+    def run_eagerly(self, model: Any, batch: np.ndarray) -> Any:
+        if sys.modules["keras"].backend.backend() == "torch":
+            return self.run(model, batch)  # eager in any case, and without gradients
+        return model(batch, training=False)
+
+    def to_numpy(self, array: Any) -> np.ndarray:
+        return np.asarray(sys.modules["keras"].ops.convert_to_numpy(array))
+
+
+_RUNNERS: dict[str, _Runner] = {"torch": _TorchRunner(), "keras": _KerasRunner()}
+
+
+def _runner_of(model: Any) -> _Runner:
+    """Return what runs the models of this one's framework, which is read as `backend_of` reads it."""
+    backend_of(model)
+    for ancestor in type(model).__mro__:
+        if runner := _RUNNERS.get(ancestor.__module__.partition(".")[0]):
+            return runner
+    raise UnknownModelError(f"compare runs models of {' and '.join(_RUNNERS)}; received a {type(model).__name__}.")
+
+
+def _channels_first_error(name: str, images: np.ndarray, channels: int) -> InputError:
+    return InputError(
+        f"images: expected channels last, (N, h, w, {channels}) for {name!r}; received shape {images.shape}, which "
+        "looks like channels first. Remedy: images.transpose(0, 2, 3, 1); torch models get their own order from here."
+    )
+
+
+def _softmax(z: np.ndarray) -> np.ndarray:
+    e = np.exp(z - z.max(axis=-1, keepdims=True))
+    return np.asarray(e / e.sum(axis=-1, keepdims=True))
+
+
+def _agree(first: Answers, other: Answers) -> Agreement:
+    same = float((first.labels == other.labels).mean())
+    return Agreement(other.name, first.name, same, float(np.abs(first.probabilities - other.probabilities).max()))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON holds it."""
+    if isinstance(value, np.ndarray):
+        return np.where(np.isfinite(value), value.astype(object), None).tolist()  # type: ignore[call-overload]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, Answers | Agreement | Comparison):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return str(value) if isinstance(value, Recipe) else value
+
+
+_HEADINGS = ("model", "framework", "recipe", "entropy", "prior", "ms per image", "same label", "largest Δp")
+
+
+def _cells(answers: Answers) -> tuple[str, ...]:
+    return (
+        answers.name,
+        answers.framework,
+        "as it is" if answers.recipe is None else answers.recipe.name,
+        f"{answers.entropies.mean():.3f}",
+        "" if answers.priors is None else f"{answers.priors.mean():.2f}",
+        f"{1e3 * answers.seconds:.1f}",
+    )
+
+
+def _agreement_cells(agreement: Agreement | None) -> tuple[str, str]:
+    if agreement is None:
+        return "", ""
+    return f"{100 * agreement.same_labels:.1f} %", f"{agreement.largest_difference:.1e}"
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    body = [_HEADINGS, *rows]
+    widths = [max(len(row[column]) for row in body) for column in range(len(_HEADINGS))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in body]
+    return [lines[0], "  ".join("─" * width for width in widths), *lines[1:]]

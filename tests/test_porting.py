@@ -1,0 +1,237 @@
+"""The same network in Keras and in torch: the ported weights, and then what every recipe makes of them (promise 5).
+
+Keras runs on the backend that KERAS_BACKEND names, TensorFlow if it names none.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+import keras
+import nets
+import numpy as np
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+import sita_adapters as sita
+from sita_adapters.bench.imagenet_images import encode, load_images, load_resnet50
+from sita_adapters.porting import keras_twin, port_weights, torch_twin
+
+# All three then end in 3×3 features. At 96² Inception's are a single place, which has no statistics of its own.
+SIZES = {"ResNet50": 96, "DenseNet121": 96, "InceptionV3": 139}
+CLASSES = 20
+TOLERANCE = 1e-4
+
+architectures = pytest.mark.parametrize("architecture", list(SIZES))
+
+
+def pictures(size: int, count: int = 3, seed: int = 0) -> np.ndarray:
+    return np.ascontiguousarray(nets.images(count, 3, size, size, seed=seed).permute(0, 2, 3, 1).numpy())
+
+
+def seeded(architecture: str, images: np.ndarray, **extra: Any) -> Any:
+    """Return a Keras model with seeded weights and the statistics of these images; no bias, γ or β is trivial."""
+    keras.utils.set_random_seed(0)
+    random = np.random.default_rng(1)
+    model = getattr(keras.applications, architecture)(
+        weights=None, input_shape=images.shape[1:], classes=CLASSES, **extra
+    )
+    norms = [layer for layer in model.layers if isinstance(layer, keras.layers.BatchNormalization)]
+    for layer in model.layers:
+        for variable in layer.weights:
+            if variable.name in ("bias", "beta"):
+                variable.assign(random.uniform(-0.2, 0.2, variable.shape))
+            elif variable.name == "gamma":
+                variable.assign(random.uniform(0.7, 1.3, variable.shape))
+    momentum = norms[0].momentum
+    for layer in norms:
+        layer.momentum = 0.0  # nothing of the initial 0 and 1 stays
+    model(images, training=True)
+    for layer in norms:
+        layer.momentum = momentum
+    return model
+
+
+@functools.cache
+def keras_model(architecture: str) -> Any:
+    """Shared by tests, which must not change it."""
+    return seeded(architecture, pictures(SIZES[architecture], count=16, seed=5))
+
+
+def keras_says(model: Any, images: np.ndarray) -> np.ndarray:
+    return np.asarray(keras.ops.convert_to_numpy(model(images, training=False)))
+
+
+def torch_says(model: nn.Module, images: np.ndarray, softmax: bool = True) -> np.ndarray:
+    with torch.inference_mode():
+        logits = model(torch.from_numpy(images).permute(0, 3, 1, 2))
+    return (logits.softmax(1) if softmax else logits).numpy()
+
+
+def check_same(torch_scores: np.ndarray, keras_scores: np.ndarray) -> None:
+    print(f"largest difference {np.abs(torch_scores - keras_scores).max():.1e}")
+    np.testing.assert_array_equal(torch_scores.argmax(1), keras_scores.argmax(1))
+    np.testing.assert_allclose(torch_scores, keras_scores, rtol=0, atol=TOLERANCE)
+    # Answers that are all alike would agree, whatever was ported.
+    assert np.ptp(keras_scores, axis=0).max() > 10 * TOLERANCE
+
+
+@architectures
+def test_a_torch_twin_answers_as_the_keras_model(architecture: str) -> None:
+    model, images = keras_model(architecture), pictures(SIZES[architecture])
+    twin = torch_twin(model)
+    assert not twin.training
+    assert {module.eps for module in twin.modules() if isinstance(module, nn.BatchNorm2d)} == {
+        layer.epsilon for layer in model.layers if isinstance(layer, keras.layers.BatchNormalization)
+    }
+    check_same(torch_says(twin, images), keras_says(model, images))
+
+
+@architectures
+def test_a_keras_twin_answers_as_the_torch_model(architecture: str) -> None:
+    """The torch model has weights, and an ε, that no Keras model had."""
+    size = SIZES[architecture]
+    twin = torch_twin(keras_model(architecture))
+    for module in twin.modules():
+        if isinstance(module, nn.Conv2d):
+            module.weight.data *= 1 + 0.3 * torch.randn_like(module.weight)
+        elif isinstance(module, nn.BatchNorm2d):
+            module.bias.data += 0.2 * torch.randn_like(module.bias)
+            module.eps, module.momentum = 2e-3, 1.0
+    with torch.no_grad():
+        twin.train()(nets.images(16, 3, size, size, seed=6))
+    twin.eval()
+    check_same(torch_says(twin, pictures(size)), keras_says(keras_twin(twin, size=size), pictures(size)))
+
+
+@architectures
+def test_from_torch_to_keras_and_back_nothing_changes(architecture: str) -> None:
+    twin = torch_twin(keras_model(architecture))
+    back = torch_twin(keras_twin(twin, size=SIZES[architecture]))
+    for (key, before), after in zip(twin.state_dict().items(), back.state_dict().values(), strict=True):
+        torch.testing.assert_close(after, before, rtol=0, atol=1e-6, msg=key)
+
+
+def test_without_a_softmax_the_logits_are_the_same() -> None:
+    twin = torch_twin(keras_model("DenseNet121"))
+    model = keras_twin(twin, size=96, activation=None)
+    images = pictures(96)
+    np.testing.assert_allclose(torch_says(twin, images, softmax=False), keras_says(model, images), atol=TOLERANCE)
+    again = torch_twin(model)
+    np.testing.assert_array_equal(torch_says(again, images), torch_says(twin, images))
+
+
+def test_a_copied_inception_keeps_its_pooling() -> None:
+    twin = torch_twin(keras_model("InceptionV3"))
+    images = pictures(139)
+    np.testing.assert_array_equal(torch_says(copy.deepcopy(twin), images), torch_says(twin, images))
+
+
+def inception(**changes: Any) -> nn.Module:
+    return torchvision.models.inception_v3(
+        weights=None, num_classes=CLASSES, aux_logits=False, init_weights=False, **changes
+    )
+
+
+WRONG = {
+    "torchvision's own strides": (
+        "ResNet50",
+        lambda: torchvision.models.resnet50(num_classes=CLASSES),
+        "layer2.0.conv1",
+    ),
+    "another architecture": ("ResNet50", lambda: torchvision.models.densenet121(num_classes=CLASSES), "conv2_block1"),
+    "another depth": ("ResNet50", lambda: torchvision.models.resnet101(num_classes=CLASSES), "layer"),
+    "other classes": ("DenseNet121", lambda: torchvision.models.densenet121(num_classes=7), "predictions"),
+    "pooling with padding": ("InceptionV3", inception, "padding"),
+    "transformed input": ("InceptionV3", lambda: inception(transform_input=True), "transform_input"),
+    "not torchvision's": ("ResNet50", nets.SmallNet, "SmallNet"),
+    "two of Keras": ("ResNet50", lambda: keras_model("DenseNet121"), "in either order"),
+}
+
+
+@pytest.mark.parametrize("case", list(WRONG))
+def test_a_wrong_pair_is_refused_by_name_and_left_alone(case: str) -> None:
+    architecture, make, named = WRONG[case]
+    source, target = keras_model(architecture), make()
+    before = copy.deepcopy(target.state_dict()) if isinstance(target, nn.Module) else {}
+    with pytest.raises(sita.CloneError, match=named):
+        port_weights(source, target)
+    with pytest.raises(sita.CloneError, match=named):
+        port_weights(target, source)
+    for key, value in before.items():
+        assert torch.equal(target.state_dict()[key], value), key
+
+
+def test_a_scale_that_keras_has_no_place_for_is_refused() -> None:
+    twin = torch_twin(keras_model("InceptionV3"))
+    twin.Mixed_5c.branch5x5_2.bn.weight.data[3] = 1.5
+    with pytest.raises(sita.CloneError, match=r"Mixed_5c\.branch5x5_2\.bn.*gamma"):
+        keras_twin(twin)
+
+
+def test_models_that_have_no_twin_are_refused() -> None:
+    headless = keras.applications.ResNet50(weights=None, include_top=False, input_shape=(96, 96, 3))
+    with pytest.raises(sita.CloneError, match="include_top"):
+        torch_twin(headless)
+    with pytest.raises(sita.CloneError, match="Sequential"):
+        torch_twin(nn.Sequential(nn.Linear(2, 2)))
+    inputs = keras.Input((96, 96, 3))
+    nested = keras.Model(inputs, keras_model("ResNet50")(inputs))
+    with pytest.raises(sita.CloneError, match="resnet50"):
+        torch_twin(nested)
+
+
+def test_adapted_models_are_refused_as_targets() -> None:
+    model = keras_model("ResNet50")
+    twin = torch_twin(model)
+    with pytest.raises(sita.SharedWeightsError):
+        port_weights(model, sita.adapt(twin, "bn"))
+    with pytest.raises(sita.CloneError, match="adapted"):
+        port_weights(twin, sita.adapt(model, "bn"))
+
+
+@functools.cache
+def twins_of_real_images(architecture: str, data: Path) -> tuple[Any, nn.Module, np.ndarray]:
+    """Return a Keras model whose statistics are those of real images, its torch twin, and other real images."""
+    images = encode(load_images(data, 22, SIZES[architecture])[0])
+    model = seeded(architecture, images[2:])
+    return model, torch_twin(model), images[:2]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("recipe", list(sita.RECIPES))
+@architectures
+def test_adapted_answers_are_the_same_in_keras_and_torch(architecture: str, recipe: str, data: Path) -> None:
+    model, twin, images = twins_of_real_images(architecture, data)
+    check_same(torch_says(sita.adapt(twin, recipe), images), keras_says(sita.adapt(model, recipe), images))
+
+
+@functools.cache
+def trained_resnet50(data: Path, size: int) -> tuple[Any, nn.Module]:
+    model = load_resnet50(data, size)
+    return model, torch_twin(model)
+
+
+@pytest.mark.real
+def test_the_trained_resnet50_is_the_same_in_torch(data: Path) -> None:
+    model, twin = trained_resnet50(data, 160)
+    pixels, labels = load_images(data, 8, 160)
+    said = keras_says(model, encode(pixels))
+    check_same(torch_says(twin, encode(pixels)), said)
+    assert (said.argmax(1) == labels).mean() > 0.5
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("recipe", ["ops"])
+def test_the_trained_resnet50_adapts_alike_in_torch(recipe: str, data: Path) -> None:
+    model, twin = trained_resnet50(data, 160)
+    images = encode(load_images(data, 2, 160)[0])
+    check_same(torch_says(sita.adapt(twin, recipe), images), keras_says(sita.adapt(model, recipe), images))
