@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+from keras import tree
 from keras.src.models import Functional, Sequential
 from keras.src.trainers.trainer import Trainer
 
@@ -66,9 +67,13 @@ class _Twins:
                 f"{type(model).__name__} is a functional model with a `call` of its own, which cloning would lose. "
                 "Remedy: make it a subclass of keras.Model that holds the functional model as an attribute."
             )
-        cloned = keras.models.clone_model(model, clone_function=self.of)
-        cloned.trainable = model.trainable
-        return cloned
+        # As keras.models.clone_model does, which would also serialise what the source was compiled with, and fail on
+        # losses and schedules that cannot be.
+        if isinstance(model, Sequential):
+            inputs = [_copy_input(tensor) for tensor in model.inputs]
+            return keras.Sequential([*inputs, *map(self.of, model.layers)], name=model.name)
+        inputs = tree.map_structure(_copy_input, model.input)
+        return Functional(inputs, model._run_through_graph(inputs, operation_fn=self.of), name=model.name)
 
     def _of_layer(self, layer: Any) -> None:
         kind: Any = blending_class(type(layer)) if id(layer) in self.blended else type(layer)
@@ -106,6 +111,10 @@ class _Twins:
             kind = next(kind for kind in (list, tuple, set) if isinstance(value, kind))
             return kind(self._value(part) for part in value)
         return value
+
+
+def _copy_input(tensor: Any) -> Any:
+    return keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=tensor.name)
 
 
 def _copy_operation(operation: Any) -> Any:

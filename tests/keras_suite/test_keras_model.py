@@ -113,6 +113,29 @@ def test_unwrap_gives_a_plain_model_that_shares_memory() -> None:
     sita.adapt(plain)
 
 
+class Unserialisable(keras.losses.Loss):
+    """A loss that Keras cannot save."""
+
+    def __init__(self, secret: object) -> None:
+        super().__init__()
+        self.secret = secret
+
+    def call(self, y_true: object, y_pred: object) -> object:
+        return keras.ops.mean(y_pred)
+
+    def get_config(self) -> dict[str, object]:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("name", ["functional", "sequential", "nested"])
+def test_what_the_source_was_compiled_with_is_none_of_our_business(name: str) -> None:
+    model, batch = nets.MODELS[name](), nets.images(2)
+    expected = sita.adapt(model).predict(batch, verbose=0)
+    model.compile("sgd", Unserialisable(object()))
+    np.testing.assert_allclose(sita.adapt(model).predict(batch, verbose=0), expected, rtol=1e-6, atol=1e-7)
+    assert model.compiled
+
+
 def test_evaluate_and_compile_work() -> None:
     model, batch = nets.functional(), nets.images(6)
     adapted = sita.adapt(model)
