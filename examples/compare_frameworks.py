@@ -29,14 +29,13 @@ import torchvision_cure  # noqa: F401
 
 import sita_adapters as sita
 from sita_adapters.bench.imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50
-from sita_adapters.compare import Comparison, compare
 from sita_adapters.porting import torch_twin
 
 KERAS, TORCH = "keras", "torch"
 COLOURS = {"source": "#9A9A9A", "bn": "#E69F00", "augbn": "#56B4E9", "ops": "#0072B2", "ops_shared": "#CC79A7"}
 INK, FAINT = "#222222", "#6E6E6E"
 
-Results = dict[tuple[str, str], Comparison]
+Results = dict[tuple[str, str], sita.Comparison]
 """What was said under a condition, by a recipe."""
 
 
@@ -75,7 +74,7 @@ def run(options: argparse.Namespace, pixels: np.ndarray, console: Console) -> Re
             images = encode(corrupt(pixels, condition))
             for recipe in options.recipes:
                 progress.update(task, description=f"{condition}, {recipe}")
-                results[condition, recipe] = compare(adapted[recipe], images, batch_size=2)
+                results[condition, recipe] = sita.compare(adapted[recipe], images, batch_size=2)
                 progress.advance(task, rows[recipe])
     return results
 
