@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import keras
@@ -289,3 +290,42 @@ if keras.backend.backend() == "tensorflow":  # JAX compiles for every size, torc
         for size in (2, 3, 5, 7):
             adapted.predict_on_batch(nets.images(size))
         assert len(traces) <= 1  # one for any size
+
+
+class Unconfigured(layers.Layer):
+    """A layer with a constructor argument that Keras cannot save."""
+
+    def __init__(self, function: object) -> None:
+        super().__init__()
+        self.function = function
+        self.norm = layers.BatchNormalization()
+
+    def call(self, x: object) -> object:
+        return self.norm(self.function(x))
+
+
+def test_layers_that_cannot_be_saved_can_be_adapted(tmp_path: Path) -> None:
+    inputs = keras.Input((16, 16, 3))
+    x = layers.Lambda(lambda x: 2 * x)(inputs)
+    x = Unconfigured(lambda x: x + 1)(layers.Conv2D(6, 3)(x))
+    model = nets.settle(keras.Model(inputs, layers.Dense(nets.CLASSES)(layers.GlobalAveragePooling2D()(x))))
+    batch = nets.images(3)
+    adapted = sita.adapt(model, "augbn", priors=0.5)
+    together = adapted.predict(batch, verbose=0)
+    np.testing.assert_allclose(together[:1], adapted.predict(batch[:1], verbose=0), rtol=1e-5, atol=1e-6)
+    assert abs(together - model.predict(batch, verbose=0)).max() > 1e-4
+    for cannot in (model, adapted):
+        with pytest.raises(Exception, match=r"serializ|get_config|NotImplemented"):
+            cannot.save(tmp_path / "it.keras")
+
+
+def test_threads_get_the_single_threaded_answers() -> None:
+    adapted = sita.adapt(nets.functional(), "augbn")
+    batches = [nets.images(1 + i % 3, seed=i) for i in range(6)]
+    expected = [keras.ops.convert_to_numpy(adapted(batch)) for batch in batches]
+
+    def work(i: int) -> bool:
+        return all(np.array_equal(keras.ops.convert_to_numpy(adapted(batches[i])), expected[i]) for _ in range(3))
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(work, range(6))) == [True] * 6
