@@ -29,7 +29,7 @@ def adapt(
     It is called as the one passed in, which stays as it was; the two share the memory of their weights. Any batch size
     goes: every image of a batch is adapted to on its own.
 
-    - `recipe`: "ops" (the default: nothing to tune), "ops_shared" (nearly as good in half the time), "augbn",
+    - `recipe`: "ops" (the default: nothing to tune), "ops_shared" (about a point less, in half the time), "augbn",
       "bn", "ptn", "ensemble", "source", or a `Recipe`.
     - `inputs`: how pixels are encoded ("imagenet", …, or `Inputs`). Only views that distort colours need it.
     - `scores`: whether the model puts out "logits" or "probabilities"; None: as the framework's models do.
