@@ -12,6 +12,7 @@ from nets import CLASSES, LARGE, SHAPES, LineNet, SmallNet, images, large, small
 from torch import nn
 
 import sita_adapters as sita
+from sita_torch.moments import measure
 
 PRIORS = (0.5, 0.75, 1.0)
 ROTATIONS = [lambda x, k=k: torch.rot90(x, k, dims=(-2, -1)) for k in (0, 1, 3)]
@@ -296,3 +297,21 @@ def test_the_general_path_equals_the_fast_one() -> None:
         with torch.inference_mode():
             fast, general = (sita.adapt(m, recipe)(batch) for m in (model, other))
         torch.testing.assert_close(fast, general, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["channels first", "channels last"])
+@pytest.mark.parametrize("ratio", [0, 10, 100])
+@pytest.mark.parametrize("size", [2, 7, 14, 63, 128, 512])
+def test_moments_are_exact_at_every_size(size: int, ratio: int, layout: str) -> None:
+    """Of features with structure, whose mean is `ratio` times their standard deviation; against float64."""
+    channels = 4 if size > 200 else 32
+    draw = torch.Generator().manual_seed(size)
+    features = torch.randn(2, channels, size, size, generator=draw) + 2 * torch.linspace(-1, 1, size)
+    features += ratio * features.std()
+    if layout == "channels last":
+        features = features.to(memory_format=torch.channels_last)
+    variance, mean = torch.var_mean(features.double(), dim=(2, 3), correction=0)
+    found = measure(features)
+    torch.testing.assert_close(found.variance.double(), variance, rtol=1e-5, atol=0)
+    # At worst 64 sums in float32, each off by half a last bit (2⁻²⁴) of the mean, which is ratio · σ: about √64 · 2⁻²⁴.
+    assert ((found.mean - mean).abs() / variance.sqrt()).max() < 5e-7 * max(ratio, 1)

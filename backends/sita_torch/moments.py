@@ -6,12 +6,23 @@ taken instead always centres before it squares.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
 
+from sita_adapters.statistics import pool
+
+from .arrays import TORCH
+
 _EPSILON = 1e-12
 """Keeps 1/σ finite where a row's channel is constant; far below the ε of any layer."""
+
+_SMALL_AREA = 64
+"""Up to here BatchNorm's own kernel, which sums in double precision, is as fast as group norm's and more exact."""
+
+_LONGEST_SUM = 64
+"""So many numbers are added up one by one in single precision; random rounding then costs about 2e-7 of their size."""
 
 
 @dataclass
@@ -48,19 +59,40 @@ def measure(x: torch.Tensor) -> Features:
     if x.device.type != "cpu" or is_traced():
         variance, mean = torch.var_mean(precise, dim=tuple(range(2, x.ndim)), correction=0)
         return Features(precise, mean, variance)
-    if _is_channels_last(precise) and not (torch.is_grad_enabled() and x.requires_grad):  # it has no derivative
-        moments = [torch.batch_norm_update_stats(row, None, None, 0.0) for row in torch.split(precise, 1)]
-        return Features(
-            precise,
-            torch.stack([mean for mean, _ in moments]),
-            torch.stack([variance for _, variance in moments]),
-        )
     area = precise[0, 0].numel()
+    if not (torch.is_grad_enabled() and x.requires_grad):  # these kernels have no derivative
+        if _is_channels_last(precise):
+            return Features(precise, *_interleaved_moments(precise, area))
+        if area <= _SMALL_AREA:
+            flat = precise.reshape(1, count * channels, area, 1)
+            mean, variance = torch.batch_norm_update_stats(flat, None, None, 0.0)
+            return Features(precise, mean.view(count, channels), variance.view(count, channels))
     standardised, mean, inverse = torch.native_group_norm(
         precise.contiguous(), None, None, count, channels, area, channels, _EPSILON
     )
     variance = (inverse**-2 - _EPSILON).clamp(min=0.0)
     return Features(precise, mean, variance, standardised, inverse)
+
+
+def _interleaved_moments(x: torch.Tensor, area: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return mean and variance (N, C) of features that are channels last.
+
+    The kernel adds up the places of a channel one after the other, in single precision: of 512² places the variance is
+    off by 2e-3. So k neighbouring places are taken for k·C channels, each with the k-th part of the places, and the
+    k parts are pooled.
+    """
+    count, channels = x.shape[:2]
+    parts = _parts(area)
+    places = x.movedim(1, -1).reshape(count, area // parts, 1, parts * channels).permute(0, 3, 1, 2)
+    moments = [torch.batch_norm_update_stats(row, None, None, 0.0) for row in torch.split(places, 1)]
+    means, variances = (torch.stack(each).view(count, parts, channels) for each in zip(*moments, strict=True))
+    return pool(means, variances, axis=1, xp=TORCH.xp)
+
+
+@functools.cache
+def _parts(area: int) -> int:
+    """Return the smallest divisor of the area that leaves parts of at most _LONGEST_SUM places."""
+    return next(parts for parts in range(1, area + 1) if area % parts == 0 and area // parts <= _LONGEST_SUM)
 
 
 def is_traced() -> bool:
