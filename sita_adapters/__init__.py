@@ -6,6 +6,7 @@
 """
 
 from .api import adapt, describe, unwrap
+from .cascade import cascade
 from .compare import Comparison, compare
 from .description import Description
 from .errors import (
@@ -19,6 +20,7 @@ from .errors import (
     LayersError,
     NoBatchNormError,
     NotAdaptedError,
+    NotObservedError,
     OutputError,
     RecipeError,
     ScriptedModelError,
@@ -29,6 +31,7 @@ from .errors import (
     UnknownModelError,
 )
 from .inputs import Inputs
+from .observation import Seen, Summary, observe
 from .recipe import RECIPES, Recipe
 from .version import __version__
 
@@ -47,18 +50,23 @@ __all__ = [
     "LayersError",
     "NoBatchNormError",
     "NotAdaptedError",
+    "NotObservedError",
     "OutputError",
     "Recipe",
     "RecipeError",
     "ScriptedModelError",
+    "Seen",
     "SharedWeightsError",
     "SitaError",
     "SitaWarning",
+    "Summary",
     "UninitialisedModelError",
     "UnknownModelError",
     "__version__",
     "adapt",
+    "cascade",
     "compare",
     "describe",
+    "observe",
     "unwrap",
 ]

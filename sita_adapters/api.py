@@ -7,8 +7,9 @@ from typing import Any, TypeVar, cast
 from .backend import Settings, backend_of
 from .description import Description
 from .inputs import Inputs, read_inputs
-from .plan import make_plan
-from .recipe import Recipe, read_recipe
+from .outputs import Selector, check_selector
+from .plan import make_plan, read_max_rows
+from .recipe import Recipe, Task, read_recipe
 from .selection import Layers
 from .views import check_inputs
 
@@ -19,9 +20,12 @@ def adapt(
     model: Model,
     recipe: Recipe | str = "ops",
     *,
+    task: Task = "classification",
     inputs: Inputs | str | None = None,
     scores: str | None = None,
+    output: Selector = None,
     layers: Layers = None,
+    max_rows: int | None = None,
     **changes: Any,
 ) -> Model:
     """Return a model that adapts its BatchNorm statistics to every single image it is given.
@@ -31,16 +35,23 @@ def adapt(
 
     - `recipe`: "ops" (the default: nothing to tune), "ops_shared" (about a point less, in half the time), "augbn",
       "bn", "ptn", "ensemble", "source", or a `Recipe`.
+    - `task`: "segmentation" takes views that suit it, where the recipe is named and `augment` is not given. The vote is
+      per pixel wherever a model answers for every pixel, whatever the task.
     - `inputs`: how pixels are encoded ("imagenet", …, or `Inputs`). Only views that distort colours need it.
-    - `scores`: whether the model puts out "logits" or "probabilities"; None: as the framework's models do.
+    - `scores`: whether the model puts out "logits" or "probabilities"; or "sigmoid", the logits of labels that are each
+      true or not by themselves, or "sigmoid_probabilities". None: as the framework's models do.
+    - `output`: which part of a tuple, dict or record the scores are: a key, a position, or a function of the output;
+      None: `logits`, `out`, or the only tensor that can be. What else has rows comes from the most certain candidate.
     - `layers`: which BatchNorm layers to adapt: names, globs, or a predicate on (name, layer); None: all.
+    - `max_rows`: run no more rows at once, so that memory stays flat; the answers are the same.
     - every field of `Recipe` can be changed in passing: `adapt(model, "augbn", priors=0.9)`.
 
     >>> adapted = sita.adapt(model)
     >>> prediction = adapted(image_batch)
     """
-    chosen = read_recipe(recipe, changes)
-    settings = Settings(read_inputs(inputs), scores, layers)
+    chosen = read_recipe(recipe, changes, task)
+    check_selector(output)
+    settings = Settings(read_inputs(inputs), scores, output, layers, read_max_rows(max_rows))
     check_inputs(make_plan(chosen).views, settings.inputs)
     return cast("Model", backend_of(model).adapt(model, chosen, settings))
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Protocol, cast
 
+import numpy as np
+
 from .description import Description
 from .errors import BackendImportError, UnknownModelError
 from .inputs import Inputs
+from .outputs import Selector
 from .recipe import Recipe
 from .selection import Layers
+from .voting import Scores
 
 GROUP = "sita_adapters.backends"
 """The entry-point group. An entry's name is the import package whose classes the backend's models descend from."""
@@ -22,7 +27,9 @@ class Settings:
 
     inputs: Inputs | None = None
     scores: str | None = None
+    output: Selector = None
     layers: Layers = None
+    max_rows: int | None = None
 
 
 class Backend(Protocol):
@@ -36,6 +43,34 @@ class Backend(Protocol):
 
     def unwrap(self, adapted: Any) -> Any:
         """Return a plain model that shares the weights of the adapted one."""
+
+    def observing(self, adapted: Any) -> AbstractContextManager[object]:
+        """Make an adapted model tell of its votes while inside; gives the object that it tells them in the name of."""
+
+    def cascade(self, model: Any, adapted: Any, threshold: float, scores: str | None) -> Any:
+        """Return what runs the model, and the adapted one on the images whose entropy exceeds the threshold."""
+
+    def scores_of(self, model: Any) -> Scores:
+        """Return what a plain model's scores are, as `adapt` would read them."""
+
+    def runner(self) -> Runner:
+        """Return what runs this framework's models on numpy arrays."""
+
+
+class Runner(Protocol):
+    """Runs a framework's models on numpy arrays."""
+
+    class_axis: int
+
+    @property
+    def label(self) -> str:
+        """What a reader is told."""
+
+    def arrange(self, name: str, model: Any, images: np.ndarray) -> np.ndarray:
+        """Return images (N, h, w, channels) with their axes as the model takes them."""
+
+    def run(self, model: Any, batch: np.ndarray) -> np.ndarray:
+        """Return the model's scores, computed the way it would be run in earnest."""
 
 
 def backend_of(model: Any) -> Backend:

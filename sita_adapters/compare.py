@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 
 from .api import adapt, describe
+from .backend import Runner, backend_of
 from .errors import (
     InputError,
-    NoBatchNormError,
     NotAdaptedError,
     OutputError,
     RecipeError,
     SitaError,
 )
-from .observation import listen
+from .observation import observe
 from .recipe import Recipe
-from .runners import Runner, runner_of
 from .voting import Scores, read_scores
 
 
@@ -182,7 +181,7 @@ def _prepare(
     name: str, model: Any, recipe: Recipe | str | None, scores: str | None, changes: Mapping[str, Any]
 ) -> _Run:
     """Adapt the model where there is a recipe for it."""
-    runner = runner_of(model)
+    runner = backend_of(model).runner()
     try:
         description = describe(model)
     except NotAdaptedError:
@@ -207,15 +206,7 @@ def _prepare(
 
 def _plain_scores(name: str, model: Any, scores: str | None) -> Scores:
     """Return what a plain model's scores are said to be, or what its backend reads when it adapts the model."""
-    if scores is not None:
-        return read_scores(scores, "logits")
-    try:
-        return describe(adapt(model, "source")).scores
-    except NoBatchNormError as error:
-        raise OutputError(
-            f"Whether {name!r} puts out logits or probabilities cannot be read from a model that has no BatchNorm to "
-            "adapt. Remedy: scores='logits' or scores='probabilities'."
-        ) from error
+    return read_scores(scores, backend_of(model).scores_of(model))
 
 
 def _answer(run: _Run, images: np.ndarray, batch_size: int) -> Answers:
@@ -233,6 +224,10 @@ def _answer(run: _Run, images: np.ndarray, batch_size: int) -> Answers:
     except Exception as error:
         raise InputError(f"{name!r} failed on images that it received as {images.shape}: {error}") from error
     raw = np.concatenate(outputs).astype(np.float64)
+    if run.scores.startswith("sigmoid"):
+        raise OutputError(
+            f"compare is for models of one label an image or place; {name!r} has labels with a sigmoid each."
+        )
     if raw.ndim < 2 or len(raw) != len(images) or raw.shape[runner.class_axis] < 2:
         raise OutputError(
             f"Expected {name!r} to return scores of two classes or more for each of {len(images)} images; "
@@ -251,15 +246,10 @@ def _priors(model: Any, recipe: Recipe, runner: Runner, batches: Iterable[np.nda
     """Return λ of the candidate of lowest entropy; None where there is but one candidate, and so no vote."""
     if recipe.candidate_count == 1:
         return None
-    chosen = []
-    for batch in batches:
-        with listen() as heard:
-            runner.run_eagerly(model, batch)
-        (vote,) = heard
-        entropies = runner.to_numpy(vote.verdict.entropies)
-        most_certain = entropies.argmin(axis=1).squeeze(axis=runner.class_axis)
-        chosen.append(np.asarray(vote.priors)[most_certain])
-    return np.concatenate(chosen)
+    with observe(model) as seen:
+        for batch in batches:
+            runner.run(model, batch)
+    return seen.priors
 
 
 def _softmax(z: np.ndarray) -> np.ndarray:

@@ -85,6 +85,10 @@ class BypassError(SitaError, RuntimeError):
     """An adapted layer ran outside a call of the adapted model, or none ran inside it."""
 
 
+class NotObservedError(SitaError):
+    """Votes were asked for that nobody could have seen."""
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """` Did you mean 'ops'?`, or nothing where no known word comes close."""
     close = get_close_matches(word, list(known), n=1)

@@ -1,42 +1,254 @@
-"""What the candidates decided, told to whoever listens in this thread. Nobody listening costs nothing."""
+"""observe(): what the candidates of an adapted model decided, told to whoever watches; free where nobody does."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os import PathLike
+from typing import Any
 
+import numpy as np
+
+from .arrays import Array
+from .backend import backend_of
+from .errors import InputError, NotObservedError, SitaError
 from .plan import Plan
-from .voting import Verdict
+from .voting import Scores, Verdict
 
 
 @dataclass(frozen=True)
-class Heard:
-    """One vote, in the framework's own arrays, and the priors of its candidates."""
+class _Vote:
+    """One vote of N images, in numpy: candidates on axis 1, no class axis."""
 
-    verdict: Verdict
-    priors: tuple[float, ...]
+    entropies: np.ndarray
+    kept: np.ndarray
+    votes: np.ndarray
+    labels: np.ndarray
+    answers: np.ndarray
 
 
-class _Listening(threading.local):
-    heard: list[Heard] | None = None
+class Seen:
+    """The votes of the images that an adapted model was called on, in the order of the calls.
+
+    P candidates decide on each of N images. Where a model answers for every pixel, each array has the pixels' axes at
+    its end, and images of one size are expected; where it gives several labels with a sigmoid each, it has theirs.
+    """
+
+    def __init__(self) -> None:
+        self._votes: list[_Vote] = []
+        self._candidates: tuple[float, ...] | None = None
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """How many images were seen."""
+        return sum(len(vote.entropies) for vote in list(self._votes))
+
+    @property
+    def candidates(self) -> tuple[float, ...]:
+        """λ of each of the P candidates."""
+        if self._candidates is None:
+            raise NotObservedError(
+                "Nothing was observed yet. Expected calls of the adapted model inside `with sita.observe(adapted)`, in "
+                "the same thread (all_threads=True hears others'), and not of a compiled copy of it."
+            )
+        return self._candidates
+
+    @property
+    def entropies(self) -> np.ndarray:
+        """How uncertain each candidate was, in nats: (N, P, …)."""
+        return self._all("entropies")
+
+    @property
+    def kept(self) -> np.ndarray:
+        """Whether each candidate was among the most certain, which decide: (N, P, …)."""
+        return self._all("kept")
+
+    @property
+    def votes(self) -> np.ndarray:
+        """How many of the kept candidates said the same as each: (N, P, …)."""
+        return self._all("votes")
+
+    @property
+    def labels(self) -> np.ndarray:
+        """What each candidate said: (N, P, …)."""
+        return self._all("labels")
+
+    @property
+    def answers(self) -> np.ndarray:
+        """What was decided: (N, …)."""
+        return self._all("answers")
+
+    @property
+    def priors(self) -> np.ndarray:
+        """λ of the most certain candidate, «the chosen prior»: (N, …). Near 1, the image is like the source's."""
+        return np.asarray(np.asarray(self.candidates)[self.entropies.argmin(axis=1)])
+
+    def summary(self) -> Summary:
+        """Return what to keep an eye on. Print it for a text."""
+        candidates, priors = self.candidates, self.priors
+        chosen = {prior: float((priors == prior).mean()) for prior in sorted(set(candidates))}
+        entropies, kept, labels, answers = self.entropies, self.kept, self.labels, self.answers
+        agree = np.where(kept, labels == answers[:, None], True).all(axis=1)
+        source = candidates.index(1.0) if 1.0 in candidates else None
+        return Summary(
+            images=len(self),
+            mean_prior=float(priors.mean()),
+            chosen=chosen,
+            mean_entropy=float(entropies.min(axis=1).mean()),
+            unanimous=float(agree.mean()),
+            changed=None if source is None else float((labels[:, source] != answers).mean()),
+        )
+
+    def plot(self, path: str | PathLike[str] | None = None) -> Any:
+        """Draw how often each prior was chosen. Returns the matplotlib Figure; writes it where a path is given."""
+        from .prior_figure import draw_priors
+
+        figure = draw_priors(self.summary())
+        if path is not None:
+            figure.savefig(path)
+        return figure
+
+    def _all(self, name: str) -> np.ndarray:
+        _ = self.candidates
+        parts = [getattr(vote, name) for vote in list(self._votes)]
+        if len({part.shape[1:] for part in parts}) > 1:
+            sizes = ", ".join(sorted({str(part.shape[1:]) for part in parts}))
+            raise InputError(
+                f"{name}: images of different sizes were observed ({sizes}), which one array cannot hold. "
+                "Remedy: observe each size by itself."
+            )
+        return np.concatenate(parts)
+
+    def _hear(self, vote: _Vote, candidates: tuple[float, ...]) -> None:
+        with self._lock:
+            if self._candidates not in (None, candidates):
+                raise InputError(
+                    f"Images with {len(candidates)} candidates came after some with {len(self._candidates or ())}: an "
+                    "image's shape decides its views. Remedy: observe each shape by itself."
+                )
+            self._candidates = candidates
+            self._votes.append(vote)
 
 
-_listening = _Listening()
+@dataclass(frozen=True)
+class Summary:
+    """A gauge of how far images are from what the source model knows.
+
+    Shares are of images, or of their pixels where each gets a label. `chosen` is each prior's share; `mean_entropy`
+    the most certain candidates', in nats; `unanimous` the share on which all kept candidates said what was answered;
+    `changed` the share whose answer is not the source model's (None where λ = 1 is not a candidate).
+    """
+
+    images: int
+    mean_prior: float
+    chosen: dict[float, float]
+    mean_entropy: float
+    unanimous: float
+    changed: float | None
+
+    def __str__(self) -> str:
+        chosen = ", ".join(f"{prior:.3g}: {100 * share:.0f} %" for prior, share in self.chosen.items())
+        lines = [
+            f"images         {self.images}",
+            f"chosen prior   {self.mean_prior:.3f} on average ({chosen})",
+            f"entropy        {self.mean_entropy:.3f} nats, of the most certain candidate, on average",
+            f"unanimous      {100 * self.unanimous:.1f} %",
+        ]
+        if self.changed is not None:
+            lines.append(f"changed        {100 * self.changed:.1f} % of answers are not the source model's")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False)
+class _Watch:
+    """Someone who watches one adapted model."""
+
+    who: object
+    seen: Seen
+
+
+class _Here(threading.local):
+    """Those who watch in this thread. A plain thread-local, which compilers can follow."""
+
+    watches: tuple[_Watch, ...] = ()
+
+
+class _Everywhere:
+    """Those who watch in all threads. Replaced as a whole, so that readers need no lock."""
+
+    watches: tuple[_Watch, ...] = ()
+
+
+_here, _everywhere = _Here(), _Everywhere()
+_lock = threading.Lock()
 
 
 @contextmanager
-def listen() -> Iterator[list[Heard]]:
-    """Collect every vote of this thread while inside."""
-    outer, _listening.heard = _listening.heard, []
-    try:
-        yield _listening.heard
-    finally:
-        _listening.heard = outer
+def observe(adapted: Any, *, all_threads: bool = False) -> Iterator[Seen]:
+    """Watch what an adapted model decides while inside.
+
+    Calls in this thread are seen, so that a server's threads each observe their own; `all_threads` sees everyone's.
+    A Keras model runs uncompiled meanwhile, since a compiled graph has no numbers to tell of.
+
+    >>> with sita.observe(adapted) as seen:
+    ...     adapted(images)
+    >>> print(seen.summary())
+    """
+    place = _everywhere if all_threads else _here
+    with backend_of(adapted).observing(adapted) as who:
+        watch = _Watch(who, Seen())
+        with _lock:
+            place.watches = (*place.watches, watch)
+        try:
+            yield watch.seen
+        finally:
+            with _lock:
+                place.watches = tuple(other for other in place.watches if other is not watch)
 
 
-def tell(verdict: Verdict, plan: Plan) -> None:
-    """Tell a listener, if there is one, of a vote."""
-    if _listening.heard is not None:
-        _listening.heard.append(Heard(verdict, tuple(plan.priors[row] for row in plan.answers)))
+def is_observed(who: object) -> bool:
+    """Whether anyone watches this adaptation in this thread."""
+    return any(watch.who is who for watch in (*_here.watches, *_everywhere.watches))
+
+
+def tell(
+    who: object,
+    verdict: Verdict,
+    plan: Plan,
+    *,
+    class_axis: int,
+    scores: Scores,
+    to_numpy: Callable[[Array], np.ndarray],
+) -> None:
+    """Tell those who watch this adaptation of a vote."""
+    each_label = scores.startswith("sigmoid")
+
+    def plain(array: Array) -> np.ndarray:
+        values = to_numpy(array)
+        return values if each_label else values.squeeze(class_axis)
+
+    answer = to_numpy(verdict.scores)
+    if each_label:
+        decided = (answer > (0.5 if scores == "sigmoid_probabilities" else 0.0)).astype(np.int64)
+    else:
+        decided = answer.argmax(class_axis)
+    vote = _Vote(
+        plain(verdict.entropies),
+        plain(verdict.kept).astype(bool),
+        plain(verdict.votes).astype(np.int64),
+        plain(verdict.labels).astype(np.int64),
+        decided,
+    )
+    for watch in (*_here.watches, *_everywhere.watches):
+        if watch.who is who:
+            watch.seen._hear(vote, tuple(plan.priors[row] for row in plan.answers))
+
+
+def refuse_compiled(what: str) -> SitaError:
+    """Return the error of a model that is watched where it has no numbers to tell of."""
+    return NotObservedError(
+        f"{what} is observed while it is compiled or exported, where votes are symbols without values. "
+        "Remedy: observe calls of the adapted model itself, uncompiled."
+    )

@@ -5,10 +5,13 @@ Every method is a Plan, and the code that runs a Plan knows no method.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from .errors import RecipeError
 from .recipe import Recipe
 from .views import IMAGE, Frame, View, make_views
 
@@ -44,6 +47,69 @@ def make_plan(recipe: Recipe, frame: Frame = "square") -> Plan:
     rows = _shared_rows(recipe, len(views)) if recipe.shared_views else _grouped_rows(recipe, len(views))
     view_of_row, weights, priors, answers = rows
     return Plan((IMAGE, *views), view_of_row, tuple(map(tuple, weights.tolist())), priors, answers)
+
+
+def read_max_rows(max_rows: Any) -> int | None:
+    """Return how many rows may run at once, after checking that it is a number of rows."""
+    if max_rows is None:
+        return None
+    if isinstance(max_rows, bool) or not hasattr(max_rows, "__index__") or operator.index(max_rows) < 1:
+        raise RecipeError(f"max_rows: expected a whole number of at least 1, or None; received {max_rows!r}.")
+    return operator.index(max_rows)
+
+
+def split(plan: Plan, max_rows: int | None) -> tuple[Plan, ...]:
+    """Return Plans of at most so many rows, which together have all the answers, in order.
+
+    A row travels with every row that its statistics draw from, so that every answer stays the same. Rows that several
+    parts draw from (shared views) are run in each of them.
+    """
+    if max_rows is None or plan.rows <= max_rows:
+        return (plan,)
+    needed = [_needed(plan, answer) for answer in plan.answers]
+    least = max(map(len, needed))
+    if least > max_rows:
+        raise RecipeError(
+            f"max_rows: expected at least {least}, which is what one prior's statistics draw from (the image and its "
+            f"views); received {max_rows}. Remedy: a larger max_rows, or fewer views (n_views=)."
+        )
+    parts: list[tuple[set[int], list[int]]] = []
+    for answer, rows in zip(plan.answers, needed, strict=True):
+        if parts and len(parts[-1][0] | rows) <= max_rows:
+            parts[-1][0].update(rows)
+            parts[-1][1].append(answer)
+        else:
+            parts.append((set(rows), [answer]))
+    return tuple(_restrict(plan, sorted(rows), answers) for rows, answers in parts)
+
+
+def _needed(plan: Plan, row: int) -> set[int]:
+    """Return the rows that have to run for this one: those that it draws from, those that they draw from, …"""
+    needed, waiting = {row}, [row]
+    while waiting:
+        row = waiting.pop()
+        if plan.priors[row] == 1.0:  # whatever its statistics were, it would not use them
+            continue
+        drawn_from = {other for other, weight in enumerate(plan.weights[row]) if weight} - needed
+        needed |= drawn_from
+        waiting.extend(drawn_from)
+    return needed
+
+
+def _restrict(plan: Plan, rows: list[int], answers: list[int]) -> Plan:
+    """Return the Plan of these rows alone."""
+    weights = []
+    for place, row in enumerate(rows):
+        line = tuple(plan.weights[row][other] for other in rows)
+        whole = abs(sum(line) - 1.0) < 1e-9  # that of λ = 1 may have lost rows, which it does not use
+        weights.append(line if whole else tuple(float(other == place) for other in range(len(rows))))
+    return Plan(
+        plan.views,
+        tuple(plan.view_of_row[row] for row in rows),
+        tuple(weights),
+        tuple(plan.priors[row] for row in rows),
+        tuple(rows.index(answer) for answer in answers),
+    )
 
 
 _Rows = tuple[tuple[int, ...], np.ndarray, tuple[float, ...], tuple[int, ...]]

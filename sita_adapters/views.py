@@ -231,6 +231,13 @@ class View:
             x = step.apply(x, canvas)
         return x
 
+    def move(self, x: Array, canvas: Canvas) -> Array:
+        """Return what belongs to the images place by place (a mask), with every place where this view has it."""
+        for step in self.steps:
+            if step.moves_pixels:
+                x = step.apply(x, canvas)
+        return x
+
 
 IMAGE = View("image")
 """The image as it came."""
@@ -256,7 +263,7 @@ _FITTING: dict[Frame, tuple[str, ...]] = {
 _DIMENSIONS: dict[Frame, int] = {"square": 2, "oblong": 2, "line": 1, "point": 0}
 _RANDOM = ("rotate", "blur", "colour")
 _PAPER = ("colour", "rotate", "transpose", "hflip", "vflip")
-PRESETS = ("lossless", "paper")
+PRESETS = ("lossless", "paper", "paper_segmentation")
 NAMES = (*SYMMETRIES, *_RANDOM)
 """The single augmentations that a caller can name."""
 
@@ -273,9 +280,13 @@ def make_views(augment: Augment, count: int, seed: int, frame: Frame) -> tuple[V
             )
         return tuple(View(name, SYMMETRIES[name]) for name in _FITTING[frame][:count])
     random = np.random.default_rng(seed)
-    if augment == "paper":
+    if augment in ("paper", "paper_segmentation"):
         if frame in ("line", "point"):
-            raise InputError(f"augment='paper' turns images, which have a height and a width; this input is a {frame}.")
+            raise InputError(
+                f"augment={augment!r} turns images, which have a height and a width; this input is a {frame}."
+            )
+        if augment == "paper_segmentation":
+            return tuple(_draw_segmentation_view(random) for _ in range(count))
         return tuple(_draw_paper_view(random, frame) for _ in range(count))
     entries: Sequence[Any] = [augment] * count if isinstance(augment, str) or callable(augment) else augment
     views = tuple(_compose(entry, random) for entry in entries[:count])
@@ -343,8 +354,8 @@ def _compose(entry: Any, random: np.random.Generator) -> View:
             raise RecipeError(f"augment: {part!r} is a whole set of views; give it alone, as augment={part!r}.")
         else:
             raise RecipeError(
-                f"augment: expected 'lossless', 'paper', one of {', '.join(NAMES)}, or a callable on a batch "
-                f"of images; received {part!r}.{suggestion(str(part), (*PRESETS, *NAMES))}"
+                f"augment: expected {', '.join(map(repr, PRESETS))}, one of {', '.join(NAMES)}, or a callable on a "
+                f"batch of images; received {part!r}.{suggestion(str(part), (*PRESETS, *NAMES))}"
             )
     return View("+".join(names), tuple(steps))
 
@@ -371,6 +382,13 @@ def _draw_paper_view(random: np.random.Generator, frame: Frame) -> View:
     order = [str(name) for name in random.permutation(_PAPER)]
     kept = [name for name in order if used[name] and not (name == "transpose" and frame != "square")]
     return View("+".join(kept), tuple(step for name in kept for step in steps[name]))
+
+
+def _draw_segmentation_view(random: np.random.Generator) -> View:
+    """Draw a view of the paper's set for segmentation: a blur and a rotation of at most 10°, in random order."""
+    steps: dict[str, Step] = {"blur": _draw("blur", random), "rotate": Rotate(float(random.uniform(-10.0, 10.0)))}
+    order = [str(name) for name in random.permutation(list(steps))]
+    return View("+".join(order), tuple(steps[name] for name in order))
 
 
 @lru_cache(maxsize=16)

@@ -13,9 +13,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from .arrays import Array, Arrays
-from .errors import OutputError
+from .errors import OutputError, suggestion
 
-Scores: TypeAlias = Literal["logits", "probabilities"]
+Scores: TypeAlias = Literal["logits", "probabilities", "sigmoid", "sigmoid_probabilities"]
+"""What a model's scores are: of classes of which one is true, or ("sigmoid") of labels each true or not by itself."""
+
+SCORES: tuple[Scores, ...] = ("logits", "probabilities", "sigmoid", "sigmoid_probabilities")
 
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -26,7 +29,8 @@ class Verdict:
 
     `scores` is the answer (images, …), of the meaning that the candidates' had. The others have the candidates on
     axis 1 and a class axis of size 1: `labels`, what each candidate says; `entropies`, how sure it is, in nats; `kept`,
-    whether it is one of the k most certain; `votes`, how many of the kept say the same.
+    whether it is one of the k most certain; `votes`, how many of the kept say the same. Where labels are each true or
+    not by themselves, each votes for itself: the class axis keeps its size, and `labels` are 0 or 1.
     """
 
     scores: Array
@@ -40,9 +44,11 @@ def read_scores(scores: str | None, default: Scores) -> Scores:
     """Return what a caller said the model's scores are, or the default."""
     if scores is None:
         return default
-    if scores not in ("logits", "probabilities"):
-        raise OutputError(f"scores= expects 'logits' or 'probabilities'; received {scores!r}.")
-    return scores  # type: ignore[return-value]
+    if scores not in SCORES:
+        raise OutputError(
+            f"scores: expected {', '.join(map(repr, SCORES))}; received {scores!r}.{suggestion(str(scores), SCORES)}"
+        )
+    return scores
 
 
 def decide(candidates: Array, *, top_k: int, combine: str, scores: Scores, class_axis: int, arrays: Arrays) -> Verdict:
@@ -54,27 +60,62 @@ def decide(candidates: Array, *, top_k: int, combine: str, scores: Scores, class
     "vote" answers with the mean logits of the kept candidates that said so; where scores are probabilities, with the
     softmax of their mean logarithm, so that a model with and one without a final softmax agree. "mean" answers
     with the mean probabilities of the kept candidates, or their logarithm.
+
+    Labels with a sigmoid each are decided one by one, as the two classes (not, so) of logits (0, z).
     """
     xp = arrays.xp
+    if scores in ("sigmoid", "sigmoid_probabilities"):
+        return _decide_each_label(candidates, top_k, combine, scores, arrays)
     z = _log(candidates, xp) if scores == "probabilities" else candidates
-    log_p = _log_softmax(z, class_axis, xp)
-    p = xp.exp(log_p)
-    certain = -xp.sum(xp.where(p > 0, p * log_p, 0.0), axis=class_axis, keepdims=True)
-    # A candidate that is NaN counts as the least certain of all; no comparison would reach it otherwise.
-    entropies = xp.where(certain == certain, certain, float("inf"))  # noqa: PLR0124
+    p, entropies = _certainty(z, class_axis, xp)
     labels = _first_largest(z, class_axis, arrays)
 
     ranks = _ranks(entropies, arrays)
     kept = ranks < top_k
     votes = _votes(labels, kept, xp)
     if combine == "mean":
-        mean = _mean(p, kept, xp)
+        mean = _mean(p, kept, arrays)
         answer = mean if scores == "probabilities" else _log(mean, xp)
     else:
-        answer = _mean(z, _winners(labels, kept, votes, ranks, xp), xp)
+        answer = _mean(z, _winners(labels, kept, votes, ranks, xp), arrays)
         if scores == "probabilities":
             answer = xp.exp(_log_softmax(answer, class_axis, xp))
     return Verdict(answer, labels, entropies, kept, votes)
+
+
+def entropy(values: Array, *, scores: Scores, class_axis: int, xp: Any) -> Array:
+    """Return H of scores, in nats; the class axis has size 1. NaN counts as infinitely uncertain.
+
+    Labels with a sigmoid each have an entropy each, and the class axis keeps its size.
+    """
+    if scores in ("sigmoid", "sigmoid_probabilities"):
+        pairs, kind = _two_classes(values, scores, xp)
+        return entropy(pairs, scores=kind, class_axis=-1, xp=xp)[..., 0]
+    return _certainty(_log(values, xp) if scores == "probabilities" else values, class_axis, xp)[1]
+
+
+def _certainty(z: Array, class_axis: int, xp: Any) -> tuple[Array, Array]:
+    """Return p = softmax(z) and H = −Σ p · log p."""
+    log_p = _log_softmax(z, class_axis, xp)
+    p = xp.exp(log_p)
+    certain = -xp.sum(xp.where(p <= 0, 0.0, p * log_p), axis=class_axis, keepdims=True)
+    # A candidate that is NaN counts as the least certain of all; no comparison would reach it otherwise.
+    return p, xp.where(certain == certain, certain, float("inf"))  # noqa: PLR0124
+
+
+def _decide_each_label(candidates: Array, top_k: int, combine: str, scores: Scores, arrays: Arrays) -> Verdict:
+    pairs, kind = _two_classes(candidates, scores, arrays.xp)
+    verdict = decide(pairs, top_k=top_k, combine=combine, scores=kind, class_axis=-1, arrays=arrays)
+    answer = verdict.scores[..., 1] - verdict.scores[..., 0] if kind == "logits" else verdict.scores[..., 1]
+    return Verdict(answer, *(each[..., 0] for each in (verdict.labels, verdict.entropies, verdict.kept, verdict.votes)))
+
+
+def _two_classes(values: Array, scores: Scores, xp: Any) -> tuple[Array, Scores]:
+    """Return every label's two classes, not and so, along a new last axis, and what these scores are."""
+    if scores == "sigmoid":
+        nought = xp.where(values == values, 0.0, values)  # noqa: PLR0124 (a NaN is to stay one)
+        return xp.stack([nought, values], axis=-1), "logits"
+    return xp.stack([1 - values, values], axis=-1), "probabilities"
 
 
 def _log(probabilities: Array, xp: Any) -> Array:
@@ -126,7 +167,8 @@ def _winners(labels: Array, kept: Array, votes: Array, ranks: Array, xp: Any) ->
     return kept & (labels == winning)
 
 
-def _mean(values: Array, chosen: Array, xp: Any) -> Array:
+def _mean(values: Array, chosen: Array, arrays: Arrays) -> Array:
     """Return the mean of the chosen candidates; what the others hold, be it infinite, leaves no trace."""
-    total = xp.sum(xp.where(chosen, values, 0.0), axis=1)
-    return total / xp.sum(xp.where(chosen, 1.0, 0.0), axis=1)
+    total = arrays.xp.sum(arrays.xp.where(chosen, values, 0.0), axis=1)
+    counted = arrays.xp.where(chosen, arrays.constant(1.0, values), 0.0)  # in the values' own precision
+    return total / arrays.xp.sum(counted, axis=1)

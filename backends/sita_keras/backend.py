@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import keras
@@ -25,13 +27,28 @@ from sita_adapters.selection import select
 from sita_adapters.voting import Scores, read_scores
 
 from .blending import Blending
-from .layers import PACKAGE, Body, Collapse, Expand, check_scores, find_layers, image_frame
+from .cascade import Cascade
+from .layers import PACKAGE, Body, Collapse, Expand, find_layers, find_place, image_frame
+from .probing import check_run
+from .reading import channels_come_first, scores_of
+from .rounds import Rounds
+from .runner import KerasRunner
 from .twin import make_twin, walk_layers
+from .uncompiled import uncompiled
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class AdaptedModel(keras.Model):
     """An adapted model: Expand, Body, Collapse. It predicts, evaluates, saves and exports; it refuses to be trained."""
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **others: Any) -> Any:
+        """Return an answer for every image."""
+        if others:
+            raise InputError(
+                f"Expected images alone; received {', '.join(others)}, too, which an adapted model cannot hand on. "
+                "Remedy: adapt a model whose call takes the images, and gives the source model the rest."
+            )
+        return super().call(inputs, training=training, mask=mask)
 
     def fit(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: the weights are the source model's."""
@@ -42,12 +59,23 @@ class AdaptedModel(keras.Model):
 
     train_on_batch = fit
 
-    def load_weights(self, *_: Any, **__: Any) -> NoReturn:
+    def set_weights(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: the weights are the source model's."""
         raise SharedWeightsError(
-            "Loading weights into an adapted model would overwrite the source model's, which it shares. "
+            "Setting the weights of an adapted model would overwrite the source model's, which it shares. "
             "Remedy: load them into the source model (they are seen here)."
         )
+
+    load_weights = set_weights
+
+    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Save to a `.keras` file. It loads again adapted."""
+        if str(filepath).endswith((".h5", ".hdf5")):
+            raise CloneError(
+                f"Expected a file name that ends in .keras; received {str(filepath)!r}. What is in an HDF5 file could "
+                "not be adapted again. Remedy: adapted.save('model.keras')."
+            )
+        super().save(filepath, *args, **kwargs)
 
 
 class KerasBackend:
@@ -64,26 +92,37 @@ class KerasBackend:
             )
         names = select(found, settings.layers)
         chosen = tuple(place for place, name in enumerate(found) if name in names)
-        scores = read_scores(settings.scores, last_scores(model))
-        channels_first = _channels_first(found)
+        scores = (
+            read_scores(settings.scores, "logits")
+            if settings.scores
+            else scores_of(model, recipe.candidate_count, settings.output)
+        )
+        channels_first = channels_come_first(model, len(image.shape))
         frame = image_frame(tuple(image.shape), channels_first)
-        body = Body(model, chosen, recipe, frame, name="body")
-        blending = sum(isinstance(layer, Blending) for _, layer in walk_layers(body.twin))
-        if blending != len(chosen):
+        # An input may have any name; with it at their end, the others' cannot be the same.
+        body = Body(model, chosen, recipe, frame, name=f"body_{image.name}")
+        blending = {id(layer): name for name, layer in find_layers(body.hidden.twin).items() if _blends(layer)}
+        if len(blending) != len(chosen):
             raise CloneError(
-                f"Of the {len(chosen)} BatchNorm layers of {type(model).__name__}, {blending} reached its copy. "
+                f"Of the {len(chosen)} BatchNorm layers of {type(model).__name__}, {len(blending)} reached its copy. "
                 "Remedy: hold layers as attributes, in lists or dicts, so that Keras tracks them."
             )
-        inputs = keras.Input(batch_shape=(None, *image.shape[1:]), dtype=image.dtype, name=image.name)
-        rows = Expand(recipe, frame, settings.inputs, channels_first, name="expand")(inputs)
-        outputs = body(rows)
-        check_scores(outputs, recipe.candidate_count)
-        answer = Collapse(recipe, frame, scores, name="collapse")(outputs)
+        check_run(body, blending, image)
+        inputs = tree.map_structure(_open_input, model._inputs_struct if isinstance(model, Functional) else image)
+        expand = Expand(recipe, frame, settings.inputs, channels_first, name=f"expand_{image.name}")
+        outputs = body.compute_output_spec(expand.compute_output_spec(image))
+        place = find_place(outputs, settings.output, scores, body.plan)
+        collapse = Collapse(recipe, frame, scores, place, name=f"collapse_{image.name}")
+        (images,) = tree.flatten(inputs)
+        if settings.max_rows is None:
+            answer = collapse(body(expand(images)))
+        else:
+            answer = Rounds(expand, body, collapse, settings.max_rows, name=f"rounds_{image.name}")(images)
         return AdaptedModel(inputs, answer, name=model.name)
 
     def describe(self, adapted: Any) -> Description:
         """Return what was done to an adapted model."""
-        body, expand, collapse = (_part(adapted, name) for name in ("body", "expand", "collapse"))
+        body, expand, collapse = (_part(adapted, kind) for kind in (Body, Expand, Collapse))
         layers = tuple(
             LayerInfo(name, type(layer).__name__, int(layer.moving_mean.shape[0]), place in body.chosen)
             for place, (name, layer) in enumerate(find_layers(body.source).items())
@@ -98,19 +137,28 @@ class KerasBackend:
             frames=(body.frame,),
         )
 
+    @contextmanager
+    def observing(self, adapted: Any) -> Iterator[Collapse]:
+        """Give the layer that tells of every vote. The model runs uncompiled meanwhile: a graph has no numbers."""
+        collapse = _part(adapted, Collapse)
+        with uncompiled(adapted):
+            yield collapse
+
+    def cascade(self, model: Any, adapted: Any, threshold: float, scores: str | None) -> Cascade:
+        """Return what runs the adapted model on what the plain one is unsure of."""
+        return Cascade(model, adapted, threshold, read_scores(scores, _part(adapted, Collapse).scores))
+
+    def scores_of(self, model: Any) -> Scores:
+        """Return what the last activation says."""
+        return scores_of(model, 1)
+
+    def runner(self) -> KerasRunner:
+        """Return what runs models on numpy arrays."""
+        return KerasRunner()
+
     def unwrap(self, adapted: Any) -> keras.Model:
         """Return a plain twin of the source model, that shares its variables."""
-        return make_twin(_part(adapted, "body").source, set())
-
-
-def last_scores(model: Any) -> Scores:
-    """Read from the last activation whether a model puts out probabilities."""
-    last: Any = None
-    for _, layer in walk_layers(model):
-        if not layer._layers:
-            last = layer
-    softmax = isinstance(last, keras.layers.Softmax) or getattr(last, "activation", None) is keras.activations.softmax
-    return "probabilities" if softmax else "logits"
+        return make_twin(_part(adapted, Body).source, set())
 
 
 def _check(model: Any) -> Any:
@@ -157,6 +205,12 @@ def _check_layout(model: Any) -> None:
 
 def _input_of_subclassed(model: Any) -> Any:
     shapes = model._build_shapes_dict or {}
+    if len(shapes) > 1:
+        raise InputError(
+            f"Expected a model that is called on images alone; {type(model).__name__} was built with "
+            f"{', '.join(name.removesuffix('_shape') for name in shapes)}. Remedy: wrap it in a model whose call takes "
+            "the images, and gives it the rest."
+        )
     shape = next(iter(shapes.values()), None)
     if not isinstance(shape, tuple) or not all(size is None or isinstance(size, int) for size in shape):
         raise InputError(
@@ -165,14 +219,23 @@ def _input_of_subclassed(model: Any) -> Any:
     return keras.KerasTensor((None, *shape[1:]), dtype=model.compute_dtype, name="images")
 
 
-def _channels_first(found: dict[str, Any]) -> bool:
-    return any(layer.axis == 1 and len(layer._build_shapes_dict["input_shape"]) > 2 for layer in found.values())
+def _open_input(tensor: Any) -> Any:
+    """Return an input like this one, for any number of images."""
+    return keras.Input(batch_shape=(None, *tensor.shape[1:]), dtype=tensor.dtype, name=tensor.name)
 
 
-def _part(adapted: Any, name: str) -> Any:
+def _blends(layer: Any) -> bool:
+    return isinstance(layer, Blending)
+
+
+def _part(adapted: Any, kind: type) -> Any:
     if not isinstance(adapted, AdaptedModel):
         raise NotAdaptedError(
             f"Expected a model that sita.adapt returned; received a plain {type(adapted).__name__}. "
             "Remedy: adapted = sita.adapt(model)."
         )
-    return adapted.get_layer(name)
+    for layer in adapted.layers:
+        for part in (layer.expand, layer.body, layer.collapse) if isinstance(layer, Rounds) else (layer,):
+            if isinstance(part, kind):
+                return part
+    raise AssertionError(f"An adapted model without {kind.__name__}.")

@@ -1,4 +1,4 @@
-"""BatchNormalization that blends its statistics: any class of them, by a subclass made on the spot."""
+"""Layers of the source's own classes that do more: subclasses made on the spot, so that a class's own `call` stays."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import keras
 from keras import ops
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
-from sita_adapters.errors import BypassError, InputError, SharedWeightsError
+from sita_adapters.errors import BypassError, InputError
 from sita_adapters.statistics import blend, pool, rewriting
 
 from .arrays import KERAS
 from .calls import Call, running
+from .training import refuse_training
 
 
 class Blending:
@@ -20,26 +21,41 @@ class Blending:
 
     def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Normalise with the blended statistics."""
+        layer: Any = self
         if kwargs.get("training"):
-            raise SharedWeightsError(
-                f"The layer {self.name!r} of an adapted model was called with training=True, which would overwrite the "  # type: ignore[attr-defined]
-                "statistics that it shares with the source model. Remedy: train the source model."
-            )
-        kwargs["training"] = False
+            raise refuse_training(f"The layer {layer.name!r} of an adapted model")
+        if layer._call_has_training_arg:
+            kwargs["training"] = False
+        if running.call is not None and running.call.watch is not None:
+            running.call.watch(layer, inputs)
         # While Keras works out shapes it calls layers with made-up batch sizes; there is nothing to blend then.
         if not in_symbolic_scope():
-            inputs = rewrite(inputs, self, _current_call(self))
+            inputs = rewrite(inputs, layer, _current_call(layer))
         return super().call(inputs, *args, **kwargs)  # type: ignore[misc]
 
 
-_classes: dict[Any, Any] = {}
+class Folding:
+    """Mixin before TimeDistributed: all time steps in one batch (N·T, …), so that time counts as space."""
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        """Run the layer once, on every step."""
+        wrapper: Any = self
+        if mask is not None:  # steps that do not count have to be told apart, one by one
+            return super().call(inputs, training=training, mask=mask)  # type: ignore[misc]
+        steps, inner = ops.shape(inputs)[1], wrapper.layer
+        kwargs = {"training": training} if inner._call_has_training_arg else {}
+        outputs = inner.call(ops.reshape(inputs, (-1, *ops.shape(inputs)[2:])), **kwargs)
+        return ops.reshape(outputs, (-1, steps, *ops.shape(outputs)[1:]))
 
 
-def blending_class(kind: Any) -> Any:
-    """Return the subclass of a BatchNormalization class that blends; its own `call` stays in use."""
-    if kind not in _classes:
-        _classes[kind] = type(f"Adapted{kind.__name__}", (Blending, kind), {"__module__": __name__})
-    return _classes[kind]
+_classes: dict[tuple[Any, Any], Any] = {}
+
+
+def mixed_class(mixin: Any, kind: Any) -> Any:
+    """Return the subclass of a layer's class that has this mixin first."""
+    if (mixin, kind) not in _classes:
+        _classes[mixin, kind] = type(f"Adapted{kind.__name__}", (mixin, kind), {"__module__": __name__})
+    return _classes[mixin, kind]
 
 
 def _current_call(layer: Any) -> Call:
@@ -97,15 +113,16 @@ def rewrite(x: Any, layer: Any, call: Call) -> Any:
 def _folded(x: Any, call: Call, layer: Any) -> Any:
     """Return T where the model folds something into the batch before this layer, and None where it does not."""
     here, leading = ops.shape(x)[0], call.leading
-    if here is leading:
-        return None
     if isinstance(here, int) and isinstance(leading, int):
-        if here == leading:
-            return None
-        if here == 0 or here % leading:
-            raise InputError(
-                f"Layer {layer.name!r} received {here} leading entries for {leading} rows: the model folds its batch "
-                "in a way that cannot be followed. Remedy: leave the layer out with layers=."
-            )
-        return here // leading
-    return here // leading
+        check_fold(here, leading, layer.name)
+        return None if here == leading else here // leading
+    return None if here is leading else here // leading
+
+
+def check_fold(here: int, leading: int, name: str) -> None:
+    """Raise unless a layer that sees this many leading entries can have a whole number of them for every row."""
+    if here == 0 or here % leading:
+        raise InputError(
+            f"Layer {name!r} received {here} leading entries for {leading} rows: the model folds its batch in a way "
+            f"that cannot be followed. Expected a multiple of {leading}. Remedy: leave the layer out with layers=."
+        )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +14,12 @@ class Call:
     """While a body runs: its leading size B·R (a number, or a tensor where a graph is traced) and the Plan's arrays."""
 
     leading: Any
-    rows: int
-    weights: Any
-    priors: Any
-    blends: bool
+    rows: int = 1
+    weights: Any = None
+    priors: Any = None
+    blends: bool = False
+    watch: Callable[[Any, Any], None] | None = None
+    """Told of every blending layer that runs, and of its input: how `adapt` sees what a model does."""
 
 
 class _Running(threading.local):
@@ -23,3 +27,13 @@ class _Running(threading.local):
 
 
 running = _Running()
+
+
+@contextmanager
+def entered(call: Call) -> Iterator[None]:
+    """Be in this call."""
+    outer, running.call = running.call, call
+    try:
+        yield
+    finally:
+        running.call = outer

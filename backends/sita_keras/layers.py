@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras import ops
+import numpy as np
+from keras import ops, tree
+from keras.src.models import Functional
 
 from sita_adapters.errors import InputError, OutputError, RecipeError
 from sita_adapters.inputs import Inputs
-from sita_adapters.observation import tell
+from sita_adapters.observation import is_observed, refuse_compiled, tell
+from sita_adapters.outputs import Selector, find_scores, flatten, rebuild
 from sita_adapters.plan import Plan, make_plan
 from sita_adapters.recipe import Recipe
 from sita_adapters.views import Canvas, Frame, frame_of
-from sita_adapters.voting import Scores, decide
+from sita_adapters.voting import Scores, Verdict, decide
 
 from .arrays import KERAS
-from .calls import Call, running
-from .twin import make_twin, walk_layers
+from .calls import Call, entered
+from .training import refuse_training
+from .twin import make_twin, track_variables, walk_layers
 
 PACKAGE = "sita_keras"
 
@@ -48,23 +54,46 @@ def recipe_from_config(config: dict[str, Any]) -> Recipe:
     return Recipe(**config)
 
 
+class _Part(keras.layers.Layer):
+    """What the three have in common. They compute in whatever precision they are given, under any dtype policy."""
+
+    def __init__(self, recipe: Recipe, frame: Frame, **kwargs: Any) -> None:
+        super().__init__(**{**kwargs, "dtype": "float32", "autocast": False})
+        self.recipe, self.frame = recipe, frame
+        self.plan: Plan = make_plan(recipe, frame)
+        self.built = True  # there is nothing to build
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what this layer was made of."""
+        return {**super().get_config(), "recipe": recipe_to_config(self.recipe), "frame": self.frame}
+
+
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class Expand(keras.layers.Layer):
+class Expand(_Part):
     """(B, …) → (B·R, …): the rows of an image stand together."""
 
     def __init__(
         self, recipe: Recipe, frame: Frame, inputs: Inputs | None, channels_first: bool = False, **kwargs: Any
     ) -> None:
-        super().__init__(**kwargs)
-        self.recipe, self.frame, self.inputs, self.channels_first = recipe, frame, inputs, channels_first
-        self.plan = make_plan(recipe, frame)
+        super().__init__(recipe, frame, **kwargs)
+        self.inputs, self.channels_first = inputs, channels_first
 
     def call(self, images: Any) -> Any:
         """Return every image's rows."""
-        if self.plan.rows == 1:
+        if images.shape[0] == 0:
+            raise InputError(
+                f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}. "
+                "Remedy: leave empty batches out."
+            )
+        return self.rows_of(images, self.plan)
+
+    def rows_of(self, images: Any, plan: Plan) -> Any:
+        """Return the rows that a Plan makes of every image."""
+        if plan.rows == 1:
             return images
-        views = [view.apply(images, self._canvas(len(images.shape))) for view in self.plan.views]
-        stacked = ops.stack([views[view] for view in self.plan.view_of_row], axis=1)
+        canvas = self._canvas(len(images.shape))
+        views = {view: plan.views[view].apply(images, canvas) for view in sorted(set(plan.view_of_row))}
+        stacked = ops.stack([views[view] for view in plan.view_of_row], axis=1)
         return ops.reshape(stacked, (-1, *ops.shape(images)[1:]))
 
     def _canvas(self, rank: int) -> Canvas:
@@ -72,17 +101,16 @@ class Expand(keras.layers.Layer):
         axes = tuple(range(-space, 0)) if self.channels_first else tuple(range(-space - 1, -1))
         return Canvas(KERAS, -space - 1 if self.channels_first else -1, axes, self.inputs)
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    def compute_output_spec(self, images: Any) -> Any:
         """The batch grows by what an image costs."""
-        batch = input_shape[0]
-        return (None if batch is None else batch * self.plan.rows, *input_shape[1:])
+        batch = images.shape[0]
+        leading = None if batch is None else batch * self.plan.rows
+        return keras.KerasTensor((leading, *images.shape[1:]), dtype=images.dtype)
 
     def get_config(self) -> dict[str, Any]:
         """Return what this layer was made of."""
         return {
             **super().get_config(),
-            "recipe": recipe_to_config(self.recipe),
-            "frame": self.frame,
             "inputs": None if self.inputs is None else dataclasses.asdict(self.inputs),
             "channels_first": self.channels_first,
         }
@@ -95,56 +123,90 @@ class Expand(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class Body(keras.layers.Layer):
+class Body(_Part):
     """Runs the twin of the source model, whose chosen layers blend their statistics.
 
-    Saved as the source model's config and the places of the chosen layers (names that Keras makes up may change). It is
+    Saved as the source model, and the places of the chosen layers (names that Keras makes up may change). It is
     adapted anew when it is loaded, so that nothing reloads silently unadapted.
+
+    The twin's variables are tracked here, its layers are not: they belong to no one who could change, run or export
+    them by themselves.
     """
 
     def __init__(
         self, source: keras.Model, chosen: tuple[int, ...], recipe: Recipe, frame: Frame, **kwargs: Any
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(recipe, frame, **kwargs)
         found = list(find_layers(source).values())
-        self.recipe, self.frame, self.chosen = recipe, frame, tuple(chosen)
-        self.plan: Plan = make_plan(recipe, frame)
-        self.twin = make_twin(source, {id(found[place]) for place in chosen})
-        self._source = _Untracked(source)
+        self.chosen = tuple(chosen)
+        twin = make_twin(source, {id(found[place]) for place in chosen})
+        self.hidden = _Hidden(source, twin)
+        track_variables(self, *twin._flatten_layers())
         self.built = True
+        self._post_build()
 
     @property
     def source(self) -> keras.Model:
-        """The model that was adapted."""
-        return self._source.model
+        """The model that was adapted. Keras finds it here, too, when it saves and loads a body's weights."""
+        return self.hidden.source
 
-    def call(self, rows: Any) -> Any:
+    @property
+    def trainable(self) -> bool:
+        """A flag of the adapted model alone: the source's variables have their own."""
+        return bool(self._trainable)
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        self._trainable = bool(value)
+
+    def call(self, rows: Any, training: bool | None = None) -> Any:
         """Run the twin on the rows of all images."""
+        if training:
+            raise refuse_training("An adapted model")
+        return self.run_plan(rows, self.plan)
+
+    def run_plan(self, rows: Any, plan: Plan) -> Any:
+        """Run the twin on the rows that a Plan made."""
         call = Call(
             leading=ops.shape(rows)[0],
-            rows=self.plan.rows,
-            weights=ops.convert_to_tensor(self.plan.weights, dtype="float32"),
-            priors=ops.convert_to_tensor([[prior] for prior in self.plan.priors], dtype="float32"),
-            blends=self.plan.blends,
+            rows=plan.rows,
+            weights=ops.convert_to_tensor(plan.weights, dtype="float32"),
+            priors=ops.convert_to_tensor([[prior] for prior in plan.priors], dtype="float32"),
+            blends=plan.blends,
         )
-        outer, running.call = running.call, call
-        try:
-            return self.twin(rows, training=False)
-        finally:
-            running.call = outer
+        return self.run(rows, call)
 
-    def compute_output_spec(self, rows: Any) -> Any:
+    def run(self, rows: Any, call: Call) -> Any:
+        """Run the twin inside this call."""
+        with entered(call):
+            return self.hidden.twin(self._arranged(rows), training=False)
+
+    def _arranged(self, rows: Any) -> Any:
+        """Return the rows as the model takes them: by name, or in a list, where it was made so."""
+        twin = self.hidden.twin
+        return tree.pack_sequence_as(twin._inputs_struct, [rows]) if isinstance(twin, Functional) else rows
+
+    def compute_output_spec(self, rows: Any, training: bool | None = None) -> Any:
         """As the twin's."""
-        return self.twin.compute_output_spec(rows)
+        outputs = self.hidden.twin.compute_output_spec(self._arranged(rows))
+        if isinstance(self.hidden.twin, Functional) and isinstance(outputs, list | tuple) and len(outputs) == 1:
+            return outputs[0]  # as calling it gives
+        return outputs
+
+    def save_own_variables(self, store: Any) -> None:
+        """Leave it to the source."""
+
+    def load_own_variables(self, store: Any) -> None:
+        """Leave it to the source."""
 
     def get_config(self) -> dict[str, Any]:
         """Return the source model's config, and what was adapted of it."""
+        # A plain twin was never compiled: what the source was compiled with would be saved, and asked for on loading.
+        uncompiled = make_twin(self.source, set())
         return {
             **super().get_config(),
-            "source": keras.saving.serialize_keras_object(self.source),
+            "source": keras.saving.serialize_keras_object(uncompiled),
             "chosen": list(self.chosen),
-            "recipe": recipe_to_config(self.recipe),
-            "frame": self.frame,
         }
 
     @classmethod
@@ -154,30 +216,58 @@ class Body(keras.layers.Layer):
         return cls(source, tuple(config.pop("chosen")), recipe_from_config(config.pop("recipe")), **config)
 
 
-class _Untracked:
-    """Holds the source model where no tracker looks for layers."""
+class _Hidden:
+    """Holds models where no tracker looks for layers."""
 
-    def __init__(self, model: keras.Model) -> None:
-        self.model = model
+    def __init__(self, source: keras.Model, twin: keras.Model) -> None:
+        self.source, self.twin = source, twin
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class Collapse(keras.layers.Layer):
-    """(B·R, …) → (B, …): the answer row, or what the candidates decide."""
+class Collapse(_Part):
+    """(B·R, …) → (B, …): the answer row, or what the candidates decide, in the structure that it comes in.
 
-    def __init__(self, recipe: Recipe, frame: Frame, scores: Scores, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.recipe, self.frame, self.scores = recipe, frame, scores
-        self.plan = make_plan(recipe, frame)
+    `place` says which of the output's tensors the scores are; of the others the most certain candidate's is taken.
+    """
+
+    def __init__(self, recipe: Recipe, frame: Frame, scores: Scores, place: int = 0, **kwargs: Any) -> None:
+        super().__init__(recipe, frame, **kwargs)
+        self.scores, self.place = scores, place
 
     def call(self, outputs: Any) -> Any:
         """Return an answer for every image."""
-        if self.plan.rows == 1:
+        if self.plan.rows == 1 and not is_observed(self):
             return outputs
-        by_row = ops.reshape(outputs, (-1, self.plan.rows, *ops.shape(outputs)[1:]))
-        if len(self.plan.answers) == 1:
-            return by_row[:, self.plan.answers[0]]
-        candidates = ops.stack([by_row[:, row] for row in self.plan.answers], axis=1)
+        return self.answer(self.candidates_of(outputs, self.plan))
+
+    def candidates_of(self, outputs: Any, plan: Plan) -> Any:
+        """Return, of every tensor, the rows that answer: (B, P, …)."""
+
+        def answers(rows: Any) -> Any:
+            by_row = ops.reshape(rows, (-1, plan.rows, *ops.shape(rows)[1:]))
+            if len(plan.answers) == plan.rows:
+                return by_row
+            return ops.stack([by_row[:, row] for row in plan.answers], axis=1)
+
+        return self._map(answers, outputs)
+
+    def answer(self, candidates: Any) -> Any:
+        """Return what the candidates, (B, P, …) in every tensor, decide."""
+        arrays = [array for _, array in flatten(candidates, is_tensor)]
+        verdict: Verdict | None = None
+        if len(self.plan.answers) > 1 or is_observed(self):
+            verdict = self._decide(arrays[self.place])
+        if verdict is None or len(self.plan.answers) == 1:
+            return self._map(lambda array: array[:, 0], candidates)
+        others = len(arrays) > 1
+        chosen = _most_certain(verdict.entropies) if others else None
+        decided = [
+            ops.cast(verdict.scores, array.dtype) if place == self.place else _pick(array, chosen)
+            for place, array in enumerate(arrays)
+        ]
+        return rebuild(candidates, iter(decided), is_tensor)
+
+    def _decide(self, candidates: Any) -> Verdict:
         verdict = decide(
             ops.cast(candidates, keras.backend.result_type(candidates.dtype, "float32")),
             top_k=min(self.recipe.kept, len(self.plan.answers)),
@@ -186,27 +276,44 @@ class Collapse(keras.layers.Layer):
             class_axis=-1,
             arrays=KERAS,
         )
-        tell(verdict, self.plan)
-        return ops.cast(verdict.scores, outputs.dtype)
+        if is_observed(self):
+            self._tell(verdict)
+        return verdict
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    def _map(self, function: Callable[[Any], Any], outputs: Any) -> Any:
+        return rebuild(outputs, iter([function(array) for _, array in flatten(outputs, is_tensor)]), is_tensor)
+
+    def _tell(self, verdict: Verdict) -> None:
+        try:
+            tell(self, verdict, self.plan, class_axis=-1, scores=self.scores, to_numpy=_to_numpy)
+        except _SYMBOLS as error:
+            raise refuse_compiled("The adapted model") from error
+
+    def compute_output_spec(self, outputs: Any) -> Any:
         """The batch shrinks to the images."""
-        batch = input_shape[0]
-        return (None if batch is None else batch // self.plan.rows, *input_shape[1:])
+
+        def of_images(rows: Any) -> Any:
+            images = None if rows.shape[0] is None else rows.shape[0] // self.plan.rows
+            return keras.KerasTensor((images, *rows.shape[1:]), dtype=rows.dtype)
+
+        return self._map(of_images, outputs)
 
     def get_config(self) -> dict[str, Any]:
         """Return what this layer was made of."""
-        return {
-            **super().get_config(),
-            "recipe": recipe_to_config(self.recipe),
-            "frame": self.frame,
-            "scores": self.scores,
-        }
+        return {**super().get_config(), "scores": self.scores, "place": self.place}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Collapse:
         """Return the layer that was saved."""
         return cls(recipe_from_config(config.pop("recipe")), **config)
+
+
+_SYMBOLS = (NotImplementedError, TypeError, ValueError, AttributeError)
+"""What the frameworks raise where the value of a symbol is asked for."""
+
+
+def _to_numpy(array: Any) -> np.ndarray:
+    return np.asarray(ops.convert_to_numpy(array))
 
 
 def find_layers(model: keras.Model) -> dict[str, Any]:
@@ -227,16 +334,50 @@ def image_frame(shape: tuple[int | None, ...], channels_first: bool) -> Frame:
     return "oblong" if None in space[-2:] else frame_of([size or 0 for size in space])
 
 
-def check_scores(outputs: Any, candidates: int) -> None:
-    """Raise where several candidates have nothing to vote on."""
-    shape = getattr(outputs, "shape", None)
-    if shape is None:
-        raise OutputError(
-            f"Expected the model to put out one tensor of scores (N, …, classes); it puts out a "
-            f"{type(outputs).__name__}. Remedy: adapt a model of the scores alone, keras.Model(model.input, scores)."
-        )
-    if candidates > 1 and (len(shape) < 2 or (shape[-1] or 2) < 2):
+def is_tensor(value: Any) -> bool:
+    """Whether this is a tensor of a model's output, with values or without."""
+    return bool(keras.ops.is_tensor(value)) or isinstance(value, keras.KerasTensor | np.ndarray)
+
+
+def _most_certain(entropies: Any) -> Any:
+    """Return the candidate of lowest entropy, on average over an image's places: (B,)."""
+    return ops.argmin(ops.mean(ops.reshape(entropies, (-1, entropies.shape[1], _size(entropies))), axis=2), axis=1)
+
+
+def _size(entropies: Any) -> Any:
+    sizes = ops.shape(entropies)[2:]
+    return -1 if any(not isinstance(size, int) for size in sizes) else math.prod(sizes)
+
+
+def _pick(array: Any, chosen: Any) -> Any:
+    """Return the chosen candidate of each image, of an array (B, P, …)."""
+    places = ops.reshape(chosen, (-1, 1, *[1] * (len(array.shape) - 2)))
+    return ops.take_along_axis(array, places, axis=1)[:, 0]
+
+
+def find_place(outputs: Any, selector: Selector, scores: Scores, plan: Plan) -> int:
+    """Return which of the output's tensors the scores are; raise where several candidates have nothing to vote on."""
+    for path, array in flatten(outputs, is_tensor):
+        if len(array.shape) == 0:
+            raise OutputError(
+                f"The output has a number for the whole batch ({path}), which the views' rows would enter: a loss, "
+                "perhaps. Remedy: adapt a model of the scores alone, keras.Model(model.input, scores)."
+            )
+    if len(plan.answers) == 1 and selector is None:
+        return 0
+    found = flatten(outputs, is_tensor)
+    place = find_scores(outputs, selector, is_tensor, lambda array: len(array.shape) > 1)
+    shape = found[place][1].shape
+    least = 1 if scores.startswith("sigmoid") else 2
+    if len(plan.answers) > 1 and (len(shape) < 2 or (shape[-1] or least) < least):
         raise OutputError(
             "Expected scores (N, …, classes) of two classes or more to vote on; the model's output has the shape "
-            f"{shape}. Remedy: take a recipe with one prior ('augbn')."
+            f"{shape}. Remedy: scores='sigmoid_probabilities' (or 'sigmoid', of logits) where each label is true or "
+            "not by itself, or a recipe with one prior ('augbn')."
         )
+    if len(shape) > 2 and any(plan.views[plan.view_of_row[row]].moves_pixels for row in plan.answers):
+        raise OutputError(
+            f"The model answers for every place (output shape {shape}), and views that move pixels cannot be averaged "
+            "place by place. Remedy: task='segmentation', or an ensemble of views that keep them: augment='blur'."
+        )
+    return place

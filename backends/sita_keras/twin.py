@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,29 +15,29 @@ from keras.src.trainers.trainer import Trainer
 
 from sita_adapters.errors import CloneError
 
-from .blending import blending_class
+from .blending import Blending, Folding, mixed_class
 
-_SIGNATURE = (
+_KEPT = (
+    # What a layer notes of its `call`. A blending class's own says (*args, **kwargs), which tells Keras nothing.
     "_call_signature",
     "call_signature_parameters",
     "_call_has_training_arg",
     "_call_has_mask_arg",
     "_call_has_context_arg",
-)
-"""What a layer notes of its `call`; a blending one keeps its parent's."""
-
-_KEPT = (
+    # What it was made of, and of what shape: needed to save it.
     "_auto_config",
-    "_input_spec",
-    "_supports_masking",
-    "_convert_input_args",
     "_build_shapes_dict",
     "built",
     "_path",
+    # What inputs it takes, and what it does with them before `call`.
+    "_input_spec",
+    "_supports_masking",
+    "_convert_input_args",
 )
-"""Of the bookkeeping that every layer has, what describes the layer rather than its place in a graph."""
+"""Of what `Layer.__init__` sets, all that describes the layer. The rest is its place in a graph and what it tracks."""
 
-_TORCH = ("_parameters", "_buffers", "_modules")
+_TORCH_PARAMETERS = "_torch_params"
+"""What Keras' torch backend keeps beside that, and makes anew from a layer's variables."""
 
 
 def make_twin(model: keras.Model, blended: set[int]) -> keras.Model:
@@ -70,13 +72,17 @@ class _Twins:
         # As keras.models.clone_model does, which would also serialise what the source was compiled with, and fail on
         # losses and schedules that cannot be.
         if isinstance(model, Sequential):
-            inputs = [_copy_input(tensor) for tensor in model.inputs]
-            return keras.Sequential([*inputs, *map(self.of, model.layers)], name=model.name)
-        inputs = tree.map_structure(_copy_input, model.input)
-        return Functional(inputs, model._run_through_graph(inputs, operation_fn=self.of), name=model.name)
+            inputs = [copy_input(tensor) for tensor in model.inputs]
+            new = keras.Sequential([*inputs, *map(self.of, model.layers)], name=model.name)
+        else:
+            inputs = tree.map_structure(copy_input, model._inputs_struct)
+            new = Functional(inputs, model._run_through_graph(inputs, operation_fn=self.of), name=model.name)
+        # Not by their setters, which would reach the variables.
+        new._trainable, new._dtype_policy = model._trainable, model._dtype_policy
+        return new
 
     def _of_layer(self, layer: Any) -> None:
-        kind: Any = blending_class(type(layer)) if id(layer) in self.blended else type(layer)
+        kind = self._class_of(layer)
         new = kind.__new__(kind)
         if isinstance(layer, Trainer):
             Trainer.__init__(new)
@@ -84,25 +90,44 @@ class _Twins:
             new, name=layer.name, dtype=layer.dtype_policy, trainable=layer.trainable, autocast=layer.autocast
         )
         self.made[id(layer)] = new
-        bookkeeping = set(vars(new)) | {"build", "quantize", "_torch_params"}
+        set_by_keras = {*vars(new), _TORCH_PARAMETERS}
         new.activity_regularizer = layer.activity_regularizer
-        for variable in (*layer._trainable_variables, *layer._non_trainable_variables):
-            new._track_variable(variable)
+        track_variables(new, layer)
         # Under Keras' torch backend, layers that are attributes live among a module's children.
         for name, value in (*vars(layer).items(), *vars(layer).get("_modules", {}).items()):
-            if name in _SIGNATURE or name in _KEPT:
+            if name in _KEPT:
                 object.__setattr__(new, name, copy.copy(value))
-            elif name not in bookkeeping and name not in _TORCH:
+            elif name not in set_by_keras:
                 setattr(new, name, self._value(value))
+        if hasattr(layer, "adapt") and not layer._layers:
+            # A preprocessing layer (Normalization) computes with tensors that its `adapt` and a load replace. The
+            # source's own `call` reads the present ones, where a copy would keep those of today.
+            new.call = layer.call
+        places = {id(self.of(child)): place for place, child in enumerate(layer._layers)}
+        new._layers.sort(key=lambda child: places.get(id(child), len(places)))
         if isinstance(new._build_shapes_dict, dict):
             new._build_shapes_dict = {k: _any_batch(shape) for k, shape in new._build_shapes_dict.items()}
         new._post_build()
         new._lock_state()
 
-    def _value(self, value: Any) -> Any:
+    def _class_of(self, layer: Any) -> Any:
+        if id(layer) in self.blended:
+            return mixed_class(Blending, type(layer))
+        if isinstance(layer, keras.layers.TimeDistributed) and any(
+            id(inner) in self.blended for _, inner in walk_layers(layer)
+        ):
+            return mixed_class(Folding, type(layer))
+        return type(layer)
+
+    def _value(self, value: Any) -> Any:  # noqa: PLR0911 (one for each type)
         """Copy what an attribute holds, as far as layers are in it."""
         if isinstance(value, keras.layers.Layer):
             return self.of(value)
+        if isinstance(value, types.MethodType):
+            return types.MethodType(value.__func__, self._value(value.__self__))
+        if isinstance(value, functools.partial):
+            keywords = {key: self._value(part) for key, part in value.keywords.items()}
+            return functools.partial(self._value(value.func), *map(self._value, value.args), **keywords)
         if isinstance(value, dict):
             return {key: self._value(part) for key, part in value.items()}
         if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -113,13 +138,28 @@ class _Twins:
         return value
 
 
-def _copy_input(tensor: Any) -> Any:
+def track_variables(new: Any, *layers: Any) -> None:
+    """Make a layer track the variables and seeds of these, as they do: those that are frozen stay where they are."""
+    for layer in layers:
+        for kind in ("trainable_variables", "non_trainable_variables", "seed_generators"):
+            tracked = getattr(new, f"_{kind}")
+            for item in getattr(layer, f"_{kind}"):
+                if all(item is not other for other in tracked):
+                    new._tracker.add_to_store(kind, item)
+
+
+def copy_input(tensor: Any) -> Any:
+    """Return an input like this one, of a graph of its own."""
     return keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=tensor.name)
 
 
 def _copy_operation(operation: Any) -> Any:
-    """Copy a bare operation (x * 2.0), which has no state but its place in the graph."""
-    copied = copy.copy(operation)
+    """Copy a bare operation (x * 2.0), which has no state but its place in the graph.
+
+    Not by copy.copy, for which Keras would save and load it: slow, and impossible for operations of a user's own.
+    """
+    copied: Any = object.__new__(type(operation))
+    vars(copied).update(vars(operation))
     copied._inbound_nodes, copied._outbound_nodes = [], []
     return copied
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,14 +16,17 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from sita_adapters.backend import Settings
 from sita_adapters.description import Description, LayerInfo
 from sita_adapters.errors import AlreadyAdaptedError, NotAdaptedError, SitaWarning, UnknownModelError
+from sita_adapters.observation import refuse_compiled
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import select
-from sita_adapters.voting import read_scores
+from sita_adapters.voting import Scores, read_scores
 
 from .blending import adaptation_of_layer, attach, detach
+from .cascade import Cascade
 from .forward import Adaptation, adapted_forward
 from .guards import guard, unguard
 from .layers import find_layers, image_layout
+from .runner import TorchRunner
 from .structure import share, walk
 
 
@@ -42,7 +47,9 @@ class TorchBackend:
         layout = image_layout(source)
         copied = share(source).eval()
         own_forward = vars(copied).get("forward")
-        adaptation = Adaptation(recipe, settings.inputs, scores, layers, layout, own_forward)
+        adaptation = Adaptation(
+            recipe, settings.inputs, scores, settings.output, settings.max_rows, layers, layout, own_forward
+        )
         for name, layer in find_layers(copied).items():
             attach(layer, adaptation, name, blends=name in chosen)
         _dress(copied, adaptation)
@@ -61,6 +68,26 @@ class TorchBackend:
             layers=adaptation.layers,
             frames=adaptation.layout.frames,
         )
+
+    @contextmanager
+    def observing(self, adapted: Any) -> Iterator[Adaptation]:
+        """Give the adaptation, which tells of every vote; there is nothing to switch on."""
+        if type(adapted).__name__ == "OptimizedModule":
+            raise refuse_compiled("A torch.compile of the adapted model")
+        yield _adaptation_of(_module_of(adapted))
+
+    def cascade(self, model: Any, adapted: Any, threshold: float, scores: str | None) -> Cascade:
+        """Return a module that runs the adapted model on what the plain one is unsure of."""
+        adaptation = _adaptation_of(_module_of(adapted))
+        return Cascade(_module_of(model), adapted, threshold, read_scores(scores, adaptation.scores), adaptation.output)
+
+    def scores_of(self, model: Any) -> Scores:
+        """Return "logits": what PyTorch's models put out."""
+        return "logits"
+
+    def runner(self) -> TorchRunner:
+        """Return what runs modules on numpy arrays."""
+        return TorchRunner()
 
     def unwrap(self, adapted: Any) -> nn.Module:
         """Return a plain copy of an adapted model, that shares its weights."""

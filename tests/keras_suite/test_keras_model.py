@@ -244,7 +244,7 @@ def overriding() -> keras.Model:
     [
         (unbuilt, sita.UninitialisedModelError, "not built"),
         (two_images, sita.InputError, "one image input"),
-        (two_outputs, sita.OutputError, "one tensor of scores"),
+        (two_outputs, sita.OutputError, "several parts"),
         (no_norm, sita.NoBatchNormError, "no BatchNormalization"),
         (overriding, sita.CloneError, "`call` of its own"),
         (layers.BatchNormalization, sita.UnknownModelError, "keras.Model"),
@@ -272,7 +272,7 @@ def test_what_would_write_through_to_the_source_is_refused(tmp_path: Path) -> No
 def test_a_layer_called_around_the_adaptation_is_refused() -> None:
     adapted = sita.adapt(nets.functional())
     with pytest.raises(sita.BypassError, match="outside a call"):
-        adapted.get_layer("body").twin(nets.images(1))
+        adapted.layers[2].hidden.twin(nets.images(1))
 
 
 if keras.backend.backend() == "tensorflow":  # JAX compiles for every size, torch not at all

@@ -1,0 +1,317 @@
+"""Models that could be adapted without effect, with images mixed, or with layouts and scores misread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import keras_nets as nets
+import keras_odd_nets as odd
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import sita_adapters as sita
+
+
+def answers(model: keras.Model, batch: np.ndarray, **settings: object) -> np.ndarray:
+    return sita.adapt(model, "augbn", priors=0.5, **settings).predict_on_batch(batch)
+
+
+def check_image_by_image(model: keras.Model, batch: np.ndarray) -> np.ndarray:
+    """Adapted, with an effect, and every image by itself."""
+    adapted = sita.adapt(model, "augbn", priors=0.5)
+    together = adapted.predict_on_batch(batch)
+    np.testing.assert_allclose(together[1:2], adapted.predict_on_batch(batch[1:2]), rtol=1e-4, atol=1e-5)
+    assert abs(together - model.predict_on_batch(batch)).max() > 1e-4
+    return together
+
+
+def test_bound_methods_and_partials_run_the_adapted_layers() -> None:
+    model, batch = odd.built(odd.BoundMethods()), nets.images(3)
+    both = check_image_by_image(model, batch)
+    names = sita.describe(sita.adapt(model, "source")).adapted
+    assert len(names) == 2
+    for name in names:
+        assert abs(both - answers(model, batch, layers=name)).max() > 1e-4
+
+
+def test_layers_that_are_not_called_are_told_of() -> None:
+    with pytest.raises(sita.BypassError, match="calls none of its 2 adapted layers"):
+        sita.adapt(odd.built(odd.ByFunction()))
+    with pytest.warns(sita.SitaWarning, match="does not call 1 of its 2 adapted layers.*: batch_normalization"):
+        sita.adapt(odd.built(odd.ByFunction(half=True)))
+    sita.adapt(odd.built(odd.ByFunction(half=True)), layers="called")
+    sita.adapt(odd.built(odd.ByFunction()), "source")  # has no effect to miss
+
+
+def test_folds_are_followed_or_refused() -> None:
+    check_image_by_image(odd.graph(lambda x: odd.folds_rows(x, time_first=False)), nets.images(3))
+    with pytest.raises(sita.InputError, match="'folded' receives the entries of an image apart"):
+        sita.adapt(odd.graph(lambda x: odd.folds_rows(x, time_first=True)))
+    with pytest.raises(sita.InputError, match="'folded' received 4 leading entries for 6 rows"):
+        sita.adapt(odd.graph(odd.folds_unevenly), "augbn")
+
+
+def test_time_steps_count_as_space() -> None:
+    """TimeDistributed(BatchNorm) gives what BatchNorm over the whole clip gives."""
+    batch = nets.images(2)
+    stepwise = odd.graph(layers.TimeDistributed(layers.BatchNormalization()))
+    whole = odd.graph(layers.BatchNormalization())
+    whole.set_weights(stepwise.get_weights())
+    np.testing.assert_allclose(answers(stepwise, batch), answers(whole, batch), rtol=1e-5, atol=1e-6)
+    assert type(sita.unwrap(sita.adapt(stepwise)).layers[1]) is layers.TimeDistributed
+
+
+def head(*steps: Callable[[object], object]) -> keras.Model:
+    def run(x: object) -> object:
+        x = layers.GlobalAveragePooling2D()(layers.BatchNormalization()(x))
+        for step in steps:
+            x = step(x)
+        return x
+
+    return odd.graph(run, classes=None)
+
+
+def framework_softmax(x: object) -> object:
+    return keras.activations.softmax(x)
+
+
+framework_softmax.__name__ = "softmax_v2"  # as TensorFlow's own calls itself
+
+
+def nested_softmax() -> keras.Model:
+    inner = keras.Sequential([keras.Input((nets.CLASSES,)), layers.Softmax(), layers.Reshape((nets.CLASSES,))])
+    return head(layers.Dense(nets.CLASSES), inner, layers.Dropout(0.5))
+
+
+def softmax_around() -> keras.Model:
+    inner, inputs = head(layers.Dense(5)), keras.Input((16, 16, 3))
+    return keras.Model(inputs, ops.softmax(inner(inputs)))
+
+
+HEADS = {
+    "op": (lambda: head(layers.Dense(5), ops.softmax), "probabilities"),
+    "op around a model": (
+        softmax_around,
+        "probabilities",
+    ),
+    "cast": (
+        lambda: head(layers.Dense(5, activation="softmax"), layers.Activation("linear", dtype="float32")),
+        "probabilities",
+    ),
+    "reshaped": (lambda: head(layers.Dense(5), layers.Softmax(), layers.Reshape((5,))), "probabilities"),
+    "the framework's": (lambda: head(layers.Dense(5, activation=framework_softmax)), "probabilities"),
+    "nested": (nested_softmax, "probabilities"),
+    "softmax, then dense": (lambda: head(layers.Dense(5, activation="softmax"), layers.Dense(5)), "logits"),
+    "logits": (lambda: head(layers.Dense(5), layers.Activation("linear")), "logits"),
+    "sigmoid": (lambda: head(layers.Dense(5, activation="sigmoid")), "sigmoid_probabilities"),
+    "one sigmoid": (lambda: head(layers.Dense(1), ops.sigmoid), "sigmoid_probabilities"),
+}
+
+
+@pytest.mark.parametrize(("make", "scores"), HEADS.values(), ids=HEADS)
+def test_scores_are_read_from_the_last_step(make: Callable[[], keras.Model], scores: str) -> None:
+    assert sita.describe(sita.adapt(make())).scores == scores
+
+
+def test_scores_that_cannot_be_read_are_asked_for() -> None:
+    model = odd.built(odd.HeadFirst())
+    with pytest.raises(sita.OutputError, match="scores='logits' or scores='probabilities'"):
+        sita.adapt(model)
+    sita.adapt(model, "augbn")  # has one candidate: nothing depends on it
+    assert sita.describe(sita.adapt(model, scores="probabilities")).scores == "probabilities"
+
+
+def test_a_permutation_inside_does_not_turn_the_images() -> None:
+    """Views are of the images as they come in, whatever the layers see."""
+    batch = nets.images(2)
+
+    def permuted(x: object) -> object:
+        x = layers.Permute((3, 1, 2))(layers.Conv2D(6, 3)(x))
+        return layers.Permute((2, 3, 1))(layers.BatchNormalization(axis=1)(x))
+
+    plain = odd.graph(lambda x: layers.BatchNormalization()(layers.Conv2D(6, 3)(x)))
+    inside = odd.graph(permuted)
+    first = keras.Input((3, 16, 16))
+    before = keras.Model(first, plain(layers.Permute((2, 3, 1))(first)))
+    by_operation = keras.Model(first, plain(ops.transpose(first, (0, 2, 3, 1))))
+    inside.set_weights(plain.get_weights())
+    expected = answers(plain, batch)
+    np.testing.assert_allclose(answers(inside, batch), expected, rtol=1e-4, atol=1e-5)
+    for model in (before, by_operation):
+        np.testing.assert_allclose(answers(model, np.moveaxis(batch, -1, 1)), expected, rtol=1e-4, atol=1e-5)
+        assert sita.adapt(model).layers[1].channels_first
+
+
+if keras.backend.backend() != "tensorflow":  # whose convolutions have their channels first on a GPU only
+
+    @pytest.mark.parametrize("axis", [1, -3])
+    def test_channels_first_and_last_agree_in_compare(axis: int) -> None:
+        inputs = keras.Input((3, 16, 16))
+        x = layers.Conv2D(6, 3, data_format="channels_first")(inputs)
+        x = layers.ReLU()(layers.BatchNormalization(axis=axis)(x))
+        x = layers.GlobalAveragePooling2D(data_format="channels_first")(x)
+        first, last = keras.Model(inputs, layers.Dense(nets.CLASSES)(x)), nets.sequential()
+        first.set_weights(last.get_weights())
+        models = {"first": sita.adapt(first), "last": sita.adapt(last)}
+        (agreement,) = sita.compare(models, nets.images(3)).agreements
+        assert agreement.same_labels == 1
+        assert agreement.largest_difference < 1e-4
+
+
+def test_what_would_reach_the_source_is_refused() -> None:
+    model, batch = nets.functional(softmax=False), nets.images(2)
+    model.get_layer("bn2").trainable = False
+    flags = [variable.trainable for variable in model.variables]
+    weights = model.get_weights()
+    adapted = sita.adapt(model, "augbn")
+    for value in (False, True):
+        adapted.trainable = value
+        assert [variable.trainable for variable in model.variables] == flags
+    with pytest.raises(sita.SharedWeightsError, match="the source model"):
+        adapted.set_weights([0 * weight for weight in weights])
+    with pytest.raises(sita.SharedWeightsError, match="training=True"):
+        adapted(batch, training=True)
+    inputs = keras.Input((16, 16, 3))
+    around = keras.Model(inputs, adapted(inputs))
+    around.compile("sgd", "mse")
+    with pytest.raises(sita.SharedWeightsError, match="training=True"):
+        around.fit(batch, np.zeros((2, nets.CLASSES), "float32"), verbose=0)
+    for before, after in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_frozen_layers_and_models_stay_so_in_unwrap() -> None:
+    model = nets.functional()
+    model.get_layer("bn2").trainable = False
+    plain = sita.unwrap(sita.adapt(model))
+    assert [layer.trainable for layer in plain.layers] == [layer.trainable for layer in model.layers]
+    assert len(plain.trainable_variables) == len(model.trainable_variables)
+    model.trainable = False
+    plain = sita.unwrap(sita.adapt(model))
+    assert not plain.trainable
+    plain.trainable = True
+    assert len(plain.trainable_variables) == len(model.variables) - 2 * nets.count_norms(model)
+
+
+@pytest.mark.parametrize(("policy", "dtype"), [("mixed_float16", "float32"), ("float32", "float64")])
+def test_the_dtype_policy_of_the_day_does_not_matter(policy: str, dtype: str) -> None:
+    """The source has its head in float32, or all of it in float64."""
+    if dtype == "float64" and keras.backend.backend() == "jax":
+        pytest.skip("JAX has float64 only where it is switched on")
+    inputs, batch = keras.Input((16, 16, 3), dtype=dtype), nets.images(2).astype(dtype)
+    x = layers.BatchNormalization(dtype=dtype)(layers.Conv2D(6, 3, dtype=dtype)(inputs))
+    x = layers.Dense(nets.CLASSES, dtype=dtype)(layers.GlobalAveragePooling2D(dtype=dtype)(x))
+    model = nets.settle(keras.Model(inputs, x))
+    expected = sita.adapt(model)(batch) if dtype == "float32" else None
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        adapted = sita.adapt(model)
+        answer = adapted(batch)
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert keras.backend.standardize_dtype(answer.dtype) == dtype == adapted.outputs[0].dtype
+    if expected is not None:
+        np.testing.assert_array_equal(ops.convert_to_numpy(answer), ops.convert_to_numpy(expected))
+
+
+if keras.backend.backend() == "tensorflow":  # JAX's goes through it, torch's fails for plain models, too
+
+    @pytest.mark.parametrize("name", ["functional", "subclassed"])
+    def test_an_exported_model_serves_the_same_answers(name: str, tmp_path: Path) -> None:
+        import tensorflow
+
+        adapted, batch = sita.adapt(nets.MODELS[name](), "augbn"), nets.images(3)
+        adapted.export(tmp_path / "served", verbose=False)
+        served = tensorflow.saved_model.load(tmp_path / "served")
+        for size in (1, 3):
+            expected = ops.convert_to_numpy(adapted(batch[:size]))
+            np.testing.assert_allclose(served.serve(batch[:size]).numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_norms_without_a_training_argument() -> None:
+    check_image_by_image(odd.frozen(), nets.images(2))
+
+
+class Loss(keras.losses.Loss):
+    """Not registered: a model compiled with it would ask for it on loading."""
+
+    def call(self, y_true: object, y_pred: object) -> object:
+        return ops.mean(y_pred)
+
+
+def test_saved_models_know_nothing_of_the_sources_training(tmp_path: Path) -> None:
+    inner, batch = nets.sequential(), nets.images(2)
+    inputs = keras.Input((16, 16, 3))
+    model = keras.Model(inputs, inner(inputs))
+    for compiled in (inner, model):
+        compiled.compile("sgd", Loss())
+    adapted = sita.adapt(model)
+    adapted.save(tmp_path / "it.keras")
+    again = keras.models.load_model(tmp_path / "it.keras")
+    expected = ops.convert_to_numpy(adapted(batch))
+    np.testing.assert_allclose(ops.convert_to_numpy(again(batch)), expected, rtol=1e-5, atol=1e-6)
+    model.save(tmp_path / "plain.keras")
+    assert (tmp_path / "it.keras").stat().st_size < 2 * (tmp_path / "plain.keras").stat().st_size
+    with pytest.raises(sita.CloneError, match=r"adapted.save\('model.keras'\)"):
+        adapted.save(tmp_path / "it.h5")
+
+
+@pytest.mark.filterwarnings("error:The structure of `inputs`")
+def test_inputs_and_outputs_keep_their_structure() -> None:
+    plain, batch = nets.functional(softmax=False), nets.images(2)
+    expected = answers(plain, batch)
+    named = keras.Input((16, 16, 3), name="image")
+    for model, given in (
+        (keras.Model(plain.inputs, plain.outputs), ops.convert_to_tensor(batch)),
+        (keras.Model(plain.inputs, plain.outputs), [batch]),
+        (keras.Model({"image": named}, {"scores": plain(named)}), {"image": batch}),
+    ):
+        adapted = sita.adapt(model, "augbn", priors=0.5)
+        answer, like = adapted(given), model(given)
+        assert type(answer) is type(like)
+        if isinstance(answer, dict):
+            answer = answer["scores"]
+        np.testing.assert_allclose(ops.convert_to_numpy(answer), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["expand", "body", "collapse"])
+def test_an_input_may_have_any_name(name: str) -> None:
+    inputs = keras.Input((16, 16, 3), name=name)
+    assert sita.describe(sita.adapt(keras.Model(inputs, nets.sequential()(inputs)))).adapted
+
+
+def test_layers_come_in_the_sources_order() -> None:
+    for model in (nets.subclassed(), odd.built(odd.BoundMethods()), odd.built(odd.HeadFirst())):
+        plain = sita.unwrap(sita.adapt(model, "augbn"))
+        assert [layer.name for layer in nets.walk(plain)] == [layer.name for layer in nets.walk(model)]
+
+
+def test_a_call_on_more_than_images_is_refused() -> None:
+    batch, gain = nets.images(2), np.ones((2, 1), "float32")
+    recording = odd.GainedFromTheStart()
+    recording(batch, gain=gain)
+    with pytest.raises(sita.InputError, match="built with x, gain"):
+        sita.adapt(recording, "augbn")
+    model = odd.Gained()
+    model(batch, gain=gain)
+    with pytest.raises(sita.InputError, match="received gain, too"):
+        sita.adapt(model, "augbn")(batch, gain=gain)
+
+
+def test_preprocessing_follows_the_source() -> None:
+    batch = nets.images(3)
+    model = odd.graph(lambda x: layers.BatchNormalization()(layers.Normalization(name="pixels")(x)))
+    adapted = sita.adapt(model, "source")
+    for scale in (1, 5):
+        model.get_layer("pixels").adapt(scale * batch + 1)
+        expected = ops.convert_to_numpy(model(batch))
+        np.testing.assert_allclose(ops.convert_to_numpy(adapted(batch)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_an_empty_batch_is_refused() -> None:
+    with pytest.raises(sita.InputError, match="at least one image"):
+        sita.adapt(nets.functional())(nets.images(1)[:0])

@@ -1,0 +1,142 @@
+"""The examples run, are short, and answer what adapting the bare model by hand answers."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import reference
+import torch
+import torchvision_cure  # noqa: F401  (before torchvision)
+from torch import nn
+
+import sita_adapters as sita
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SAID = {
+    "quickstart": [r"foggy images, adapted +\d+\.\d % right"],
+    "timm_pipeline": [r"foggy photos: \d+ % right by the source model, \d+ % adapted", "chosen prior", "unanimous"],
+    "torchvision_segmentation": [r"OrderedDict\['aux'\] (\(.+\)) -> \1", "same answer: True", "label changed in fog"],
+    "smp_segmentation": [r"labels \(2, 64, 64\)", r"mask \(2, 1, 64, 64\)", "the mask that came out: True"],
+    "huggingface_pipeline": [r"source +\d+ % of foggy photos right", r"adapted +\d+ % of foggy photos right"],
+    "lightning_module": [r"foggy images: \d+\.\d% right by the source network, \d+\.\d% adapted"],
+    "keras_pipeline": [
+        r"(\d+\.\d % right): adapted\n *\1: adapted, saved, loaded",
+        r"at most (0\.0e\+00|\d\.\de-(0[6-9]|[1-9]\d))\n",
+    ],
+    "data_loader": [r"fog 0\.0: \d+ of 200 images adapted", r"fog 0\.6: \d+ of 200 images adapted .*; wrong: "],
+}
+PIPELINES = [name for name in SAID if name != "quickstart"]
+FLOAT_ROUNDING = {"rtol": 1e-4, "atol": 1e-4}
+
+
+def run(name: str, **variables: str) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", **variables}
+    command = [sys.executable, str(EXAMPLES / f"{name}.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def check_printed(name: str, printed: str) -> None:
+    for pattern in SAID[name]:
+        assert re.search(pattern, printed), printed
+
+
+@pytest.mark.parametrize("name", ["quickstart", "smp_segmentation", "keras_pipeline"])
+def test_runs_and_says_what_it_shows(name: str) -> None:
+    """The others run below, where more is asked of them."""
+    check_printed(name, run(name))
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_keras_pipeline_runs_on_the_other_backends(backend: str) -> None:
+    printed = run("keras_pipeline", KERAS_BACKEND=backend)
+    assert f"Keras on {backend}" in printed
+    check_printed("keras_pipeline", printed)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_is_short_and_says_how_to_run_it(name: str) -> None:
+    text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 60
+    assert f"\n    python examples/{name}.py\n" in text
+
+
+def state_of(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Run an example here, check what it prints, and return its variables."""
+    state = runpy.run_path(str(EXAMPLES / f"{name}.py"))
+    check_printed(name, capsys.readouterr().out)
+    return state
+
+
+def one_by_one(model: nn.Module, images: torch.Tensor, **companions: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        answers = [
+            model(images[i : i + 1], **{k: v[i : i + 1] for k, v in companions.items()}) for i in range(len(images))
+        ]
+    return torch.cat(answers)
+
+
+def test_timm_pipeline_answers_as_a_plain_loop_in_float64(capsys: pytest.CaptureFixture[str]) -> None:
+    state = state_of("timm_pipeline", capsys)
+    image = state["transform"](state["take_photo"](1, 0.6))
+    views = [lambda x: x, lambda x: x.rot90(1, (-2, -1)), lambda x: x.rot90(3, (-2, -1))]
+    priors = [0.5 + 0.5 * p / 7 for p in range(8)]
+    rows, answers = reference.ops_rows(priors, n=2)
+    outputs = reference.run_rows(state["source"], image, views, rows)
+    expected = reference.vote(torch.stack([outputs[row] for row in answers]).numpy(), top_k=3)
+    with torch.inference_mode():
+        found = state["model"](image[None])[0]
+    torch.testing.assert_close(found.double(), torch.from_numpy(expected), **FLOAT_ROUNDING)
+
+
+def test_huggingface_pipeline_answers_as_its_bare_model_adapted(capsys: pytest.CaptureFixture[str]) -> None:
+    state = state_of("huggingface_pipeline", capsys)
+    by_hand = sita.adapt(state["model"])
+    for photo, (answer,) in zip(state["photos"], state["after"], strict=True):
+        pixels = state["processor"](photo, return_tensors="pt")["pixel_values"]
+        with torch.inference_mode():
+            probability, label = by_hand(pixels).logits.softmax(1)[0].max(0)
+        assert answer["label"] == state["NAMES"][int(label)]
+        assert answer["score"] == pytest.approx(float(probability), abs=1e-4)
+
+
+def test_lightning_predicts_as_its_bare_network_adapted(capsys: pytest.CaptureFixture[str]) -> None:
+    state = state_of("lightning_module", capsys)
+    network = sita.unwrap(state["module"].net)
+    images, _ = state["foggy"].dataset.tensors
+    with torch.inference_mode():
+        torch.testing.assert_close(state["before"], network(images).softmax(1), **FLOAT_ROUNDING)
+    torch.testing.assert_close(state["after"], one_by_one(sita.adapt(network), images).softmax(1), **FLOAT_ROUNDING)
+
+
+def test_torchvision_answers_for_each_image_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    state = state_of("torchvision_segmentation", capsys)
+    by_hand = sita.adapt(state["model"], task="segmentation")
+    for number, image in enumerate(state["foggy"]):
+        with torch.inference_mode():
+            alone = by_hand(image[None])
+        for part in ("out", "aux"):
+            torch.testing.assert_close(state["after"][part][number], alone[part][0], **FLOAT_ROUNDING)
+
+
+def test_data_loader_adapts_exactly_what_the_source_is_unsure_of(capsys: pytest.CaptureFixture[str]) -> None:
+    state = state_of("data_loader", capsys)
+    batch = state["collate"]([state["make_item"](n, 0.2) for n in range(24)])
+    images, masks, source, cascade = batch["image"], batch["mask"], state["source"], state["cascade"]
+    plain = one_by_one(source, images, mask=masks)
+    adapted = one_by_one(sita.adapt(source), images, mask=masks)
+    unsure = torch.tensor([reference.entropy(scores.tolist()) > 0.1 for scores in plain])
+    assert 0 < unsure.sum() < len(unsure)
+    cascade.tally.reset()
+    with torch.inference_mode():
+        found = cascade(images, mask=masks)
+    assert (cascade.tally.images, cascade.tally.adapted) == (24, int(unsure.sum()))
+    torch.testing.assert_close(found, torch.where(unsure[:, None], adapted, plain), **FLOAT_ROUNDING)

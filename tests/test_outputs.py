@@ -1,0 +1,260 @@
+"""What models put out, and what they take beside the image."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+import torchvision_cure  # noqa: F401  (before torchvision)
+from nets import CLASSES, SmallNet, dense, images, small, warm
+from torch import nn
+from transformers.modeling_outputs import ImageClassifierOutputWithNoAttention
+
+import sita_adapters as sita
+
+Pair = namedtuple("Pair", "features logits")
+
+
+@dataclass
+class Record:
+    logits: torch.Tensor
+    hidden: list[torch.Tensor]
+    note: str = "a note"
+    later: Any = field(init=False, default=None)
+
+
+@dataclass(frozen=True)
+class FrozenRecord:
+    out: torch.Tensor
+    hidden: torch.Tensor
+
+
+class Featured(SmallNet):
+    """Returns its scores and features in a structure."""
+
+    def __init__(self, make: Any) -> None:
+        super().__init__()
+        self.make = make
+
+    def forward(self, x: torch.Tensor) -> Any:
+        features = self.forward_features(x)
+        return self.make(self.head(features.mean((2, 3))), features)
+
+
+def featured(make: Any) -> nn.Module:
+    model = Featured(lambda scores, features: scores)
+    model.load_state_dict(small().state_dict())
+    model.make = make
+    return model.eval()
+
+
+STRUCTURES = {
+    "tuple": (lambda s, f: (s, f), {"output": 0}, lambda o: (o[0], o[1])),
+    "list": (lambda s, f: [f, s], {"output": -1}, lambda o: (o[1], o[0])),
+    "one in a tuple": (lambda s, f: (s,), {}, lambda o: (o[0], None)),
+    "dict": (lambda s, f: {"logits": s, "features": f}, {}, lambda o: (o["logits"], o["features"])),
+    "OrderedDict": (lambda s, f: OrderedDict(out=s, aux=f), {}, lambda o: (o["out"], o["aux"])),
+    "other keys": (lambda s, f: {"a": s, "b": f}, {"output": "a"}, lambda o: (o["a"], o["b"])),
+    "by a function": (lambda s, f: {"a": [f, s]}, {"output": lambda o: o["a"][1]}, lambda o: (o["a"][1], o["a"][0])),
+    "named tuple": (lambda s, f: Pair(f, s), {}, lambda o: (o.logits, o.features)),
+    "dataclass": (lambda s, f: Record(s, [f]), {}, lambda o: (o.logits, o.hidden[0])),
+    "frozen dataclass": (FrozenRecord, {}, lambda o: (o.out, o.hidden)),
+    "ModelOutput": (
+        lambda s, f: ImageClassifierOutputWithNoAttention(logits=s, hidden_states=(f,)),
+        {},
+        lambda o: (o.logits, o.hidden_states[0]),
+    ),
+}
+
+
+@pytest.mark.parametrize("recipe", ["source", "augbn", "ops", "ops_shared", "ensemble"])
+@pytest.mark.parametrize("name", list(STRUCTURES))
+def test_outputs_come_back_in_the_same_type(name: str, recipe: str) -> None:
+    make, extra, read = STRUCTURES[name]
+    x = images(3, 3, 16, 16)
+    model = featured(make)
+    given = model(x)
+    answer = sita.adapt(model, recipe, **extra)(x)
+    assert type(answer) is type(given)
+    scores, features = read(answer)
+    torch.testing.assert_close(scores, sita.adapt(small(), recipe)(x), atol=1e-6, rtol=1e-6)
+    if features is not None:
+        assert features.shape == read(given)[1].shape
+    if name == "dataclass":
+        assert (answer.note, answer.later) == ("a note", None)
+
+
+def test_what_is_not_voted_on_is_the_most_certain_candidates() -> None:
+    model = featured(lambda s, f: {"logits": s, "features": f, "again": 2 * s})
+    x = images(4, 3, 16, 16)
+    adapted = sita.adapt(model, "ops")
+    with sita.observe(adapted) as seen:
+        answer = adapted(x)
+    for image, prior in enumerate(seen.priors):
+        alone = sita.adapt(model, "augbn", priors=float(prior))(x[image : image + 1])
+        torch.testing.assert_close(answer["features"][image], alone["features"][0], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(answer["again"][image], alone["again"][0], atol=1e-5, rtol=1e-5)
+
+
+def test_what_has_no_rows_passes_through() -> None:
+    constant = torch.arange(5)
+    model = featured(lambda s, f: {"logits": s, "anchors": constant, "size": (16, 16), "nothing": None})
+    answer = sita.adapt(model)(images(2, 3, 16, 16))
+    assert answer["anchors"] is constant
+    assert (answer["size"], answer["nothing"]) == ((16, 16), None)
+
+
+class Opaque:
+    def __init__(self, scores: torch.Tensor) -> None:
+        self.scores = scores
+
+
+BAD = {
+    "two candidates": (lambda s, f: (s, 2 * s), {}, r"several parts.*: \[0\], \[1\].*output="),
+    "two usual names": (lambda s, f: {"logits": s, "out": s + 1}, {}, "several parts.*logits, out"),
+    "no scores": (lambda s, f: {"sum": s.sum(1)}, {}, r"Found no scores.*tensors: sum\).*augbn"),
+    "no such key": (lambda s, f: {"a": s, "b": f}, {"output": "logits"}, r"output='logits' gives nothing.*a, b"),
+    "not one of its tensors": (lambda s, f: (s, f), {"output": lambda o: o[0] * 2}, "no tensor of the output"),
+    "a loss": (lambda s, f: {"loss": s.sum(), "logits": s}, {}, r"whole batch \(loss\).*without labels"),
+    "opaque": (lambda s, f: Opaque(s), {}, "type Opaque.*cannot be looked into"),
+    "opaque within": (lambda s, f: {"logits": s, "extra": [Opaque(f)]}, {}, r"at extra\[0\] an object of type Opaque"),
+    "nothing at all": (lambda s, f: None, {}, "merges its batch"),
+    "scores merged": (lambda s, f: {"logits": s.sum(0, keepdim=True), "f": f}, {}, "merges its batch"),
+    "folded": (lambda s, f: {"logits": s, "f": f.flatten(0, 1)}, {}, r"f for each of the 44 rows.*folded in"),
+}
+
+
+@pytest.mark.parametrize("case", list(BAD))
+def test_outputs_that_cannot_be_voted_on(case: str) -> None:
+    make, extra, words = BAD[case]
+    with pytest.raises(sita.OutputError, match=words):
+        sita.adapt(featured(make), **extra)(images(2, 3, 16, 16))
+
+
+def test_a_recipe_with_one_answer_needs_no_scores() -> None:
+    model, x = featured(lambda s, f: (s, 2 * s)), images(2, 3, 16, 16)
+    first, second = sita.adapt(model, "augbn")(x)
+    torch.testing.assert_close(second, 2 * first)
+
+
+@pytest.mark.parametrize("selector", [True, 1.5, ["a"]])
+def test_a_selector_is_a_key_a_position_or_a_function(selector: Any) -> None:
+    with pytest.raises(sita.OutputError, match="output: expected a key"):
+        sita.adapt(small(), output=selector)
+
+
+class Masked(SmallNet):
+    """Takes a mask and a scale beside the image."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor, *, gain: Any = 1.0, bias: Any = None) -> torch.Tensor:
+        assert mask.shape[0] == x.shape[0]
+        scores = self.head((self.forward_features(x * mask[:, None])).mean((2, 3))) * gain
+        return scores if bias is None else scores + bias
+
+
+def test_companions_are_expanded_with_the_image() -> None:
+    model = Masked()
+    model.load_state_dict(small().state_dict())
+    model.eval()
+    x, mask = images(3, 3, 16, 16), torch.ones(3, 16, 16)
+    bias = torch.randn(3, CLASSES)
+    adapted = sita.adapt(model)
+    expected = sita.adapt(small())(x)
+    torch.testing.assert_close(adapted(x, mask), expected)
+    torch.testing.assert_close(adapted(x, mask=mask, gain=torch.tensor(1.0)), expected)
+    for image in range(3):
+        one = slice(image, image + 1)
+        alone = adapted(x[one], mask[one], bias=bias[one])
+        torch.testing.assert_close(adapted(x, mask, bias=bias)[one], alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("augment", ["lossless", "hflip", "rotate"])
+def test_masks_move_with_the_views(augment: str) -> None:
+    """A model that masks the image inside equals one that gets the masked image."""
+    model = Masked()
+    model.load_state_dict(small().state_dict())
+    model.eval()
+    x, mask = images(2, 3, 16, 16), (torch.arange(16 * 16).reshape(1, 16, 16) < 100).float().repeat(2, 1, 1)
+    settings = {"augment": augment, "n_views": 1}
+    inside = sita.adapt(model, "augbn", priors=0.5, **settings)(x, mask)
+    before = sita.adapt(small(), "augbn", priors=0.5, **settings)(x * mask[:, None])
+    if augment == "rotate":  # bilinear: the product of two interpolations is not that of the product, but is near
+        assert (inside - before).abs().max() < 0.3 * (inside - model(x, mask)).abs().max()
+        with pytest.raises(sita.InputError, match=r"torch\.int64.*no values.*lossless"):
+            sita.adapt(model, "augbn", **settings)(x, mask.long())
+    else:
+        torch.testing.assert_close(inside, before, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(sita.adapt(model, "augbn", priors=0.5, **settings)(x, mask.long()), inside)
+
+
+class TestMaxRows:
+    """Fewer rows at once, the same answers."""
+
+    @pytest.mark.parametrize("recipe", ["source", "augbn", "ops", "ops_shared", "ensemble"])
+    @pytest.mark.parametrize("max_rows", [4, 5, 11, 22, 50])
+    def test_answers_are_the_same(self, recipe: str, max_rows: int) -> None:
+        model, x = featured(lambda s, f: {"logits": s, "features": f}), images(3, 3, 16, 16)
+        rows: list[int] = []
+        handle = model.stem.register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[0]))
+        whole = sita.adapt(model, recipe)(x)
+        rows.clear()
+        parts = sita.adapt(model, recipe, max_rows=max_rows)(x)
+        handle.remove()
+        assert max(rows) <= max_rows
+        for key in whole:
+            torch.testing.assert_close(parts[key], whole[key], atol=1e-5, rtol=1e-5)
+
+    def test_segmentation_and_companions(self) -> None:
+        model, x = dense(), images(3, 3, 16, 16)
+        whole = sita.adapt(model, "ops", task="segmentation")(x)
+        parts = sita.adapt(model, "ops", task="segmentation", max_rows=5)(x)
+        assert (parts.argmax(1) == whole.argmax(1)).float().mean() > 0.995  # but for entropies that are all but equal
+        masked = Masked()
+        masked.load_state_dict(small().state_dict())
+        masked.eval()
+        bias = torch.randn(3, CLASSES)
+        arguments = (x, torch.rand(3, 16, 16))
+        torch.testing.assert_close(
+            sita.adapt(masked, max_rows=6)(*arguments, bias=bias),
+            sita.adapt(masked)(*arguments, bias=bias),
+            atol=1e-5,
+            rtol=1e-5,
+        )
+
+    @pytest.mark.parametrize(("recipe", "least"), [("augbn", 3), ("ops", 3), ("ops_shared", 4)])
+    def test_a_row_travels_with_what_it_draws_from(self, recipe: str, least: int) -> None:
+        x = images(2, 3, 16, 16)
+        with pytest.raises(sita.RecipeError, match=f"max_rows: expected at least {least}.*received {least - 1}"):
+            sita.adapt(small(), recipe, max_rows=least - 1)
+        torch.testing.assert_close(
+            sita.adapt(small(), recipe, max_rows=least)(x), sita.adapt(small(), recipe)(x), atol=1e-5, rtol=1e-5
+        )
+
+    @pytest.mark.parametrize("value", [0, -1, True, 2.5, "8"])
+    def test_it_is_a_number_of_rows(self, value: Any) -> None:
+        with pytest.raises(sita.RecipeError, match="max_rows: expected a whole number"):
+            sita.adapt(small(), max_rows=value)
+
+    def test_it_compiles(self) -> None:
+        torch._dynamo.reset()
+        adapted = sita.adapt(small(), max_rows=8)
+        x = images(2, 3, 16, 16)
+        torch.testing.assert_close(torch.compile(adapted, backend="eager")(x), adapted(x), atol=1e-5, rtol=1e-5)
+
+
+def test_torchvision_segmentation_keeps_its_dict() -> None:
+    import torchvision
+
+    torch.manual_seed(0)
+    model = torchvision.models.segmentation.lraspp_mobilenet_v3_large(
+        weights=None, weights_backbone=None, num_classes=5
+    )
+    model = warm(model, 3, 32, 32)
+    x = images(2, 3, 32, 48)
+    answer = sita.adapt(model, task="segmentation")(x)
+    assert isinstance(answer, OrderedDict)
+    assert list(answer) == ["out"]
+    assert answer["out"].shape == (2, 5, 32, 48)
