@@ -138,7 +138,7 @@ def draw_maps(models: dict[str, torch.nn.Module], images: np.ndarray, labels: np
     axes = figure.subplots(len(kinds), 2 + len(models), squeeze=False)
     figure.subplots_adjust(left=0.02, right=0.998, top=0.92, bottom=0.01, wspace=0.03, hspace=0.04)
     palette = np.vstack([camvid.PALETTE[: len(camvid.CLASSES)], [[0, 0, 0]]]).astype(np.uint8)
-    for line, kind in zip(axes, kinds, strict=True):
+    for number, (line, kind) in enumerate(zip(axes, kinds, strict=True)):
         image = corrupted(images, kind, options)[picture]
         truth = labels[picture]
         maps = {recipe: camvid_torch.predict(model, image[None])[0] for recipe, model in models.items()}
@@ -153,7 +153,7 @@ def draw_maps(models: dict[str, torch.nn.Module], images: np.ndarray, labels: np
             axis.set_xticks([])
             axis.set_yticks([])
             axis.spines[:].set_visible(False)
-            if line is axes[0] and place:
+            if number == 0 and place:
                 axis.set_title(head, fontsize=10)
         line[0].set_ylabel(f"{kind.replace('_', ' ')} {options.severity}", fontsize=9)
     return figure

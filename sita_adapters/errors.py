@@ -85,7 +85,7 @@ class BypassError(SitaError, RuntimeError):
     """An adapted layer ran outside a call of the adapted model, or none ran inside it."""
 
 
-class NotObservedError(SitaError):
+class NotObservedError(SitaError, RuntimeError):
     """Votes were asked for that nobody could have seen."""
 
 

@@ -26,12 +26,23 @@ def flatten(output: Any, is_array: IsArray) -> list[tuple[str, Array]]:
     return list(_walk(output, "", is_array))
 
 
-def rebuild(output: Any, arrays: Iterator[Array], is_array: IsArray) -> Any:  # noqa: PLR0911 (one for each type)
+def rebuild(output: Any, arrays: Iterator[Array], is_array: IsArray) -> Any:
     """Return an output of the same type and make, with these arrays in the order of `flatten`."""
+    try:
+        return _rebuild(output, arrays, is_array)
+    except TypeError as error:
+        raise OutputError(
+            f"The model's {type(output).__name__} cannot be made again with other tensors in it: {error}. Expected "
+            "tensors, or tuples, lists, dicts, named tuples and dataclasses of them. Remedy: adapt a module that "
+            "returns one of these."
+        ) from error
+
+
+def _rebuild(output: Any, arrays: Iterator[Array], is_array: IsArray) -> Any:  # noqa: PLR0911 (one for each type)
     if is_array(output):
         return next(arrays)
     if isinstance(output, Mapping):
-        changed = {key: rebuild(part, arrays, is_array) for key, part in output.items()}
+        changed = {key: _rebuild(part, arrays, is_array) for key, part in output.items()}
         if type(output) is dict:
             return changed
         made: Any = copy.copy(output)  # an OrderedDict, a ModelOutput: with whatever else it carries
@@ -39,15 +50,15 @@ def rebuild(output: Any, arrays: Iterator[Array], is_array: IsArray) -> Any:  # 
             made[key] = part
         return made
     if isinstance(output, tuple) and hasattr(output, "_fields"):
-        return type(output)(*(rebuild(part, arrays, is_array) for part in output))
+        return type(output)(*(_rebuild(part, arrays, is_array) for part in output))
     if isinstance(output, list | tuple):
-        return type(output)([rebuild(part, arrays, is_array) for part in output])
+        return type(output)([_rebuild(part, arrays, is_array) for part in output])
     if _is_record(output):
         made = copy.copy(output)
         for field in dataclasses.fields(output):
             if hasattr(output, field.name):
                 # A frozen one has just been made, and nobody has seen it yet.
-                object.__setattr__(made, field.name, rebuild(getattr(output, field.name), arrays, is_array))
+                object.__setattr__(made, field.name, _rebuild(getattr(output, field.name), arrays, is_array))
         return made
     return output
 
@@ -59,10 +70,13 @@ def find_scores(output: Any, selector: Selector, is_array: IsArray, is_eligible:
     """
     found = flatten(output, is_array)
     if selector is not None:
+        paths = [path for path, _ in found]
+        if selector in paths:
+            return paths.index(str(selector))
         return _position(_selected(output, selector), found, selector)
     if is_array(output):
         return 0
-    named = [name for name in USUAL_NAMES if is_array(_part(output, name))]
+    named = [name for name in USUAL_NAMES if is_array(part := _part(output, name)) and not _counts(part)]
     eligible = [place for place, (_, array) in enumerate(found) if is_eligible(array)]
     if len(named) == 1:
         return _position(_part(output, named[0]), found, named[0])
@@ -111,6 +125,11 @@ def _walk(output: Any, path: str, is_array: IsArray) -> Iterator[tuple[str, Arra
             "cannot be looked into. Expected tensors, or tuples, lists, dicts, named tuples and dataclasses of them. "
             "Remedy: adapt a module that returns one of these."
         )
+
+
+def _counts(array: Array) -> bool:
+    """Whether an array is of integers or truth values: labels, not scores."""
+    return any(kind in str(array.dtype) for kind in ("int", "bool"))
 
 
 def _is_record(value: Any) -> bool:

@@ -241,6 +241,11 @@ class TestCascade:
         assert fast.bn1 is model.bn1
         with pytest.raises(AttributeError, match="nothing"):
             _ = fast.nothing
+        with pytest.raises(AttributeError, match=r"source model alone.*cascade\.model\.forward_features"):
+            fast.forward_features(images(1, 3, 16, 16))
+        with sita.observe(fast) as seen:
+            sita.cascade(model, fast.adapted, entropy=0.0)(images(2, 3, 16, 16))
+        assert len(seen) == 2
 
     @pytest.mark.parametrize("entropy", [-1, float("nan"), "0.1", True])
     def test_a_threshold_is_a_number(self, entropy: Any) -> None:
@@ -259,6 +264,13 @@ class TestCascade:
             fast.train()
         with pytest.raises(sita.InputError, match="training mode"):
             sita.cascade(small().train(), adapted, entropy=0.1)(images(1, 3, 16, 16))
+        half = small()
+        half.bn1.train()
+        with pytest.raises(sita.InputError, match="training mode"):
+            sita.cascade(half, adapted, entropy=0.1)(images(2, 3, 16, 16))
+        single = dense(classes=1)
+        with pytest.raises(sita.OutputError, match=r"two classes or more.*sigmoid"):
+            sita.cascade(single, sita.adapt(single, "augbn"), entropy=0.1)(images(2, 3, 16, 16))
         one = nn.Sequential(model, nn.Flatten(0)).eval()
         with pytest.raises(sita.OutputError, match=r"Expected scores \(N, classes"):
             sita.cascade(one, adapted, entropy=0.1)(images(2, 3, 16, 16))

@@ -190,8 +190,127 @@ def test_masks_move_with_the_views(augment: str) -> None:
         torch.testing.assert_close(sita.adapt(model, "augbn", priors=0.5, **settings)(x, mask.long()), inside)
 
 
+class Scaled(SmallNet):
+    """Takes things that are not the batch's beside the image."""
+
+    def forward(
+        self, x: torch.Tensor, weights: torch.Tensor, mask: torch.Tensor, more: Any = ()
+    ) -> dict[str, torch.Tensor]:
+        for extra in more:
+            x = x * extra
+        scores = self.head(self.forward_features(x * mask).mean((2, 3))) * weights
+        return {"logits": scores, "weights": weights[None], "again": scores}
+
+
+def test_only_what_is_the_batchs_goes_along_whatever_the_batch() -> None:
+    """Class weights as many as images of a round; a mask that all share; masks in a list; one tensor named twice."""
+    model = Scaled()
+    model.load_state_dict(small().state_dict())
+    model.eval()
+    x, weights = images(14, 3, 16, 16), torch.linspace(0.5, 2, CLASSES)
+    mask = (torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0)) > 0.3).float()
+    arguments = {"weights": weights, "mask": mask, "more": [mask]}
+    whole = sita.adapt(model)(x, **arguments)
+    bounded = sita.adapt(model, max_rows=CLASSES * 22)(x, **arguments)
+    assert whole["weights"].shape == bounded["weights"].shape == (1, CLASSES)
+    torch.testing.assert_close(bounded["logits"], whole["logits"], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(whole["again"], whole["logits"])
+    masked = sita.adapt(small())(x * mask)
+    one = torch.ones(CLASSES)
+    for batch in (slice(None), slice(0, 1)):
+        alone = sita.adapt(model)(x[batch], one, mask, more=[mask])["logits"]
+        torch.testing.assert_close(alone, masked[batch], atol=1e-5, rtol=1e-5)
+
+
+def test_an_image_by_name_comes_before_other_tensors() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = small()
+
+        def forward(self, mask: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+            return self.net(image * mask)
+
+    x, mask = images(2, 3, 16, 16), torch.ones(2, 1, 16, 16)
+    seen: list[torch.Size] = []
+
+    def note(batch: torch.Tensor) -> torch.Tensor:
+        seen.append(batch.shape)
+        return batch.flip(-1)
+
+    sita.adapt(Named().eval(), "augbn", augment=note, n_views=1)(mask, image=x)
+    assert seen == [x.shape]
+
+
+def test_labels_are_not_voted_on_as_scores() -> None:
+    x = images(2, 3, 16, 16)
+
+    class Labelling(nn.Module):
+        def __init__(self, make: Any) -> None:
+            super().__init__()
+            self.net, self.make = dense(), make
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.make(self.net(x))
+
+    with pytest.raises(sita.OutputError, match=r"integers.*labels, perhaps"):
+        sita.adapt(Labelling(lambda z: z.argmax(1)).eval())(x)
+    both = sita.adapt(Labelling(lambda z: {"out": z.argmax(1), "scores": z}).eval())(x)
+    torch.testing.assert_close(both["scores"], sita.adapt(dense())(x))
+
+
+def test_an_ensembles_other_outputs_stay_in_place() -> None:
+    model = featured(lambda s, f: {"logits": s, "features": f})
+    x = images(4, 3, 16, 16)
+    torch.testing.assert_close(sita.adapt(model, "ensemble")(x)["features"], model(x)["features"], atol=1e-5, rtol=1e-5)
+
+
+def test_one_label_without_a_class_axis() -> None:
+    model = featured(lambda s, f: {"logits": s[:, 0], "features": f})
+    x = images(3, 3, 16, 16)
+    answer = sita.adapt(model, scores="sigmoid")(x)
+    with_axis = sita.adapt(featured(lambda s, f: s[:, :1]), scores="sigmoid")(x)
+    torch.testing.assert_close(answer["logits"], with_axis[:, 0])
+    fast = sita.cascade(model, sita.adapt(model, scores="sigmoid"), entropy=0.0)
+    torch.testing.assert_close(fast(x)["logits"], answer["logits"], atol=1e-5, rtol=1e-5)
+
+
+def test_a_part_can_be_named_by_its_path() -> None:
+    model = featured(lambda s, f: {"heads": {"a": s, "b": 2 * s}})
+    x = images(2, 3, 16, 16)
+    torch.testing.assert_close(sita.adapt(model, output="heads.a")(x)["heads"]["a"], sita.adapt(small())(x))
+
+
+def test_a_type_that_cannot_be_made_again_is_refused() -> None:
+    class Odd(tuple):
+        def __new__(cls, first: Any, second: Any) -> Any:
+            return super().__new__(cls, (first, second))
+
+    with pytest.raises(sita.OutputError, match="Odd cannot be made again"):
+        sita.adapt(featured(Odd), output=0)(images(1, 3, 16, 16))
+
+
 class TestMaxRows:
     """Fewer rows at once, the same answers."""
+
+    @pytest.mark.parametrize(("recipe", "changes"), [("ensemble", {}), ("ensemble", {"priors": (0.8, 1.0)})])
+    def test_a_view_alone_in_its_round_is_still_a_view(self, recipe: str, changes: dict[str, Any]) -> None:
+        x = images(2, 3, 16, 16)
+        whole = sita.adapt(small(), recipe, **changes)(x)
+        for max_rows in (3, 4) if changes else (1, 2):
+            bounded = sita.adapt(small(), recipe, max_rows=max_rows, **changes)(x)
+            torch.testing.assert_close(bounded, whole, atol=1e-5, rtol=1e-5)
+
+    def test_a_loss_is_not_that_of_the_first_round(self) -> None:
+        model = featured(lambda s, f: {"loss": s.square().mean(), "logits": s})
+        x = images(4, 3, 16, 16)
+        assert sita.adapt(model, "bn")(x)["loss"].ndim == 0
+        with pytest.raises(sita.OutputError, match=r"whole batch \(loss\)"):
+            sita.adapt(model, "bn", max_rows=2)(x)
+
+    def test_a_trace_would_keep_the_rounds_of_its_example(self) -> None:
+        with pytest.raises(sita.RecipeError, match="trace"):
+            torch.jit.trace(sita.adapt(small(), max_rows=22), images(4, 3, 16, 16))
 
     @pytest.mark.parametrize("recipe", ["source", "augbn", "ops", "ops_shared", "ensemble"])
     @pytest.mark.parametrize("max_rows", [4, 5, 11, 22, 50])

@@ -146,7 +146,8 @@ class KerasBackend:
 
     def cascade(self, model: Any, adapted: Any, threshold: float, scores: str | None) -> Cascade:
         """Return what runs the adapted model on what the plain one is unsure of."""
-        return Cascade(model, adapted, threshold, read_scores(scores, _part(adapted, Collapse).scores))
+        collapse = _part(adapted, Collapse)
+        return Cascade(model, adapted, threshold, read_scores(scores, collapse.scores), collapse.place)
 
     def scores_of(self, model: Any) -> Scores:
         """Return what the last activation says."""

@@ -8,11 +8,12 @@ import keras
 import numpy as np
 
 from sita_adapters.cascade import Tally
-from sita_adapters.errors import OutputError
-from sita_adapters.outputs import Selector, find_scores, flatten, rebuild
+from sita_adapters.errors import InputError, OutputError
+from sita_adapters.outputs import flatten, rebuild
 from sita_adapters.voting import Scores, entropy
 
 from .runner import is_numpy
+from .training import refuse_training
 
 
 class Cascade:
@@ -22,22 +23,27 @@ class Cascade:
     """
 
     def __init__(
-        self, model: keras.Model, adapted: keras.Model, threshold: float, scores: Scores, output: Selector = None
+        self, model: keras.Model, adapted: keras.Model, threshold: float, scores: Scores, place: int = 0
     ) -> None:
         self.model, self.adapted = model, adapted
-        self.threshold, self.scores, self.output = threshold, scores, output
+        self.threshold, self.scores, self.place = threshold, scores, place
         self.tally = Tally()
 
-    def __call__(self, images: Any) -> Any:
+    def __call__(self, images: Any, training: bool = False) -> Any:
         """Return the model's output, in which unsure images have the adapted model's answer."""
+        if training:
+            raise refuse_training("A cascade")
         return self.predict_on_batch(images)
 
-    def predict(self, images: Any, batch_size: int = 32) -> Any:
-        """Return the outputs for any number of images, so many at a time."""
+    def predict(self, images: Any, batch_size: int = 32, verbose: int = 0) -> Any:
+        """Return the outputs for any number of images, so many at a time; `verbose=1` shows how far it is."""
         images = _to_numpy(images)
-        parts = [
-            self.predict_on_batch(images[start : start + batch_size]) for start in range(0, len(images), batch_size)
-        ]
+        starts = range(0, len(images), batch_size)
+        bar = keras.utils.Progbar(len(starts), verbose=verbose)
+        parts = []
+        for done, start in enumerate(starts, 1):
+            parts.append(self.predict_on_batch(images[start : start + batch_size]))
+            bar.update(done)
         flat = [[array for _, array in flatten(part, is_numpy)] for part in parts]
         return rebuild(parts[0], iter([np.concatenate(arrays) for arrays in zip(*flat, strict=True)]), is_numpy)
 
@@ -46,7 +52,7 @@ class Cascade:
         images = _to_numpy(images)
         output = self.model.predict_on_batch(images)
         arrays = [array for _, array in flatten(output, is_numpy)]
-        unsure = self._entropies(output, arrays, len(images)) > self.threshold
+        unsure = self._entropies(arrays, len(images)) > self.threshold
         self.tally.add(len(images), int(unsure.sum()))
         if not unsure.any():
             return output
@@ -58,16 +64,15 @@ class Cascade:
             merged.append(changed)
         return rebuild(output, iter(merged), is_numpy)
 
-    def _entropies(self, output: Any, arrays: list[np.ndarray], count: int) -> np.ndarray:
+    def _entropies(self, arrays: list[np.ndarray], count: int) -> np.ndarray:
         """Return each image's entropy, the mean over its pixels or labels."""
-
-        def eligible(array: np.ndarray) -> bool:
-            return array.ndim > 1 and len(array) == count
-
-        scores = arrays[find_scores(output, self.output, is_numpy, eligible)]
-        if not eligible(scores):
+        scores = arrays[self.place]
+        classes = self.scores.startswith("sigmoid") or (scores.ndim > 1 and scores.shape[-1] > 1)
+        if len(scores) != count or not classes:
             raise OutputError(
-                f"Expected scores (N, …, classes) for each of {count} images; received shape {scores.shape}."
+                f"Expected scores (N, …, classes) of two classes or more for each of {count} images; received shape "
+                f"{scores.shape}. Remedy: say where they are, with adapt(…, output=…), or that each label is true or "
+                "not by itself, with adapt(…, scores=…)."
             )
         found = entropy(scores.astype(np.float64), scores=self.scores, class_axis=-1, xp=np)
         return np.asarray(found.reshape(count, -1).mean(axis=1))
@@ -77,4 +82,9 @@ class Cascade:
 
 
 def _to_numpy(images: Any) -> np.ndarray:
-    return images if is_numpy(images) else np.asarray(keras.ops.convert_to_numpy(images))
+    if is_numpy(images) or keras.ops.is_tensor(images):
+        return np.asarray(keras.ops.convert_to_numpy(images))
+    raise InputError(
+        f"Expected an array or tensor of images; received {type(images).__name__}. Remedy: of a dataset, call the "
+        "cascade batch by batch."
+    )

@@ -80,16 +80,16 @@ class Expand(_Part):
 
     def call(self, images: Any) -> Any:
         """Return every image's rows."""
+        return self.rows_of(images, self.plan)
+
+    def rows_of(self, images: Any, plan: Plan) -> Any:
+        """Return the rows that a Plan makes of every image."""
         if images.shape[0] == 0:
             raise InputError(
                 f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}. "
                 "Remedy: leave empty batches out."
             )
-        return self.rows_of(images, self.plan)
-
-    def rows_of(self, images: Any, plan: Plan) -> Any:
-        """Return the rows that a Plan makes of every image."""
-        if plan.rows == 1:
+        if plan.view_of_row == (0,):
             return images
         canvas = self._canvas(len(images.shape))
         views = {view: plan.views[view].apply(images, canvas) for view in sorted(set(plan.view_of_row))}
@@ -260,12 +260,16 @@ class Collapse(_Part):
         if verdict is None or len(self.plan.answers) == 1:
             return self._map(lambda array: array[:, 0], candidates)
         others = len(arrays) > 1
-        chosen = _most_certain(verdict.entropies) if others else None
+        still = [p for p, row in enumerate(self.plan.answers) if not self._moves_pixels(row)]
+        chosen = _most_certain(verdict.entropies, still) if others else None
         decided = [
             ops.cast(verdict.scores, array.dtype) if place == self.place else _pick(array, chosen)
             for place, array in enumerate(arrays)
         ]
         return rebuild(candidates, iter(decided), is_tensor)
+
+    def _moves_pixels(self, row: int) -> bool:
+        return self.plan.views[self.plan.view_of_row[row]].moves_pixels
 
     def _decide(self, candidates: Any) -> Verdict:
         verdict = decide(
@@ -339,9 +343,19 @@ def is_tensor(value: Any) -> bool:
     return bool(keras.ops.is_tensor(value)) or isinstance(value, keras.KerasTensor | np.ndarray)
 
 
-def _most_certain(entropies: Any) -> Any:
-    """Return the candidate of lowest entropy, on average over an image's places: (B,)."""
-    return ops.argmin(ops.mean(ops.reshape(entropies, (-1, entropies.shape[1], _size(entropies))), axis=2), axis=1)
+def could_be_scores(tensor: Any) -> bool:
+    """Whether an output's tensor can be voted on."""
+    return len(tensor.shape) > 1 and bool(keras.backend.is_float_dtype(keras.backend.standardize_dtype(tensor.dtype)))
+
+
+def _most_certain(entropies: Any, candidates: list[int]) -> Any:
+    """Return which of these candidates has the lowest entropy, on average over an image's places: (B,).
+
+    Candidates are these rather than all where some are views that move pixels: a feature map would come back turned.
+    """
+    means = ops.mean(ops.reshape(entropies, (-1, entropies.shape[1], _size(entropies))), axis=2)
+    best = ops.argmin(ops.stack([means[:, candidate] for candidate in candidates], axis=1), axis=1)
+    return ops.take(ops.convert_to_tensor(candidates, dtype="int32"), best)
 
 
 def _size(entropies: Any) -> Any:
@@ -366,8 +380,13 @@ def find_place(outputs: Any, selector: Selector, scores: Scores, plan: Plan) -> 
     if len(plan.answers) == 1 and selector is None:
         return 0
     found = flatten(outputs, is_tensor)
-    place = find_scores(outputs, selector, is_tensor, lambda array: len(array.shape) > 1)
+    place = find_scores(outputs, selector, is_tensor, could_be_scores)
     shape = found[place][1].shape
+    if not keras.backend.is_float_dtype(found[place][1].dtype):
+        raise OutputError(
+            f"Expected scores in floating point to vote on; the output has integers of shape {shape}: labels, perhaps. "
+            "Remedy: adapt a model that puts the scores out, or say with output= where they are."
+        )
     least = 1 if scores.startswith("sigmoid") else 2
     if len(plan.answers) > 1 and (len(shape) < 2 or (shape[-1] or least) < least):
         raise OutputError(

@@ -13,7 +13,7 @@ from sita_adapters.errors import InputError, OutputError
 from sita_adapters.outputs import Selector, find_scores, flatten
 from sita_adapters.voting import Scores
 
-from .layers import is_tensor
+from .layers import could_be_scores, is_tensor
 from .twin import walk_layers
 
 Ending: TypeAlias = Literal["softmax", "sigmoid", "other", "unclear"]
@@ -56,7 +56,7 @@ def _scores_tensor(model: Any, candidates: int, selector: Selector) -> Any:
     outputs = model._outputs_struct
     found = flatten(outputs, is_tensor)
     try:
-        place = find_scores(outputs, selector, is_tensor, lambda tensor: len(tensor.shape) > 1)
+        place = find_scores(outputs, selector, is_tensor, could_be_scores)
     except OutputError:
         if candidates > 1 or selector is not None:
             raise

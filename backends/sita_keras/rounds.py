@@ -13,6 +13,7 @@ from sita_adapters.outputs import flatten, rebuild
 from sita_adapters.plan import split
 
 from .layers import PACKAGE, Body, Collapse, Expand, is_tensor
+from .training import refuse_training
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -29,8 +30,10 @@ class Rounds(keras.layers.Layer):
         self.parts = split(body.plan, max_rows)
         self.built = True
 
-    def call(self, images: Any) -> Any:
+    def call(self, images: Any, training: bool | None = None) -> Any:
         """Return an answer for every image."""
+        if training:
+            raise refuse_training("An adapted model")
         count = images.shape[0]
         if count is not None and count * self.body.plan.rows <= self.max_rows:
             return self._answer(images)
@@ -54,7 +57,7 @@ class Rounds(keras.layers.Layer):
         joined = [ops.concatenate(each, axis=1) if len(each) > 1 else each[0] for each in flat]
         return self.collapse.answer(rebuild(made[0], iter(joined), is_tensor))
 
-    def compute_output_spec(self, images: Any) -> Any:
+    def compute_output_spec(self, images: Any, training: bool | None = None) -> Any:
         """As the three layers'."""
         outputs = self.body.compute_output_spec(self.expand.compute_output_spec(images))
         return self.collapse.compute_output_spec(outputs)

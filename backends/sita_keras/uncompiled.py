@@ -44,5 +44,7 @@ def uncompiled(model: Any) -> Iterator[None]:
 
 def _set(model: Any, run_eagerly: bool) -> None:
     model.run_eagerly = run_eagerly
-    # Keras keeps the functions that it compiled, whatever is set later.
-    model.predict_function = model.test_function = None
+    # Keras keeps the functions that it compiled, whatever is set later. Another thread may be in one of them, so that
+    # there must always be one.
+    model.make_predict_function(force=True)
+    model.make_test_function(force=True)

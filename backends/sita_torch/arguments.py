@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,43 +15,89 @@ from sita_adapters.views import Canvas
 
 from .layers import ImageLayout
 
-IMAGE_KEYWORDS = ("x", "input", "inputs", "image", "images", "img", "pixel_values")
+SURE_KEYWORDS = ("pixel_values", "image", "images", "img")
+"""What only an image is called; it is taken for one even where another tensor comes before it."""
+
+IMAGE_KEYWORDS = (*SURE_KEYWORDS, "x", "input", "inputs")
 """Where an image is looked for among keyword arguments, before any other tensor is taken for it."""
 
 
+@dataclass(frozen=True)
+class _Slot:
+    """Stands in the arguments where a tensor of the batch belongs."""
+
+    number: int
+
+
 class Arguments:
-    """What a model is called with: an image batch, its companions (whose leading size is the batch's), and the rest."""
+    """What a model is called with: an image batch, its companions (whose leading size is the batch's), and the rest.
+
+    Who goes along with the image is settled once, by the whole batch: in a part of it, sizes may agree by chance. A
+    mask that a whole batch shares, (1, …, h, w), is everyone's.
+    """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.args, self.kwargs = args, kwargs
-        self.place = find_image(args, kwargs)
+        place = find_image(args, kwargs)
+        image: torch.Tensor = args[place] if isinstance(place, int) else kwargs[place]
+        self.tensors = [image]
+        self.template = self._empty((args, kwargs), image)
 
     @property
     def image(self) -> torch.Tensor:
         """The image batch."""
-        found: torch.Tensor = self.args[self.place] if isinstance(self.place, int) else self.kwargs[self.place]
-        return found
+        return self.tensors[0]
+
+    def part(self, batch: slice) -> Arguments:
+        """Return the arguments for some of the images."""
+        some = copy.copy(self)
+        some.tensors = [tensor[batch] for tensor in self.tensors]
+        return some
 
     def with_image(
         self, image: torch.Tensor, companion: Callable[[torch.Tensor], torch.Tensor]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with another image, and every companion changed along with it."""
-        count = self.image.shape[0]
+        args, kwargs = _fill(self.template, [image, *map(companion, self.tensors[1:])])
+        return args, kwargs
 
-        def change(place: int | str, value: Any) -> Any:
-            if place == self.place:
-                return image
-            follows = isinstance(value, torch.Tensor) and value.ndim > 0 and value.shape[0] == count
-            return companion(value) if follows else value
+    def _empty(self, value: Any, image: torch.Tensor) -> Any:
+        """Return the arguments with slots for the tensors of the batch, which are collected."""
+        if value is image:
+            return _Slot(0)
+        if isinstance(value, torch.Tensor):
+            if not _goes_along(value, image):
+                return value
+            self.tensors.append(value.expand(image.shape[0], *value.shape[1:]))
+            return _Slot(len(self.tensors) - 1)
+        if type(value) in (list, tuple):
+            return type(value)([self._empty(part, image) for part in value])
+        if type(value) is dict:
+            return {key: self._empty(part, image) for key, part in value.items()}
+        return value
 
-        return (
-            tuple(change(place, value) for place, value in enumerate(self.args)),
-            {place: change(place, value) for place, value in self.kwargs.items()},
-        )
+
+def _fill(template: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(template, _Slot):
+        return tensors[template.number]
+    if type(template) in (list, tuple):
+        return type(template)([_fill(part, tensors) for part in template])
+    if type(template) is dict:
+        return {key: _fill(part, tensors) for key, part in template.items()}
+    return template
+
+
+def _goes_along(value: torch.Tensor, image: torch.Tensor) -> bool:
+    if value.ndim == 0:
+        return False
+    shared_mask = value.shape[0] == 1 and value.ndim > 2 and value.shape[-2:] == image.shape[-2:]
+    return shared_mask or value.shape[0] == image.shape[0]
 
 
 def find_image(args: Sequence[Any], kwargs: dict[str, Any]) -> int | str:
-    """Return the position or the keyword of the first tensor, which is the image."""
+    """Return the position or the keyword of the image: what is called so, or else the first tensor."""
+    for keyword in SURE_KEYWORDS:
+        if isinstance(kwargs.get(keyword), torch.Tensor):
+            return keyword
     for position, value in enumerate(args):
         if isinstance(value, torch.Tensor):
             return position
@@ -95,7 +143,7 @@ def check_image(image: torch.Tensor, layout: ImageLayout) -> int:
 
 def expand(image: torch.Tensor, plan: Plan, canvas: Canvas) -> torch.Tensor:
     """(B, …) → (B·R, …): the rows of an image stand together, in the image's own memory layout."""
-    if plan.rows == 1:
+    if plan.view_of_row == (0,):
         return image
     if not image.is_floating_point() and not all(plan.views[view].lossless for view in plan.view_of_row):
         names = ", ".join(view.name for view in plan.views if not view.lossless)
@@ -113,7 +161,7 @@ def expand(image: torch.Tensor, plan: Plan, canvas: Canvas) -> torch.Tensor:
 
 def expand_companion(companion: torch.Tensor, image: torch.Tensor, plan: Plan, canvas: Canvas) -> torch.Tensor:
     """Return a companion for every row. One that has the image's height and width (a mask) moves as the views do."""
-    if plan.rows == 1:
+    if plan.view_of_row == (0,):
         return companion
     space = len(canvas.axes)
     if companion.ndim <= space or companion.shape[-space:] != image.shape[-space:]:

@@ -74,7 +74,8 @@ class TorchBackend:
         """Give the adaptation, which tells of every vote; there is nothing to switch on."""
         if type(adapted).__name__ == "OptimizedModule":
             raise refuse_compiled("A torch.compile of the adapted model")
-        yield _adaptation_of(_module_of(adapted))
+        watched = adapted.adapted if isinstance(adapted, Cascade) else adapted
+        yield _adaptation_of(_module_of(watched))
 
     def cascade(self, model: Any, adapted: Any, threshold: float, scores: str | None) -> Cascade:
         """Return a module that runs the adapted model on what the plain one is unsure of."""

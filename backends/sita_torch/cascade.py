@@ -31,7 +31,7 @@ class Cascade(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's output, in which unsure images have the adapted model's answer."""
-        if self.model.training:
+        if any(module.training for module in self.model.modules()):
             raise InputError(
                 f"{type(self.model).__name__} is in training mode, in which a call would mix its images and change "
                 "its statistics. Remedy: model.eval()."
@@ -51,7 +51,9 @@ class Cascade(nn.Module):
         args, kwargs = arguments.with_image(select(arguments.image), select)
         adapted = [array for _, array in flatten(self.adapted(*args, **kwargs), is_tensor)]
         merged = [
-            array.index_copy(0, unsure.to(array.device), new) if array.ndim and array.shape[0] == count else array
+            array.index_copy(0, unsure.to(array.device), new.to(array.dtype))
+            if _has_size(array, count) and _has_size(new, unsure.numel())
+            else array
             for array, new in zip(arrays, adapted, strict=True)
         ]
         return rebuild(output, iter(merged), is_tensor)
@@ -61,7 +63,14 @@ class Cascade(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(super().__getattr__("model"), name)
+            model = super().__getattr__("model")
+        found = getattr(model, name)
+        if getattr(found, "__self__", None) is model:
+            raise AttributeError(
+                f"{name} of {type(model).__name__} would run the source model alone, around the cascade. Remedy: call "
+                f"the cascade itself, or cascade.model.{name}."
+            )
+        return found
 
     def train(self, mode: bool = True) -> Cascade:
         """Refuse training: the adapted model shares its weights with the source."""
@@ -78,14 +87,16 @@ class Cascade(nn.Module):
 
     def _scores(self, output: Any, count: int) -> tuple[int, list[torch.Tensor]]:
         def eligible(array: torch.Tensor) -> bool:
-            return array.ndim > 1 and array.shape[0] == count and array.is_floating_point()
+            classes = self.scores.startswith("sigmoid") or (array.ndim > 1 and array.shape[1] > 1)
+            return _has_size(array, count) and classes and array.is_floating_point()
 
         place = find_scores(output, self.output, is_tensor, eligible)
         arrays = [array for _, array in flatten(output, is_tensor)]
         if not eligible(arrays[place]):
             raise OutputError(
-                f"Expected scores (N, classes, …) for each of {count} images; received shape "
-                f"{tuple(arrays[place].shape)}. Remedy: say where they are, with adapt(…, output=…)."
+                f"Expected scores (N, classes, …) of two classes or more for each of {count} images; received shape "
+                f"{tuple(arrays[place].shape)}. Remedy: say where they are, with adapt(…, output=…), or that each "
+                "label is true or not by itself, with adapt(…, scores='sigmoid')."
             )
         return place, arrays
 
@@ -93,4 +104,8 @@ class Cascade(nn.Module):
         """Return each image's entropy, the mean over its pixels or labels."""
         precise = scores if scores.dtype == torch.float64 else scores.float()
         found = entropy(precise, scores=self.scores, class_axis=1 - scores.ndim, xp=TORCH.xp)
-        return found.flatten(1).mean(1)  # type: ignore[no-any-return]
+        return found.reshape(scores.shape[0], -1).mean(1)  # type: ignore[no-any-return]
+
+
+def _has_size(array: torch.Tensor, size: int) -> bool:
+    return array.ndim > 0 and array.shape[0] == size

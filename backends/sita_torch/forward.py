@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from torch import nn
 
 from sita_adapters.description import LayerInfo
-from sita_adapters.errors import BypassError, InputError, SitaError
+from sita_adapters.errors import BypassError, InputError, RecipeError, SitaError
 from sita_adapters.inputs import Inputs
 from sita_adapters.outputs import Selector
 from sita_adapters.plan import Plan, make_plan, split
@@ -69,14 +68,18 @@ def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     plan, parts = adaptation.plan_for(frame_of(image.shape[image.ndim - dimensions :]))
     canvas = Canvas(TORCH, -(dimensions + 1), tuple(range(-min(dimensions, 2), 0)), adaptation.inputs)
     if adaptation.max_rows is None or plan.rows * image.shape[0] <= adaptation.max_rows:
-        return answer(run_parts(model, arguments, parts, canvas), plan, adaptation)
+        return answer(run_parts(model, arguments, parts, canvas), plan, adaptation).output
+    if torch._C._get_tracing_state() is not None:
+        raise RecipeError(
+            "max_rows: a trace would keep the number of rounds that its example needs, and drop images of larger "
+            "batches. Remedy: trace a model that is adapted without max_rows."
+        )
     at_once = max(1, adaptation.max_rows // plan.rows)
     batches = [slice(start, start + at_once) for start in range(0, image.shape[0], at_once)]
     answers = []
     for batch in batches:
-        some = Arguments(*arguments.with_image(image[batch], operator.itemgetter(batch)))
-        answers.append(answer(run_parts(model, some, parts, canvas), plan, adaptation))
-    return concatenate(answers, sizes=[image[batch].shape[0] for batch in batches])
+        answers.append(answer(run_parts(model, arguments.part(batch), parts, canvas), plan, adaptation))
+    return concatenate(answers)
 
 
 def run_parts(model: nn.Module, arguments: Arguments, parts: tuple[Plan, ...], canvas: Canvas) -> list[Candidates]:
