@@ -6,7 +6,9 @@ READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4
 BACKEND ?= torch
 
-.PHONY: help setup demo test lint types check bench clean
+DATA ?= $(SITA_DATA)
+
+.PHONY: help setup demo test lint types check bench memory cascade camvid clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -39,6 +41,16 @@ check: lint types test ## Everything that CI runs
 
 bench: $(READY) ## Measure the overhead on ResNet-50 at 224² (a few minutes)
 	$(BIN)/python benchmarks/overhead.py --model resnet50 --recipes augbn,ops_shared,ops
+
+memory: $(READY) ## Measure peak memory under max_rows on ResNet-50 (a minute)
+	$(BIN)/python benchmarks/memory.py
+
+cascade: $(READY) ## Measure a cascade on CIFAR-10, clean and corrupted (DATA=folder, ten minutes)
+	$(BIN)/python benchmarks/cascade.py $(DATA)
+
+camvid: $(READY) ## Train a segmentation network on CamVid and measure the recipes (DATA=folder, an hour on one core)
+	$(BIN)/python benchmarks/train_camvid.py $(DATA)
+	$(BIN)/python benchmarks/camvid.py $(DATA)
 
 clean: ## Remove what was made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

@@ -28,7 +28,7 @@ from sita_adapters.voting import Scores, read_scores
 
 from .blending import Blending
 from .cascade import Cascade
-from .layers import PACKAGE, Body, Collapse, Expand, find_layers, find_place, image_frame
+from .layers import PACKAGE, Body, Collapse, Expand, find_layers, find_path, image_frame
 from .probing import check_run
 from .reading import channels_come_first, scores_of
 from .rounds import Rounds
@@ -111,8 +111,8 @@ class KerasBackend:
         inputs = tree.map_structure(_open_input, model._inputs_struct if isinstance(model, Functional) else image)
         expand = Expand(recipe, frame, settings.inputs, channels_first, name=f"expand_{image.name}")
         outputs = body.compute_output_spec(expand.compute_output_spec(image))
-        place = find_place(outputs, settings.output, scores, body.plan)
-        collapse = Collapse(recipe, frame, scores, place, name=f"collapse_{image.name}")
+        path = find_path(outputs, settings.output, scores, body.plan)
+        collapse = Collapse(recipe, frame, scores, path, name=f"collapse_{image.name}")
         (images,) = tree.flatten(inputs)
         if settings.max_rows is None:
             answer = collapse(body(expand(images)))
@@ -147,7 +147,7 @@ class KerasBackend:
     def cascade(self, model: Any, adapted: Any, threshold: float, scores: str | None) -> Cascade:
         """Return what runs the adapted model on what the plain one is unsure of."""
         collapse = _part(adapted, Collapse)
-        return Cascade(model, adapted, threshold, read_scores(scores, collapse.scores), collapse.place)
+        return Cascade(model, adapted, threshold, read_scores(scores, collapse.scores), collapse.scores_path)
 
     def scores_of(self, model: Any) -> Scores:
         """Return what the last activation says."""

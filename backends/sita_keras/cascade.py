@@ -22,11 +22,9 @@ class Cascade:
     So it is no keras.Model itself; both models inside run compiled, with their `predict_on_batch`.
     """
 
-    def __init__(
-        self, model: keras.Model, adapted: keras.Model, threshold: float, scores: Scores, place: int = 0
-    ) -> None:
+    def __init__(self, model: keras.Model, adapted: keras.Model, threshold: float, scores: Scores, path: str) -> None:
         self.model, self.adapted = model, adapted
-        self.threshold, self.scores, self.place = threshold, scores, place
+        self.threshold, self.scores, self.path = threshold, scores, path
         self.tally = Tally()
 
     def __call__(self, images: Any, training: bool = False) -> Any:
@@ -51,22 +49,21 @@ class Cascade:
         """Return the outputs for a batch of images."""
         images = _to_numpy(images)
         output = self.model.predict_on_batch(images)
-        arrays = [array for _, array in flatten(output, is_numpy)]
-        unsure = self._entropies(arrays, len(images)) > self.threshold
+        found = dict(flatten(output, is_numpy))
+        unsure = self._entropies(found[self.path], len(images)) > self.threshold
         self.tally.add(len(images), int(unsure.sum()))
         if not unsure.any():
             return output
-        adapted = [array for _, array in flatten(self.adapted.predict_on_batch(images[unsure]), is_numpy)]
+        adapted = dict(flatten(self.adapted.predict_on_batch(images[unsure]), is_numpy))
         merged = []
-        for array, new in zip(arrays, adapted, strict=True):
+        for path, array in found.items():
             changed = np.array(array)
-            changed[unsure] = new
+            changed[unsure] = adapted[path]
             merged.append(changed)
         return rebuild(output, iter(merged), is_numpy)
 
-    def _entropies(self, arrays: list[np.ndarray], count: int) -> np.ndarray:
+    def _entropies(self, scores: np.ndarray, count: int) -> np.ndarray:
         """Return each image's entropy, the mean over its pixels or labels."""
-        scores = arrays[self.place]
         classes = self.scores.startswith("sigmoid") or (scores.ndim > 1 and scores.shape[-1] > 1)
         if len(scores) != count or not classes:
             raise OutputError(

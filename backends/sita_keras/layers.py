@@ -227,12 +227,13 @@ class _Hidden:
 class Collapse(_Part):
     """(B·R, …) → (B, …): the answer row, or what the candidates decide, in the structure that it comes in.
 
-    `place` says which of the output's tensors the scores are; of the others the most certain candidate's is taken.
+    `scores_path` says which of the output's tensors the scores are (a position would not do: JAX sorts the keys of a
+    dict); of the others the most certain candidate's is taken.
     """
 
-    def __init__(self, recipe: Recipe, frame: Frame, scores: Scores, place: int = 0, **kwargs: Any) -> None:
+    def __init__(self, recipe: Recipe, frame: Frame, scores: Scores, scores_path: str, **kwargs: Any) -> None:
         super().__init__(recipe, frame, **kwargs)
-        self.scores, self.place = scores, place
+        self.scores, self.scores_path = scores, scores_path
 
     def call(self, outputs: Any) -> Any:
         """Return an answer for every image."""
@@ -253,18 +254,17 @@ class Collapse(_Part):
 
     def answer(self, candidates: Any) -> Any:
         """Return what the candidates, (B, P, …) in every tensor, decide."""
-        arrays = [array for _, array in flatten(candidates, is_tensor)]
+        found = flatten(candidates, is_tensor)
         verdict: Verdict | None = None
         if len(self.plan.answers) > 1 or is_observed(self):
-            verdict = self._decide(arrays[self.place])
+            verdict = self._decide(dict(found)[self.scores_path])
         if verdict is None or len(self.plan.answers) == 1:
             return self._map(lambda array: array[:, 0], candidates)
-        others = len(arrays) > 1
         still = [p for p, row in enumerate(self.plan.answers) if not self._moves_pixels(row)]
-        chosen = _most_certain(verdict.entropies, still) if others else None
+        chosen = _most_certain(verdict.entropies, still) if len(found) > 1 else None
         decided = [
-            ops.cast(verdict.scores, array.dtype) if place == self.place else _pick(array, chosen)
-            for place, array in enumerate(arrays)
+            ops.cast(verdict.scores, array.dtype) if path == self.scores_path else _pick(array, chosen)
+            for path, array in found
         ]
         return rebuild(candidates, iter(decided), is_tensor)
 
@@ -304,7 +304,7 @@ class Collapse(_Part):
 
     def get_config(self) -> dict[str, Any]:
         """Return what this layer was made of."""
-        return {**super().get_config(), "scores": self.scores, "place": self.place}
+        return {**super().get_config(), "scores": self.scores, "scores_path": self.scores_path}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Collapse:
@@ -369,7 +369,7 @@ def _pick(array: Any, chosen: Any) -> Any:
     return ops.take_along_axis(array, places, axis=1)[:, 0]
 
 
-def find_place(outputs: Any, selector: Selector, scores: Scores, plan: Plan) -> int:
+def find_path(outputs: Any, selector: Selector, scores: Scores, plan: Plan) -> str:
     """Return which of the output's tensors the scores are; raise where several candidates have nothing to vote on."""
     for path, array in flatten(outputs, is_tensor):
         if len(array.shape) == 0:
@@ -377,9 +377,9 @@ def find_place(outputs: Any, selector: Selector, scores: Scores, plan: Plan) -> 
                 f"The output has a number for the whole batch ({path}), which the views' rows would enter: a loss, "
                 "perhaps. Remedy: adapt a model of the scores alone, keras.Model(model.input, scores)."
             )
-    if len(plan.answers) == 1 and selector is None:
-        return 0
     found = flatten(outputs, is_tensor)
+    if len(plan.answers) == 1 and selector is None:
+        return _likely_path(outputs, found)
     place = find_scores(outputs, selector, is_tensor, could_be_scores)
     shape = found[place][1].shape
     if not keras.backend.is_float_dtype(found[place][1].dtype):
@@ -399,4 +399,12 @@ def find_place(outputs: Any, selector: Selector, scores: Scores, plan: Plan) -> 
             f"The model answers for every place (output shape {shape}), and views that move pixels cannot be averaged "
             "place by place. Remedy: task='segmentation', or an ensemble of views that keep them: augment='blur'."
         )
-    return place
+    return found[place][0]
+
+
+def _likely_path(outputs: Any, found: list[tuple[str, Any]]) -> str:
+    """Return where one candidate's scores are, which nothing but an observer asks for."""
+    try:
+        return found[find_scores(outputs, None, is_tensor, could_be_scores)][0]
+    except OutputError:
+        return found[0][0]
