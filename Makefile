@@ -18,7 +18,7 @@ setup: $(READY) ## Set up .venv with the tested versions
 # constraints.txt keeps the tested versions; an open range would pull torch with gigabytes of CUDA.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[dev]"
 	@touch $@
 
 demo: $(READY) ## See it help on corrupted digits; BACKEND=keras for Keras (KERAS_BACKEND decides which)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -134,9 +135,9 @@ def draw_maps(models: dict[str, torch.nn.Module], images: np.ndarray, labels: np
     """One line for each of three corruptions: the picture, the truth, and what every recipe makes of it."""
     kinds = options.kinds[:: max(1, len(options.kinds) // 3)][:3]
     picture = len(images) // 2
-    figure = Figure(figsize=(2.3 * (2 + len(models)), 1.95 * len(kinds) + 0.4), dpi=130, facecolor="white")
+    figure = Figure(figsize=(2.3 * (2 + len(models)), 1.85 * len(kinds) + 0.7), dpi=130, facecolor="white")
     axes = figure.subplots(len(kinds), 2 + len(models), squeeze=False)
-    figure.subplots_adjust(left=0.02, right=0.998, top=0.92, bottom=0.01, wspace=0.03, hspace=0.04)
+    figure.subplots_adjust(left=0.02, right=0.998, top=0.94, bottom=0.06, wspace=0.03, hspace=0.04)
     palette = np.vstack([camvid.PALETTE[: len(camvid.CLASSES)], [[0, 0, 0]]]).astype(np.uint8)
     for number, (line, kind) in enumerate(zip(axes, kinds, strict=True)):
         image = corrupted(images, kind, options)[picture]
@@ -156,6 +157,8 @@ def draw_maps(models: dict[str, torch.nn.Module], images: np.ndarray, labels: np
             if number == 0 and place:
                 axis.set_title(head, fontsize=10)
         line[0].set_ylabel(f"{kind.replace('_', ' ')} {options.severity}", fontsize=9)
+    names = [Patch(color=palette[place] / 255, label=name) for place, name in enumerate((*camvid.CLASSES, "void"))]
+    figure.legend(handles=names, loc="lower center", ncols=len(names), frameon=False, fontsize=9)
     return figure
 
 

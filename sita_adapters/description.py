@@ -33,6 +33,8 @@ class Description:
     inputs: Inputs | None
     scores: Scores
     layers: tuple[LayerInfo, ...]
+    max_rows: int | None = None
+    """How many rows run at once, at most."""
     frames: tuple[Frame, ...] = ("square", "oblong")
     """What the model's inputs can be; the first is what `rows` counts."""
 
@@ -51,12 +53,15 @@ class Description:
         """How many rows of a batch one image becomes, a square one where that matters."""
         return make_plan(self.recipe, self.frames[0]).rows
 
+    def _bound(self) -> str:
+        return "" if self.max_rows is None else f", at most {self.max_rows} at once"
+
     def __str__(self) -> str:
         plans = [make_plan(self.recipe, frame) for frame in self.frames]
         facts = [
             ("model", f"{self.model}, {self.backend} backend, sita-adapters {__version__}"),
             ("recipe", str(self.recipe)),
-            ("rows", _each(f"{plan.rows} per image" for plan in plans)),
+            ("rows", _each(f"{plan.rows} per image" for plan in plans) + self._bound()),
         ]
         if len(plans[0].views) > 1:
             facts.append(("views", _each(", ".join(view.name for view in plan.views[1:]) for plan in plans)))

@@ -301,6 +301,12 @@ class TestMaxRows:
             bounded = sita.adapt(small(), recipe, max_rows=max_rows, **changes)(x)
             torch.testing.assert_close(bounded, whole, atol=1e-5, rtol=1e-5)
 
+    def test_describe_says_so(self) -> None:
+        description = sita.describe(sita.adapt(small(), max_rows=8))
+        assert description.max_rows == 8
+        assert "22 per image" in str(description)
+        assert "at most 8 at once" in str(description)
+
     def test_a_loss_is_not_that_of_the_first_round(self) -> None:
         model = featured(lambda s, f: {"loss": s.square().mean(), "logits": s})
         x = images(4, 3, 16, 16)

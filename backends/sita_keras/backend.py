@@ -134,6 +134,7 @@ class KerasBackend:
             inputs=expand.inputs,
             scores=collapse.scores,
             layers=layers,
+            max_rows=next((layer.max_rows for layer in adapted.layers if isinstance(layer, Rounds)), None),
             frames=(body.frame,),
         )
 

@@ -50,23 +50,18 @@ def candidates_of(output: Any, call: Call, plan: Plan) -> Candidates:
     entries = call.images * call.rows
     found = flatten(output, is_tensor)
     has_rows = [array.ndim > 0 and array.shape[0] == entries for _, array in found]
-    if not any(has_rows):
-        shapes = ", ".join(f"{path} {tuple(array.shape)}" for path, array in found)
-        number = [path for path, array in found if _is_number(array)]
-        raise (
-            _loss_error(number[0])
-            if number and call.rows > 1
-            else OutputError(
-                f"Expected an output for each of the {entries} rows of {call.images} images; received "
-                f"{shapes or type(output).__name__}: the model merges its batch. Remedy: adapt a module that keeps it."
-            )
-        )
     kept: dict[int, torch.Tensor] = {}  # a tensor that is there twice is the same one afterwards
     for (path, array), rows in zip(found, has_rows, strict=True):
         if not rows and call.rows > 1:
             _check_without_rows(path, array, call)
         if id(array) not in kept:
             kept[id(array)] = _answers(array, call, plan) if rows else array
+    if not any(has_rows):
+        shapes = ", ".join(f"{path} {tuple(array.shape)}" for path, array in found)
+        raise OutputError(
+            f"Expected an output for each of the {entries} rows of {call.images} images; received "
+            f"{shapes or type(output).__name__}: the model merges its batch. Remedy: adapt a module that keeps it."
+        )
     arrays = [kept[id(array)] for _, array in found]
     return Candidates(
         rebuild(output, iter(arrays), is_tensor), has_rows, call.images, output if call.rows == 1 else None

@@ -66,6 +66,7 @@ class TorchBackend:
             inputs=adaptation.inputs,
             scores=adaptation.scores,
             layers=adaptation.layers,
+            max_rows=adaptation.max_rows,
             frames=adaptation.layout.frames,
         )
 

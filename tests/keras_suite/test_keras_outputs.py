@@ -162,6 +162,7 @@ def test_fewer_rows_at_once_give_the_same_answers(recipe: str, max_rows: int) ->
     for answer in (bounded.predict(x, verbose=0), bounded.predict_on_batch(x), bounded(x)):
         for key in whole:
             close(keras.ops.convert_to_numpy(answer[key]), whole[key])
+    assert sita.describe(bounded).max_rows == max_rows
     assert sita.describe(bounded).recipe == sita.describe(sita.adapt(model, recipe)).recipe
     close(sita.unwrap(bounded).predict(x, verbose=0)["logits"], model.predict(x, verbose=0)["logits"])
 
