@@ -111,7 +111,7 @@ class Recipe:
         if self.view_count:
             source = f", {self.augment}" if isinstance(self.augment, str) and self.augment in PRESETS else ""
             shared = ", shared by all priors" if self.shared_views else ""
-            parts.append(f"{self.view_count} views{source}{shared}")
+            parts.append(f"{self.view_count} {'view' if self.view_count == 1 else 'views'}{source}{shared}")
         if self.candidate_count > 1:
             among = "" if self.kept == self.candidate_count else f" of the {self.kept} most certain"
             parts.append(f"{self.combine}{among}")

@@ -129,7 +129,7 @@ def _draw_digits(axes: Axes, result: DemoResult, height: float) -> None:
     axes.text(
         last - 0.42,
         (_LINES["as written"] + _LINES["as seen"]) / 2,
-        "Each time the\nfirst digit, not\nyet shown, on\nwhich source\nand ops differ,\nwhoever is right.",
+        "Each time the\nfirst digit, not\nyet shown, on\nwhich source\nand ops differ,\nif there is one.",
         fontsize=8.5,
         color=_FAINT,
         va="center",
