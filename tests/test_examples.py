@@ -140,3 +140,22 @@ def test_data_loader_adapts_exactly_what_the_source_is_unsure_of(capsys: pytest.
         found = cascade(images, mask=masks)
     assert (cascade.tally.images, cascade.tally.adapted) == (24, int(unsure.sum()))
     torch.testing.assert_close(found, torch.where(unsure[:, None], adapted, plain), **FLOAT_ROUNDING)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("cifar10c", ["--limit", "4", "--recipes", "source,augbn"], r"mean +│ +\d+\.\d\d +│ +\d+\.\d\d"),
+        ("compare_frameworks", ["--images", "1", "--size", "96", "--recipes", "source,augbn"], r"agree on 100\.0 %"),
+    ],
+    ids=["cifar10c", "compare_frameworks"],
+)
+def test_examples_on_real_data_run(name: str, options: list[str], said: str, data: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), str(data), *options]
+    if name == "compare_frameworks":
+        command += ["--out", str(tmp_path / "figure.png")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert re.search(said, done.stdout), done.stdout
