@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import sita_adapters as sita
 from sita_adapters import cli
 from sita_adapters.bench import demo, figure
+from sita_adapters.commands import shared
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +205,7 @@ def test_without_its_libraries_the_command_names_the_remedy(missing: str) -> Non
 
 @pytest.mark.parametrize("framework", ["torch", "keras"])
 def test_without_its_framework_the_demo_names_the_remedy(monkeypatch: pytest.MonkeyPatch, framework: str) -> None:
-    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == framework else object())
+    monkeypatch.setattr(shared, "find_spec", lambda name: None if name == framework else object())
     result = CliRunner().invoke(cli.make_app(), ["demo", "--backend", framework])
     assert isinstance(result.exception, sita.SitaError)
     assert f"needs {framework}. Remedy: pip install 'sita-adapters[bench,{framework}]'" in str(result.exception)
