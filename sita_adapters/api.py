@@ -9,7 +9,7 @@ from .description import Description
 from .inputs import Inputs, read_inputs
 from .outputs import Selector, check_selector
 from .plan import make_plan, read_max_rows
-from .recipe import Recipe, Task, read_recipe
+from .recipe import Recipe, Task, check_share, read_recipe
 from .selection import Layers
 from .views import check_inputs
 
@@ -31,7 +31,7 @@ def adapt(
     """Return a model that adapts its BatchNorm statistics to every single image it is given.
 
     It is called as the one passed in, which stays as it was; the two share the memory of their weights. Any batch size
-    goes: every image of a batch is adapted to on its own.
+    goes: every image of a batch is adapted to on its own (but for share="batch").
 
     - `recipe`: "ops" (the default: nothing to tune), "ops_shared" (about a point less, in half the time), "augbn",
       "bn", "ptn", "ensemble", "source", or a `Recipe`.
@@ -52,6 +52,7 @@ def adapt(
     chosen = read_recipe(recipe, changes, task)
     check_selector(output)
     settings = Settings(read_inputs(inputs), scores, output, layers, read_max_rows(max_rows))
+    check_share(chosen, settings.max_rows)
     check_inputs(make_plan(chosen).views, settings.inputs)
     return cast("Model", backend_of(model).adapt(model, chosen, settings))
 

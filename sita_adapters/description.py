@@ -63,7 +63,9 @@ class Description:
             ("recipe", str(self.recipe)),
             ("rows", _each(f"{plan.rows} per image" for plan in plans) + self._bound()),
         ]
-        if len(plans[0].views) > 1:
+        if self.recipe.resample:
+            facts.append(("views", f"{self.recipe.view_count}, drawn for every image"))
+        elif len(plans[0].views) > 1:
             facts.append(("views", _each(", ".join(view.name for view in plan.views[1:]) for plan in plans)))
         facts += [
             ("scores", self.scores),

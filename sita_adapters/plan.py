@@ -6,14 +6,14 @@ Every method is a Plan, and the code that runs a Plan knows no method.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .errors import RecipeError
 from .recipe import Recipe
-from .views import IMAGE, Frame, View, make_views
+from .views import IMAGE, Frame, View, content_seed, make_views
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,10 @@ class Plan:
         """How many rows an image costs."""
         return len(self.view_of_row)
 
+    def moves_pixels(self, row: int) -> bool:
+        """Whether what this row answers of a place is of another place of the image."""
+        return self.views[self.view_of_row[row]].moves_pixels
+
     @property
     def blends(self) -> bool:
         """Whether any row departs from the source's statistics."""
@@ -47,6 +51,20 @@ def make_plan(recipe: Recipe, frame: Frame = "square") -> Plan:
     rows = _shared_rows(recipe, len(views)) if recipe.shared_views else _grouped_rows(recipe, len(views))
     view_of_row, weights, priors, answers = rows
     return Plan((IMAGE, *views), view_of_row, tuple(map(tuple, weights.tolist())), priors, answers)
+
+
+def redraw(plan: Plan, recipe: Recipe, frame: Frame, image: np.ndarray) -> Plan:
+    """Return the Plan of `resample`: the views drawn anew for this image (…, channels), by what is in it."""
+    seed = content_seed(image, recipe.seed)
+    return replace(plan, views=(IMAGE, *make_views(recipe.augment, recipe.view_count, seed, frame)))
+
+
+def refuse_resampling(what: str) -> RecipeError:
+    """Return the error for a graph of a model that draws views by what is in an image."""
+    return RecipeError(
+        f"resample: {what} holds one set of views, and cannot draw others by what is in an image. "
+        "Remedy: adapt without resample=True, or call the adapted model itself."
+    )
 
 
 def read_max_rows(max_rows: Any) -> int | None:

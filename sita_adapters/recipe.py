@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from .errors import RecipeError, suggestion
-from .views import PRESETS, Augment, check_augment, listed_views, make_views
+from .views import PRESETS, Augment, check_augment, is_random, listed_views, make_views
 
 PAPER_PRIORS = tuple(0.5 + 0.5 * p / 7 for p in range(8))
 """The eight priors of OPS: evenly spaced from 0.5 to 1."""
@@ -39,7 +39,11 @@ class Recipe:
       as well (test-time augmentation).
     - `top_k`: how many candidates, those of lowest entropy, decide; None: 3 of a vote, all of a mean.
     - `combine`: "vote", the majority's label, or "mean", the mean of the probabilities.
+    - `share`: "image", or "batch": all images of a call share their statistics, each of B images weighing ½B and each
+      of its n views ½nB. An answer then depends on the other images of its batch.
     - `seed`: draws what is random in the views. The same image and seed give the same answer.
+    - `resample`: draw for every image anew, by the seed and what is in the image, as the paper does; else random views
+      are drawn once and are the same for all. It cannot be compiled or exported.
     - `name`: what reports call it.
     """
 
@@ -50,7 +54,9 @@ class Recipe:
     candidates: Literal["priors", "views"] = "priors"
     top_k: int | None = None
     combine: Literal["vote", "mean"] = "vote"
+    share: Literal["image", "batch"] = "image"
     seed: int = 0
+    resample: bool = False
     name: str = "custom"
 
     def __post_init__(self) -> None:
@@ -58,7 +64,9 @@ class Recipe:
         object.__setattr__(self, "augment", _freeze(self.augment))
         _expect_one_of("candidates", self.candidates, ("priors", "views"))
         _expect_one_of("combine", self.combine, ("vote", "mean"))
+        _expect_one_of("share", self.share, ("image", "batch"))
         _expect_bool("shared_views", self.shared_views)
+        _expect_bool("resample", self.resample)
         if self.n_views is not None:
             object.__setattr__(self, "n_views", _read_whole("n_views", self.n_views, 0))
         object.__setattr__(self, "seed", _read_whole("seed", self.seed, 0))
@@ -70,6 +78,11 @@ class Recipe:
                     f"top_k: expected at most the number of candidates, {self.candidate_count}; "
                     f"received {self.top_k}. Keep fewer, or give more priors."
                 )
+        if self.resample and not (self.view_count and is_random(self.augment)):
+            raise RecipeError(
+                f"resample: nothing in augment={self.augment!r} with {self.view_count} views is random, so that "
+                "resample=True would do nothing. Remedy: augment='paper', or leave resample out."
+            )
         if self.shared_views and self.candidates == "views":
             raise RecipeError(
                 "shared_views: views that are run once for all priors cannot be candidates as well; received "
@@ -111,7 +124,10 @@ class Recipe:
         if self.view_count:
             source = f", {self.augment}" if isinstance(self.augment, str) and self.augment in PRESETS else ""
             shared = ", shared by all priors" if self.shared_views else ""
-            parts.append(f"{self.view_count} {'view' if self.view_count == 1 else 'views'}{source}{shared}")
+            anew = ", drawn for every image" if self.resample else ""
+            parts.append(f"{self.view_count} {'view' if self.view_count == 1 else 'views'}{source}{anew}{shared}")
+        if self.share == "batch":
+            parts.append("statistics of the whole batch")
         if self.candidate_count > 1:
             among = "" if self.kept == self.candidate_count else f" of the {self.kept} most certain"
             parts.append(f"{self.combine}{among}")
@@ -144,6 +160,15 @@ def _freeze(augment: Any) -> Augment:
     raise RecipeError(
         f"augment: expected 'lossless', 'paper', names, or callables on a batch of images; received {augment!r}."
     )
+
+
+def check_share(recipe: Recipe, max_rows: int | None) -> None:
+    """Raise where a batch that shares its statistics would be run in parts."""
+    if recipe.share == "batch" and max_rows is not None:
+        raise RecipeError(
+            f"max_rows: with share='batch' the images of a call share their statistics and must run at once; received "
+            f"max_rows={max_rows}. Remedy: smaller batches."
+        )
 
 
 def _expect_one_of(field: str, value: Any, allowed: Sequence[str]) -> None:

@@ -12,7 +12,8 @@ from torch import nn
 import sita_adapters as sita
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import PAPER_PRIORS, read_recipe
-from sita_adapters.views import SYMMETRIES, Canvas
+from sita_adapters.view_steps import Canvas
+from sita_adapters.views import SYMMETRIES
 from sita_torch.arrays import TORCH
 
 SHAPES = {2: (3, 16, 16), 3: (3, 6, 16, 16)}

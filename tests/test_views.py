@@ -9,19 +9,8 @@ import torch
 
 from sita_adapters.arrays import NUMPY
 from sita_adapters.inputs import ENCODINGS, Inputs
-from sita_adapters.views import (
-    NAMES,
-    SYMMETRIES,
-    Blur,
-    Canvas,
-    Colour,
-    Rotate,
-    View,
-    blur_matrix,
-    frame_of,
-    make_views,
-    rotation_taps,
-)
+from sita_adapters.view_steps import Blur, Canvas, Colour, Rotate, blur_matrix, rotation_taps
+from sita_adapters.views import NAMES, SYMMETRIES, View, frame_of, make_views
 from sita_torch.arrays import TORCH
 
 CANVASES = {

@@ -50,6 +50,15 @@ class AdaptedModel(keras.Model):
             )
         return super().call(inputs, training=training, mask=mask)
 
+    @property
+    def run_eagerly(self) -> bool:
+        """Whether `predict` runs uncompiled; always where views are drawn by what is in an image."""
+        return bool(_part(self, Expand).recipe.resample or keras.Model.run_eagerly.fget(self))
+
+    @run_eagerly.setter
+    def run_eagerly(self, value: bool) -> None:
+        keras.Model.run_eagerly.fset(self, value)
+
     def fit(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: the weights are the source model's."""
         raise SharedWeightsError(

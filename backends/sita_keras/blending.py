@@ -88,6 +88,10 @@ def rewrite(x: Any, layer: Any, call: Call) -> Any:
     else:
         shape = (-1, call.rows, folded, channels)
         means, variances = pool(ops.reshape(means, shape), ops.reshape(variances, shape), axis=2, xp=ops)
+    if call.shared:
+        each_image = ops.zeros_like(means)
+        means, variances = pool(means, variances, axis=0, xp=ops)
+        means, variances = means[None], variances[None]
     m_s, v_s = (ops.cast(value, precise.dtype) for value in (layer.moving_mean, layer.moving_variance))
     mean, variance = blend(
         means,
@@ -98,6 +102,8 @@ def rewrite(x: Any, layer: Any, call: Call) -> Any:
         source_variance=v_s,
         xp=ops,
     )
+    if call.shared:
+        mean, variance = mean + each_image, variance + each_image
     scale, shift = rewriting(mean, variance, source_mean=m_s, source_variance=v_s, epsilon=layer.epsilon, xp=KERAS.xp)
     column = [1] * len(x.shape)
     column[0], column[axis] = -1, channels

@@ -18,6 +18,8 @@ class Call:
     weights: Any = None
     priors: Any = None
     blends: bool = False
+    shared: bool = False
+    """Whether the images share their statistics."""
     watch: Callable[[Any, Any], None] | None = None
     """Told of every blending layer that runs, and of its input: how `adapt` sees what a model does."""
 

@@ -16,9 +16,10 @@ from sita_adapters.errors import InputError, OutputError, RecipeError
 from sita_adapters.inputs import Inputs
 from sita_adapters.observation import is_observed, refuse_compiled, tell
 from sita_adapters.outputs import Selector, find_scores, flatten, rebuild
-from sita_adapters.plan import Plan, make_plan
+from sita_adapters.plan import Plan, make_plan, redraw, refuse_resampling
 from sita_adapters.recipe import Recipe
-from sita_adapters.views import Canvas, Frame, frame_of
+from sita_adapters.view_steps import Canvas
+from sita_adapters.views import Frame, frame_of
 from sita_adapters.voting import Scores, Verdict, decide
 
 from .arrays import KERAS
@@ -91,10 +92,28 @@ class Expand(_Part):
             )
         if plan.view_of_row == (0,):
             return images
+        if self.recipe.resample:
+            return self._drawn_anew(images, plan)
+        return self._rows(images, plan)
+
+    def _rows(self, images: Any, plan: Plan) -> Any:
         canvas = self._canvas(len(images.shape))
         views = {view: plan.views[view].apply(images, canvas) for view in sorted(set(plan.view_of_row))}
         stacked = ops.stack([views[view] for view in plan.view_of_row], axis=1)
         return ops.reshape(stacked, (-1, *ops.shape(images)[1:]))
+
+    def _drawn_anew(self, images: Any, plan: Plan) -> Any:
+        """Return the rows of images that each have views of their own."""
+        try:
+            values = _to_numpy(images)
+        except _SYMBOLS as error:
+            raise refuse_resampling("A compiled or exported model") from error
+        each = []
+        for place, image in enumerate(values):
+            last = np.moveaxis(image, 0, -1) if self.channels_first else image
+            own = redraw(plan, self.recipe, self.frame, last)
+            each.append(self._rows(images[place : place + 1], own))
+        return ops.concatenate(each, axis=0)
 
     def _canvas(self, rank: int) -> Canvas:
         space = min(rank - 2, 2)
@@ -173,6 +192,7 @@ class Body(_Part):
             weights=ops.convert_to_tensor(plan.weights, dtype="float32"),
             priors=ops.convert_to_tensor([[prior] for prior in plan.priors], dtype="float32"),
             blends=plan.blends,
+            shared=self.recipe.share == "batch",
         )
         return self.run(rows, call)
 
@@ -260,16 +280,13 @@ class Collapse(_Part):
             verdict = self._decide(dict(found)[self.scores_path])
         if verdict is None or len(self.plan.answers) == 1:
             return self._map(lambda array: array[:, 0], candidates)
-        still = [p for p, row in enumerate(self.plan.answers) if not self._moves_pixels(row)]
+        still = [p for p, row in enumerate(self.plan.answers) if not self.plan.moves_pixels(row)]
         chosen = _most_certain(verdict.entropies, still) if len(found) > 1 else None
         decided = [
             ops.cast(verdict.scores, array.dtype) if path == self.scores_path else _pick(array, chosen)
             for path, array in found
         ]
         return rebuild(candidates, iter(decided), is_tensor)
-
-    def _moves_pixels(self, row: int) -> bool:
-        return self.plan.views[self.plan.view_of_row[row]].moves_pixels
 
     def _decide(self, candidates: Any) -> Verdict:
         verdict = decide(
@@ -394,7 +411,7 @@ def find_path(outputs: Any, selector: Selector, scores: Scores, plan: Plan) -> s
             f"{shape}. Remedy: scores='sigmoid_probabilities' (or 'sigmoid', of logits) where each label is true or "
             "not by itself, or a recipe with one prior ('augbn')."
         )
-    if len(shape) > 2 and any(plan.views[plan.view_of_row[row]].moves_pixels for row in plan.answers):
+    if len(shape) > 2 and any(map(plan.moves_pixels, plan.answers)):
         raise OutputError(
             f"The model answers for every place (output shape {shape}), and views that move pixels cannot be averaged "
             "place by place. Remedy: task='segmentation', or an ensemble of views that keep them: augment='blur'."

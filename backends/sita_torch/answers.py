@@ -152,7 +152,7 @@ def _decide(candidates: Candidates, plan: Plan, adaptation: Adaptation) -> list[
     """
     place, verdict = _vote(candidates, plan, adaptation)
     scores = candidates.arrays[place]
-    still = [p for p, row in enumerate(plan.answers) if not plan.views[plan.view_of_row[row]].moves_pixels]
+    still = [p for p, row in enumerate(plan.answers) if not plan.moves_pixels(row)]
     chosen: torch.Tensor | None = None
     arrays = []
     for array, rows in zip(candidates.arrays, candidates.has_rows, strict=True):
@@ -212,7 +212,7 @@ def _check_scores(shape: tuple[int, ...], has_rows: bool, floating: bool, plan: 
             "scores='sigmoid' where each label is true or not by itself"
             f"{', or a recipe with one prior (augbn)' if len(plan.answers) > 1 else ''}."
         )
-    if len(shape) > 2 and any(plan.views[plan.view_of_row[row]].moves_pixels for row in plan.answers):
+    if len(shape) > 2 and any(map(plan.moves_pixels, plan.answers)):
         raise OutputError(
             f"The model answers for every place (output shape {shape}), and views that move pixels cannot be averaged "
             "place by place. Remedy: task='segmentation', or an ensemble of views that keep them: augment='blur'."

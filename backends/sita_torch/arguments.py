@@ -11,7 +11,7 @@ import torch
 
 from sita_adapters.errors import InputError
 from sita_adapters.plan import Plan
-from sita_adapters.views import Canvas
+from sita_adapters.view_steps import Canvas
 
 from .layers import ImageLayout
 
@@ -141,8 +141,15 @@ def check_image(image: torch.Tensor, layout: ImageLayout) -> int:
     return dimensions
 
 
-def expand(image: torch.Tensor, plan: Plan, canvas: Canvas) -> torch.Tensor:
-    """(B, …) → (B·R, …): the rows of an image stand together, in the image's own memory layout."""
+def expand(image: torch.Tensor, plans: Sequence[Plan], canvas: Canvas) -> torch.Tensor:
+    """(B, …) → (B·R, …): the rows of an image stand together. One Plan for all images, or one for each."""
+    if len(plans) == 1:
+        return _rows(image, plans[0], canvas)
+    return torch.cat([_rows(one, plan, canvas) for one, plan in zip(torch.split(image, 1), plans, strict=True)])
+
+
+def _rows(image: torch.Tensor, plan: Plan, canvas: Canvas) -> torch.Tensor:
+    """Return the rows of all these images, in the image's own memory layout."""
     if plan.view_of_row == (0,):
         return image
     if not image.is_floating_point() and not all(plan.views[view].lossless for view in plan.view_of_row):
@@ -159,8 +166,17 @@ def expand(image: torch.Tensor, plan: Plan, canvas: Canvas) -> torch.Tensor:
     return rows
 
 
-def expand_companion(companion: torch.Tensor, image: torch.Tensor, plan: Plan, canvas: Canvas) -> torch.Tensor:
+def expand_companion(
+    companion: torch.Tensor, image: torch.Tensor, plans: Sequence[Plan], canvas: Canvas
+) -> torch.Tensor:
     """Return a companion for every row. One that has the image's height and width (a mask) moves as the views do."""
+    if len(plans) == 1:
+        return _companion_rows(companion, image, plans[0], canvas)
+    each = zip(torch.split(companion, 1), plans, strict=True)
+    return torch.cat([_companion_rows(one, image, plan, canvas) for one, plan in each])
+
+
+def _companion_rows(companion: torch.Tensor, image: torch.Tensor, plan: Plan, canvas: Canvas) -> torch.Tensor:
     if plan.view_of_row == (0,):
         return companion
     space = len(canvas.axes)

@@ -129,6 +129,8 @@ def _blended(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> tuple[
         means, variances = means.squeeze(2), variances.squeeze(2)
     else:
         means, variances = pool(means, variances, axis=2, xp=TORCH.xp)
+    if call.shared:
+        means, variances = (moment[None] for moment in pool(means, variances, axis=0, xp=TORCH.xp))
     mean, variance = blend(
         means,
         variances,
@@ -138,6 +140,8 @@ def _blended(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> tuple[
         source_variance=layer.running_var.to(means),
         xp=TORCH.xp,
     )
+    if call.shared:
+        mean, variance = mean.expand(call.images, -1, -1), variance.expand(call.images, -1, -1)
     return features, mean, variance
 
 

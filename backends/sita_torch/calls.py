@@ -29,6 +29,8 @@ class Call:
     weights: torch.Tensor
     priors: torch.Tensor
     blends: bool
+    shared: bool = False
+    """Whether the images share their statistics."""
     layers_run: int = 0
     folds: bool = False
     """Whether a layer saw more leading entries than rows."""

@@ -13,12 +13,13 @@ from sita_adapters.description import LayerInfo
 from sita_adapters.errors import BypassError, InputError, RecipeError, SitaError
 from sita_adapters.inputs import Inputs
 from sita_adapters.outputs import Selector
-from sita_adapters.plan import Plan, make_plan, split
+from sita_adapters.plan import Plan, make_plan, redraw, refuse_resampling, split
 from sita_adapters.recipe import Recipe
-from sita_adapters.views import Canvas, Frame, frame_of
+from sita_adapters.view_steps import Canvas
+from sita_adapters.views import Frame, frame_of
 from sita_adapters.voting import Scores
 
-from .answers import Candidates, answer, candidates_of, concatenate
+from .answers import Candidates, answer, candidates_of, concatenate, to_numpy
 from .arguments import Arguments, check_image, expand, expand_companion
 from .arrays import TORCH
 from .calls import Call, running
@@ -91,9 +92,10 @@ def run_rows(model: nn.Module, arguments: Arguments, plan: Plan, canvas: Canvas)
     """Run all the rows of a Plan at once, and keep those that answer."""
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
     image = arguments.image
+    plans = [plan] if not adaptation.recipe.resample else _drawn_anew(image, plan, adaptation.recipe, canvas)
     args, kwargs = arguments.with_image(
-        expand(image, plan, canvas),
-        lambda companion: expand_companion(companion, image, plan, canvas),
+        expand(image, plans, canvas),
+        lambda companion: expand_companion(companion, image, plans, canvas),
     )
     dtype = torch.float64 if image.dtype == torch.float64 else torch.float32
     call = Call(
@@ -103,6 +105,7 @@ def run_rows(model: nn.Module, arguments: Arguments, plan: Plan, canvas: Canvas)
         weights=torch.tensor(plan.weights, dtype=dtype, device=image.device),
         priors=torch.tensor(plan.priors, dtype=dtype, device=image.device).unsqueeze(1),
         blends=plan.blends,
+        shared=adaptation.recipe.share == "batch",
     )
     try:
         output = run(model, call, args, kwargs)
@@ -128,6 +131,14 @@ def run_rows(model: nn.Module, arguments: Arguments, plan: Plan, canvas: Canvas)
             run(model, probe, *pair)
         adaptation.folding_checked = True
     return candidates_of(output, call, plan)
+
+
+def _drawn_anew(image: torch.Tensor, plan: Plan, recipe: Recipe, canvas: Canvas) -> list[Plan]:
+    """Return a Plan for every image, with views of its own."""
+    if is_traced():
+        raise refuse_resampling("A compiled or exported model")
+    frame = frame_of([image.shape[axis] for axis in canvas.axes])
+    return [redraw(plan, recipe, frame, to_numpy(one.movedim(canvas.channel, -1))) for one in image]
 
 
 def run(model: nn.Module, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
