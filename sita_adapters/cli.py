@@ -25,6 +25,7 @@ One forward pass; no labels, no gradients, no second image. In Python:
   adapted = sita.adapt(model)
 
 Start here: sita demo
+Then, with a model of yours: sita inspect MODEL, sita predict MODEL IMAGE
 """
 
 
@@ -41,7 +42,11 @@ def main() -> None:
 
 def make_app() -> typer.Typer:
     """Return the application with all its commands."""
+    from .commands.bench import bench
+    from .commands.corruptions import corruptions
     from .commands.demo import demo
+    from .commands.inspect import inspect
+    from .commands.predict import predict
 
     app = typer.Typer(
         name="sita",
@@ -52,7 +57,7 @@ def make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_sita)
-    for command in (demo,):
+    for command in (demo, bench, inspect, predict, corruptions):
         app.command()(command)
     return app
 
@@ -70,3 +75,7 @@ def _sita(
     ] = False,
 ) -> None:
     pass
+
+
+if __name__ == "__main__":
+    main()

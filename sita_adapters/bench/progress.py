@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
+
+
+class Advance(Protocol):
+    """Called as a stage goes on."""
+
+    def __call__(self, steps: int = 1, doing: str | None = None) -> None:
+        """Count steps, and say what is being done now."""
 
 
 class Progress(Protocol):
@@ -14,8 +20,8 @@ class Progress(Protocol):
     def say(self, message: str) -> None:
         """Take a sentence for the user."""
 
-    def track(self, description: str, total: int) -> AbstractContextManager[Callable[[], None]]:
-        """Enter a stage of `total` steps; what is given is called after each."""
+    def track(self, description: str, total: int) -> AbstractContextManager[Advance]:
+        """Enter a stage of `total` steps; what is given is called as they are done."""
 
 
 class Silence:
@@ -24,6 +30,10 @@ class Silence:
     def say(self, message: str) -> None:
         """Drop the sentence."""
 
-    def track(self, description: str, total: int) -> AbstractContextManager[Callable[[], None]]:
+    def track(self, description: str, total: int) -> AbstractContextManager[Advance]:
         """Count nothing."""
-        return contextlib.nullcontext(lambda: None)
+        return contextlib.nullcontext(_ignore)
+
+
+def _ignore(steps: int = 1, doing: str | None = None) -> None:
+    pass

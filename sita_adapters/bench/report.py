@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich import box
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
 from .demo import CLEAN, DemoResult
+from .progress import Advance
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,12 +31,16 @@ class ConsoleProgress:
         self.console.print(Text(message), soft_wrap=True)
 
     @contextlib.contextmanager
-    def track(self, description: str, total: int) -> Iterator[Callable[[], None]]:
+    def track(self, description: str, total: int) -> Iterator[Advance]:
         """Show a bar with the time left, and take it away at the end."""
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
         with Bars(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as bars:
             task = bars.add_task(description, total=total)
-            yield lambda: bars.advance(task)
+
+            def advance(steps: int = 1, doing: str | None = None) -> None:
+                bars.update(task, advance=steps, description=doing or description)
+
+            yield advance
 
 
 def make_table(result: DemoResult) -> Table:

@@ -1,0 +1,122 @@
+"""How figures and reports read the results of a benchmark: which methods, which part, which words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Literal
+
+Json = dict[str, Any]
+Part = Literal["corrupted", "clean"]
+
+SOURCE = "source"
+CLEAN = "clean"
+NOTHING = "–"
+"""What stands where there is no number."""
+
+
+def plain_methods(results: Json) -> list[Json]:
+    """Return the methods that are compared by name, without the points of a study."""
+    return [method for method in results["methods"] if not method.get("study")]
+
+
+def study_points(results: Json) -> list[Json]:
+    """Return the points of the study's curves."""
+    return [method for method in results["methods"] if method.get("study")]
+
+
+def series_of(points: Iterable[Json]) -> dict[str, list[Json]]:
+    """Return a study's points by series, each in the order of x."""
+    series: dict[str, list[Json]] = {}
+    for point in points:
+        series.setdefault(str(point["study"]["series"]), []).append(point)
+    return {name: sorted(members, key=lambda point: float(point["study"]["x"])) for name, members in series.items()}
+
+
+def series_name(method: Json) -> str:
+    """Return the series of a study's point, or a method's own name."""
+    return str(method["study"]["series"] if method.get("study") else method["name"])
+
+
+def find_source(results: Json) -> Json | None:
+    """Return the unadapted model's method, if it was run."""
+    return next((method for method in plain_methods(results) if method["name"] == SOURCE), None)
+
+
+def main_part(results: Json) -> Part:
+    """Return the part that methods are ranked by: corrupted images, or clean ones where nothing else was run."""
+    return "corrupted" if any(method.get("corrupted") for method in results["methods"]) else "clean"
+
+
+def gain_of(method: Json, part: Part) -> Json | None:
+    """Return a method's paired gain over source on a part."""
+    gain: Json | None = method.get("gain" if part == "corrupted" else "gain_clean")
+    return gain
+
+
+def time_of(timing: Json | None, method: Json) -> Json | None:
+    """Return a method's time, where it was measured."""
+    times: Json = (timing or {}).get("methods") or {}
+    found: Json | None = times.get(method["name"])
+    return found
+
+
+def is_corrupted(condition: str) -> bool:
+    """Say whether a condition's name, "fog/5" or "clean", is that of a corruption."""
+    return condition != CLEAN
+
+
+def corruption_of(condition: str) -> str:
+    """Return the name of a condition without its severity."""
+    return condition.rpartition("/")[0] or condition
+
+
+def words(condition: str) -> str:
+    """Return a condition's name as it is printed."""
+    return condition.replace("_", " ")
+
+
+def about(results: Json) -> str:
+    """Say in a line what the numbers are of."""
+    setup = results["setup"]
+    return f"{setup['model']} on {setup['data']}, {setup['images']} images under each condition"
+
+
+def count_corrupted(results: Json) -> int:
+    """Return how many of the conditions are corrupted."""
+    return sum(map(is_corrupted, results["setup"]["conditions"]))
+
+
+def describe_part(results: Json, part: Part) -> str:
+    """Say which images a part's score is of."""
+    count = count_corrupted(results)
+    if part == "clean":
+        return "clean images"
+    return "corrupted images" if count == 1 else f"corrupted images (mean of {count} conditions)"
+
+
+def score_axis(results: Json, part: Part | None = None) -> str:
+    """Return an axis label with its unit."""
+    metric = results["setup"]["metric"]
+    return f"{metric}, %" if part is None else f"{metric} on {part} images, %"
+
+
+def number(value: float | None, digits: int = 1, *, signed: bool = False) -> str:
+    """Return a number as it is printed, with a true minus; a dash where there is none."""
+    if value is None or math.isnan(value):
+        return NOTHING
+    rounded = round(value, digits) + 0.0  # not "-0.0"
+    text = f"{rounded:+.{digits}f}" if signed and rounded else f"{rounded:.{digits}f}"
+    return text.replace("-", "−")
+
+
+def interval(value: Json, *, signed: bool = False) -> str:
+    """Return the 95 % interval of a score or a gain, as it is printed."""
+    return f"{number(value.get('low'), signed=signed)} to {number(value.get('high'), signed=signed)}"
+
+
+def significant(value: float | None) -> str:
+    """Return a time or a ratio with about three digits."""
+    if value is None or math.isnan(value):
+        return NOTHING
+    return number(value, 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2)

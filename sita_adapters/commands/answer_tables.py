@@ -1,0 +1,174 @@
+"""What `sita predict` prints: a table for the terminal, or the same as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..bench.models import Subject
+    from ..recipe import Recipe
+    from .answers import Answer, Said
+
+_SHARES = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """The answers of a model on images, and how to tell of them."""
+
+    subject: Subject
+    recipe: Recipe
+    answers: Sequence[Answer]
+    names: tuple[str, ...]
+    top: int
+    corrupted: str
+    maps: Sequence[Path] | None = None
+
+    @property
+    def _segments(self) -> bool:
+        return self.subject.task == "segmentation"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON holds it."""
+        one = self._map_entry if self._segments else self._label_entry
+        entries = [one(answer) for answer in self.answers]
+        for entry, path in zip(entries, self.maps or (), strict=False):
+            entry["map"] = str(path)
+        return {
+            "model": self.subject.spec,
+            "weights": self.subject.weights,
+            "recipe": str(self.recipe),
+            "corrupted": self.corrupted or None,
+            "images": entries,
+        }
+
+    def print(self, console: Console) -> None:
+        """Print the table, and what to make of it."""
+        corrupted = f", images corrupted by {self.corrupted}" if self.corrupted else ""
+        console.print(Text(f"{self.subject.spec}, weights: {self.subject.weights}{corrupted}"), soft_wrap=True)
+        if self._segments:
+            for answer in self.answers:
+                console.print(Text(_summarise_map(answer), "bold"), soft_wrap=True)
+                console.print(self._map_table(answer))
+        else:
+            console.print(self._label_table())
+        for sentence in self._sentences():
+            console.print(Text(sentence), soft_wrap=True)
+
+    def _sentences(self) -> list[str]:
+        if self._segments:
+            share = np.mean([answer.changed for answer in self.answers])
+            told = [f"{100 * share:.1f} % of the pixels have another label than the source model gives them (≠)."]
+        else:
+            changed = sum(answer.changed > 0 for answer in self.answers)
+            told = [f"{changed} of {len(self.answers)} labels differ from the source model's (≠)."]
+        if self.subject.weights == "random":
+            told.append("Random weights: these answers mean nothing.")
+        if self.maps:
+            told.append(f"Label maps: {len(self.maps)} in {self.maps[0].parent}")
+        return told
+
+    def _name(self, label: int) -> str | None:
+        return self.names[label] if self.names else None
+
+    def _entry(self, label: int, share: float, key: str) -> dict[str, Any]:
+        return {"label": label, "name": self._name(label), key: share}
+
+    def _label_entry(self, answer: Answer) -> dict[str, Any]:
+        def tell(said: Said) -> dict[str, Any]:
+            likeliest = [self._entry(label, p, "probability") for label, p in _likeliest(said, self.top)]
+            return {**likeliest[0], "entropy": float(said.entropies), "top": likeliest}
+
+        return {
+            "file": str(answer.path),
+            "changed": bool(answer.changed),
+            "prior": float(answer.priors),
+            "adapted": tell(answer.adapted),
+            "source": tell(answer.source),
+        }
+
+    def _map_entry(self, answer: Answer) -> dict[str, Any]:
+        def tell(said: Said) -> dict[str, Any]:
+            shares = [self._entry(label, share, "share") for label, share in _shares(said)]
+            return {"entropy": float(said.entropies.mean()), "shares": shares}
+
+        return {
+            "file": str(answer.path),
+            "changed": answer.changed,
+            "prior": float(answer.priors.mean()),
+            "adapted": tell(answer.adapted),
+            "source": tell(answer.source),
+        }
+
+    def _called(self, label: int) -> str:
+        name = self._name(label)
+        return str(label) if name is None else f"{label} {name}"
+
+    def _label_table(self) -> Table:
+        table = _make_table("image", self.recipe.name, "p", "entropy", "λ", "", "source", "p", "entropy")
+        for column in table.columns:
+            if column.header in ("p", "entropy", "λ"):
+                column.justify, column.no_wrap = "right", True
+        for answer in self.answers:
+            changed = answer.changed > 0
+            pairs = zip(_likeliest(answer.adapted, self.top), _likeliest(answer.source, self.top), strict=True)
+            for place, ((label, p), (other, other_p)) in enumerate(pairs):
+                style, other_style = ("bold", "yellow" if changed else "") if place == 0 else ("dim", "dim")
+                ours, theirs = Text(self._called(label), style), Text(self._called(other), other_style)
+                shown, other_shown = f"{p:.2f}", f"{other_p:.2f}"
+                if place:
+                    table.add_row("", ours, shown, "", "", "", theirs, other_shown, "")
+                    continue
+                certain, other_certain = (f"{float(said.entropies):.2f}" for said in (answer.adapted, answer.source))
+                prior, mark = f"{float(answer.priors):.2f}", Text("≠" if changed else "", "bold yellow")
+                name = Text(answer.path.name)
+                table.add_row(name, ours, shown, certain, prior, mark, theirs, other_shown, other_certain)
+        return table
+
+    def _map_table(self, answer: Answer) -> Table:
+        """Return the labels that are the most of one of the two maps, and how much of each they are."""
+        table = _make_table("label", self.recipe.name, "source")
+        for column in table.columns[1:]:
+            column.justify = "right"
+        ours, theirs = dict(_shares(answer.adapted)), dict(_shares(answer.source))
+        for label in dict.fromkeys([*list(ours)[:_SHARES], *list(theirs)[:_SHARES]]):
+            table.add_row(
+                Text(self._called(label)), *(f"{100 * each.get(label, 0.0):.1f} %" for each in (ours, theirs))
+            )
+        return table
+
+
+def _summarise_map(answer: Answer) -> str:
+    return (
+        f"{answer.path.name}: {100 * answer.changed:.1f} % ≠ source; on average λ {answer.priors.mean():.2f}, entropy "
+        f"{answer.adapted.entropies.mean():.2f}, source's {answer.source.entropies.mean():.2f}"
+    )
+
+
+def _make_table(*headings: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def _likeliest(said: Said, count: int) -> list[tuple[int, float]]:
+    order = np.argsort(-said.probabilities, kind="stable")[:count]
+    return [(int(label), float(said.probabilities[label])) for label in order]
+
+
+def _shares(said: Said) -> list[tuple[int, float]]:
+    """Return how much of the map each label that is in it takes, the largest first."""
+    labels, counts = np.unique(said.labels, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return [(int(labels[place]), float(counts[place] / said.labels.size)) for place in order]
