@@ -59,10 +59,10 @@ class Run:
         """Return what the results are results of, methods apart."""
         data, model = self.data, self.subject.model
         return {
-            "model": self.subject.spec,
+            "model": _without_folders(self.subject.spec),
             "weights": self.subject.weights,
             "framework": backend_of(model).runner().label,
-            "data": data.name,
+            "data": _without_folders(data.name),
             "content": data.digest(),
             "size": self.subject.size,
             "inputs": str(self.subject.inputs),
@@ -75,6 +75,14 @@ class Run:
     def seeds_of(self, method: Method, changing: bool) -> range:
         """Return the seeds a method is run with: one where nothing depends on it."""
         return range(self.seeds if changing or method.is_random else 1)
+
+
+def _without_folders(spec: str) -> str:
+    """Return a spec without the folders of its paths: results are the same wherever the files lie."""
+    kind, colon, place = spec.partition(":")
+    if place.isidentifier() or not colon:  # file.py:function, timm:resnet18, cifar10-resnet20
+        return f"{Path(kind).name}{colon}{place}"
+    return f"{kind}:{','.join(Path(part).name for part in place.split(','))}"
 
 
 def run_bench(run: Run, folder: Path, progress: Progress) -> dict[str, Any]:
@@ -212,7 +220,7 @@ def _gain(
 def _priors(
     method: Method, entries: Mapping[str, metrics.Entries], groups: Mapping[str, Sequence[str]]
 ) -> dict[str, Any] | None:
-    if method.recipe is None or method.recipe.candidate_count == 1:
+    if method.recipe is None or len(set(method.recipe.lambdas)) == 1:
         return None
     found = {}
     for group, names in groups.items():
