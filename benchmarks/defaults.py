@@ -75,7 +75,8 @@ def spread(priors: Sequence[float], lowest: float, count: int) -> tuple[float, .
 
 def answers(found: Candidates) -> dict[tuple, tuple[int, np.ndarray]]:
     """Return rows and right answers (images,) of every recipe that can be put together."""
-    made: dict[tuple, tuple[int, np.ndarray]] = {("source", 0, (1.0,), 1, "vote"): (1, _right(found, found.log_p(0, 1).argmax(1)))}  # fmt: skip
+    source = _right(found, found.log_p(0, 1).argmax(1))
+    made: dict[tuple, tuple[int, np.ndarray]] = {("source", 0, (1.0,), 1, "vote"): (1, source)}
     for views in found.views:
         priors = found.priors(views)
         for prior in priors[:-1]:

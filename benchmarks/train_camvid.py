@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from sita_adapters.bench import camvid, camvid_torch
-from sita_adapters.bench.report import ConsoleProgress
+from sita_adapters.bench.console import ConsoleProgress
+from sita_adapters.bench.networks import camvid, camvid_torch
 from sita_adapters.errors import SitaError
 
 

@@ -28,7 +28,7 @@ sys.path.append(str(Path(__file__).parent.parent / "tests"))
 import torchvision_cure  # noqa: F401
 
 import sita_adapters as sita
-from sita_adapters.bench.imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50
+from sita_adapters.bench.networks.imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50
 from sita_adapters.porting import torch_twin
 
 KERAS, TORCH = "keras", "torch"

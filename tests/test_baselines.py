@@ -16,7 +16,7 @@ from torch import nn
 import sita_adapters as sita
 from sita_adapters.backend import backend_of
 from sita_adapters.bench.baselines import BASELINES, Memo, Tent, draw_views
-from sita_adapters.bench.cifar_resnet import encode, load_cifar_resnet
+from sita_adapters.bench.networks.cifar_resnet import encode, load_cifar_resnet
 from sita_adapters.errors import AlreadyAdaptedError, InputError, NoBatchNormError, OutputError, SitaError
 
 EVERY = pytest.mark.parametrize("name", list(BASELINES))

@@ -24,7 +24,7 @@ from sita_adapters.bench import metrics
 from sita_adapters.bench.answers import record
 from sita_adapters.bench.ledger import Ledger
 from sita_adapters.bench.methods import Said, read_methods
-from sita_adapters.bench.models import load_model
+from sita_adapters.bench.models.loading import load_model
 from sita_adapters.bench.studies import STUDIES, layer_groups, study_methods
 
 TESTS = Path(__file__).parent

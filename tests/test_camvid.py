@@ -12,9 +12,9 @@ from PIL import Image
 from torch import nn
 
 import sita_adapters as sita
-from sita_adapters.bench import camvid
-from sita_adapters.bench.camvid import CLASSES, PALETTE, VOID, class_ious, count_confusions, mean_iou
-from sita_adapters.bench.camvid_torch import (
+from sita_adapters.bench.networks import camvid
+from sita_adapters.bench.networks.camvid import CLASSES, PALETTE, VOID, class_ious, count_confusions, mean_iou
+from sita_adapters.bench.networks.camvid_torch import (
     RoadNet,
     Training,
     class_weights,

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import sita_adapters as sita
 from sita_adapters import cli
-from sita_adapters.bench import demo, figure
+from sita_adapters.bench.demo import demo, figure
 from sita_adapters.commands import shared
 
 
@@ -117,7 +117,7 @@ def test_the_demo_runs_in_keras(cache: Path) -> None:
     """In a process of its own, as a user has it: what TensorFlow would print on being loaded counts."""
     quick = "demo.Training = functools.partial(demo.Training, epochs=1)"
     done = run_python(
-        f"import functools, sys; from sita_adapters import cli; from sita_adapters.bench import demo; {quick};"
+        f"import functools, sys; from sita_adapters import cli; from sita_adapters.bench.demo import demo; {quick};"
         "sys.argv = ['sita', 'demo', '--backend', 'keras', '--images', '1']; cli.main()",
         KERAS_BACKEND=os.environ.get("KERAS_BACKEND", "tensorflow"),
     )

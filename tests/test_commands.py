@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 import sita_adapters as sita
 from sita_adapters import cli
-from sita_adapters.bench import cifar_resnet
 from sita_adapters.bench.corruptions import CORRUPTIONS, corrupt
-from sita_adapters.bench.models import load_model
+from sita_adapters.bench.models.loading import load_model
+from sita_adapters.bench.networks import cifar_resnet
 from sita_adapters.commands import inspect as inspecting
 from sita_adapters.selection import select
 

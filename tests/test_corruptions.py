@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from sita_adapters.bench import corruption_sheet
 from sita_adapters.bench.corruptions import CORRUPTIONS, FAMILIES, HOLDOUT, KINDS, SEVERITIES, corrupt, corrupt_all
-from sita_adapters.bench.corruptions_noise_blur import disk, shuffle_pixels, smear, zoom_centre
-from sita_adapters.bench.corruptions_weather_digital import plasma_fractal, smooth_mirrored
+from sita_adapters.bench.corruptions import sheet as corruption_sheet
+from sita_adapters.bench.corruptions.noise_blur import disk, shuffle_pixels, smear, zoom_centre
+from sita_adapters.bench.corruptions.weather_digital import plasma_fractal, smooth_mirrored
 from sita_adapters.errors import InputError
 
 ALL = (*KINDS, *HOLDOUT)

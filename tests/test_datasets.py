@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision import transforms
 
-from sita_adapters.bench import camvid
 from sita_adapters.bench.corruptions import HOLDOUT, KINDS, corrupt
-from sita_adapters.bench.dataset_choice import Choice
-from sita_adapters.bench.datasets import CLEAN, Condition, Dataset, open_data
+from sita_adapters.bench.data.choice import Choice
+from sita_adapters.bench.data.datasets import CLEAN, Condition, Dataset, open_data
+from sita_adapters.bench.networks import camvid
 from sita_adapters.errors import InputError
 
 COUNT = 12

@@ -15,10 +15,10 @@ import torch
 from matplotlib import image as pictures
 
 import sita_adapters as sita
-from sita_adapters.bench import demo, digits_keras, digits_torch, figure
-from sita_adapters.bench.demo import DemoResult, Framework, Training, run_demo, trained_network
-from sita_adapters.bench.digits import Digits, first, load_digits
-from sita_adapters.bench.digits_corruptions import CORRUPTIONS, Corruption
+from sita_adapters.bench.demo import demo, digits_keras, digits_torch, figure
+from sita_adapters.bench.demo.demo import DemoResult, Framework, Training, run_demo, trained_network
+from sita_adapters.bench.demo.digits import Digits, first, load_digits
+from sita_adapters.bench.demo.digits_corruptions import CORRUPTIONS, Corruption
 from sita_adapters.bench.files import cache_folder, replacing
 from sita_adapters.bench.progress import Silence
 from sita_adapters.compare import compare

@@ -15,8 +15,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 import sita_adapters as sita
-from sita_adapters.bench import cifar_resnet, model_file, models
-from sita_adapters.bench.models import load_model
+from sita_adapters.bench.models import file as model_file
+from sita_adapters.bench.models import loading as models
+from sita_adapters.bench.models.loading import load_model
+from sita_adapters.bench.networks import cifar_resnet
 
 NAME = "cifar10-resnet20"
 

@@ -23,15 +23,15 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from rich.console import Console
 
-from sita_adapters.bench.chart_answers import draw_accuracy_time
-from sita_adapters.bench.chart_corruptions import draw_corruption_bars
-from sita_adapters.bench.chart_costs import draw_views, pareto_front
-from sita_adapters.bench.chart_studies import draw_studies, spread_out
-from sita_adapters.bench.chart_style import looks_of
-from sita_adapters.bench.charts import CAPTIONS, draw_figures
-from sita_adapters.bench.report_files import write_report
-from sita_adapters.bench.report_tables import make_bench_table, make_grids
-from sita_adapters.bench.report_verdict import write_verdict
+from sita_adapters.bench.report.chart_answers import draw_accuracy_time
+from sita_adapters.bench.report.chart_corruptions import draw_corruption_bars
+from sita_adapters.bench.report.chart_costs import draw_views, pareto_front
+from sita_adapters.bench.report.chart_studies import draw_studies, spread_out
+from sita_adapters.bench.report.chart_style import looks_of
+from sita_adapters.bench.report.charts import CAPTIONS, draw_figures
+from sita_adapters.bench.report.tables import make_bench_table, make_grids
+from sita_adapters.bench.report.verdict import write_verdict
+from sita_adapters.bench.report.writing import write_report
 
 KINDS = (
     *("gaussian_noise", "shot_noise", "impulse_noise"),

@@ -19,7 +19,7 @@ from ..views import is_random
 from ..voting import Scores, read_scores
 
 if TYPE_CHECKING:
-    from .models import Subject
+    from .models.loading import Subject
 
 BASELINES = ("tent", "memo")
 """What the paper compares with that trains on each image. They need gradients, and so PyTorch."""

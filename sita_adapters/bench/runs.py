@@ -25,8 +25,8 @@ from .methods import SOURCE, Method, Ready, check_baselines, prepare
 from .progress import Progress
 
 if TYPE_CHECKING:
-    from .datasets import Condition, Dataset
-    from .models import Subject
+    from .data.datasets import Condition, Dataset
+    from .models.loading import Subject
 
 CHUNK = {"classification": 64, "segmentation": 8}
 """How many images an entry of the ledger is about. Batches that share statistics divide it."""
@@ -44,6 +44,11 @@ class Run:
 
     def __post_init__(self) -> None:
         check_baselines(self.methods, self.subject)
+        if self.subject.inputs is None:
+            raise InputError(
+                f"{self.subject.spec} does not say how its pixels are encoded. Remedy: --inputs imagenet (or another "
+                "name), or a function that returns (model, {'inputs': …})."
+            )
         if self.data.task != self.subject.task:
             raise InputError(
                 f"Expected data for {self.subject.task}, which {self.subject.spec} does; received {self.data.name}, "

@@ -15,7 +15,7 @@ from .methods import Method, Point, read_methods
 from .runs import CHUNK
 
 if TYPE_CHECKING:
-    from .models import Subject
+    from .models.loading import Subject
 
 _MOST_GROUPS = 8
 

@@ -15,7 +15,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..bench.models import Subject
+    from ..bench.models.loading import Subject
     from ..recipe import Recipe
     from .answers import Answer, Said
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..api import adapt, describe
 from ..backend import backend_of
-from ..bench.models import Subject
+from ..bench.models.loading import Subject
 from ..errors import InputError, OutputError, SitaError
 from ..observation import observe
 from ..recipe import Recipe

@@ -95,7 +95,7 @@ def bench(
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     severities = _read_severities(severity)
     _check_folder(out)
-    from ..bench.report import ConsoleProgress
+    from ..bench.console import ConsoleProgress
     from ..bench.runs import run_bench, time_methods
 
     console = Console(highlight=False)
@@ -141,9 +141,9 @@ def _make_run(
     inputs: str | None,
     ignore: int | None,
 ) -> Run:
-    from ..bench.datasets import open_data
+    from ..bench.data.datasets import open_data
     from ..bench.methods import read_methods
-    from ..bench.models import load_model
+    from ..bench.models.loading import load_model
     from ..bench.runs import Run
     from ..bench.studies import study_methods
 
@@ -229,8 +229,8 @@ def _timing(out: Path, rounds: int, measure: Any, run: Run) -> dict[str, Any] | 
 
 
 def _report(console: Console, results: dict[str, Any], times: dict[str, Any] | None, out: Path) -> None:
-    from ..bench.report_files import write_report
-    from ..bench.report_tables import make_bench_table
+    from ..bench.report.tables import make_bench_table
+    from ..bench.report.writing import write_report
 
     write_report(results, times, out)
     console.print()

@@ -60,7 +60,7 @@ def corruptions(
     if list_:
         console.print(_make_list())
         return
-    from ..bench import corruption_sheet
+    from ..bench.corruptions import sheet as corruption_sheet
 
     check_picture(out, corruption_sheet.FORMATS)
     pixels, remark = _load(image)
@@ -85,7 +85,7 @@ def _load(path: Path | None) -> tuple[np.ndarray, str]:
     import numpy as np
     from PIL import Image, ImageOps
 
-    from ..bench.dataset_images import opened
+    from ..bench.data.images import opened
 
     if path is None:
         from sklearn.datasets import load_sample_image

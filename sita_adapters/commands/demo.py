@@ -12,12 +12,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ..bench.digits import TEST_COUNT
+from ..bench.demo.digits import TEST_COUNT
 from ..errors import SitaError
 from .shared import check_picture, require
 
 if TYPE_CHECKING:
-    from ..bench.demo import Framework
+    from ..bench.demo.demo import Framework
 
 
 class Backend(str, Enum):
@@ -53,20 +53,21 @@ def demo(
     """
     frameworks = {Backend.torch: ("torch", "array_api_compat"), Backend.keras: ("keras",)}
     require(*frameworks[backend], "sklearn", "scipy", "safetensors", "matplotlib", extra=backend.value)
-    from ..bench import figure, report
-    from ..bench.demo import run_demo
+    from ..bench.console import ConsoleProgress
+    from ..bench.demo import figure, tables
+    from ..bench.demo.demo import run_demo
 
     check_picture(out, figure.FORMATS)
     framework = _load_framework(backend)
     console = Console(highlight=False)
-    result = run_demo(images, seed, report.ConsoleProgress(console), framework)
+    result = run_demo(images, seed, ConsoleProgress(console), framework)
     console.print()
-    console.print(report.make_table(result))
+    console.print(tables.make_table(result))
     try:
         figure.save(result, out)
     except OSError as error:
         raise SitaError(f"The picture could not be written: {error}") from error
-    console.print(Text(report.summarise(result), "bold"))
+    console.print(Text(tables.summarise(result), "bold"))
     console.print(Text("A demonstration, not a benchmark: another network gains more or less (try --seed 1)."))
     console.print(Text(f"Picture: {out}"), soft_wrap=True)
     console.print(Text("With a model of your own: sita.adapt(model), after import sita_adapters as sita."))
@@ -74,11 +75,10 @@ def demo(
 
 def _load_framework(backend: Backend) -> Framework[Any]:
     """Import the framework. What Keras runs on is found out here, by Keras itself."""
-    from ..bench.demo import load_framework
+    from ..bench.demo.demo import load_framework
 
-    if (
-        backend is Backend.keras
-    ):  # TensorFlow's notes on the processor, and on how often it traces, would fill the screen
+    if backend is Backend.keras:
+        # TensorFlow's notes on the processor, and on how often it traces, would fill the screen.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
     try:

@@ -24,7 +24,7 @@ from .model_options import ModelSpec, PixelInputs, RecipeName, Side, TaskName, W
 from .shared import require
 
 if TYPE_CHECKING:
-    from ..bench.models import Subject
+    from ..bench.models.loading import Subject
     from ..description import Description, LayerInfo
     from ..recipe import Recipe
 
@@ -71,7 +71,7 @@ def inspect(
     """
     require("numpy", extra="torch")
     from ..api import adapt, describe
-    from ..bench.models import brings_weights, load_model
+    from ..bench.models.loading import brings_weights, load_model
     from ..recipe import read_recipe
 
     read_recipe(recipe, {}, task or "classification")  # a wrong name is told before a model is loaded
@@ -259,11 +259,11 @@ def _measure(subject: Subject, models: dict[str, Any], say: Callable[[str], None
 def _one_thread(model: Any) -> AbstractContextManager[None]:
     """One thread where that can be had: TensorFlow and JAX settle theirs when they are loaded."""
     if hasattr(model, "count_params"):
-        from ..bench import digits_keras
+        from ..bench.demo import digits_keras
 
         return digits_keras.one_thread()
     if hasattr(model, "modules"):
-        from ..bench import digits_torch
+        from ..bench.demo import digits_torch
 
         return digits_torch.one_thread()
     return nullcontext()

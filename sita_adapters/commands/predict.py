@@ -17,7 +17,7 @@ from .model_options import ModelSpec, PixelInputs, RecipeName, Side, TaskName, W
 from .shared import require
 
 if TYPE_CHECKING:
-    from ..bench.models import Subject
+    from ..bench.models.loading import Subject
     from .answers import Answer
 
 
@@ -74,8 +74,8 @@ def predict(
       sita predict net.py:build street.jpg --out maps --json
     """
     require("PIL", "scipy", extra="torch")
-    from ..bench.models import load_model
-    from ..bench.report import ConsoleProgress
+    from ..bench.console import ConsoleProgress
+    from ..bench.models.loading import load_model
     from ..recipe import read_recipe
     from .answer_tables import Report
     from .answers import Asked
@@ -124,7 +124,7 @@ def _check_kind(corrupt: str | None) -> None:
 
 def _find_images(given: Sequence[Path]) -> list[Path]:
     """Return the files, those of folders in the order of their names."""
-    from ..bench.dataset_images import ENDINGS
+    from ..bench.data.images import ENDINGS
 
     found: list[Path] = []
     for path in given:
@@ -146,7 +146,7 @@ def _find_images(given: Sequence[Path]) -> list[Path]:
 
 def _check_images(paths: Sequence[Path]) -> None:
     """Decode every file, so that a damaged one is told of before a model has run for minutes."""
-    from ..bench.dataset_images import opened
+    from ..bench.data.images import opened
 
     for path in paths:
         with opened(path) as image:
@@ -158,7 +158,7 @@ def _read_image(path: Path, subject: Subject) -> np.ndarray:
     from PIL import ImageOps
     from PIL.Image import Resampling
 
-    from ..bench.dataset_images import Fit, opened, read_size
+    from ..bench.data.images import Fit, opened, read_size
 
     size = read_size(subject.size)
     with opened(path) as file:

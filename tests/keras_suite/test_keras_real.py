@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sita_adapters as sita
-from sita_adapters.bench.imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50
+from sita_adapters.bench.networks.imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50
 
 pytestmark = pytest.mark.real
 

@@ -1,0 +1,1 @@
+"""The images that a benchmark runs on."""

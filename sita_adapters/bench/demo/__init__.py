@@ -1,0 +1,1 @@
+"""`sita demo`: digits, two small networks, and what they show."""

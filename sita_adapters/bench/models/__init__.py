@@ -1,0 +1,1 @@
+"""The models that a benchmark runs, from whatever library."""

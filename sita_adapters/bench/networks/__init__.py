@@ -1,0 +1,1 @@
+"""Networks and data of our own experiments."""

@@ -1,0 +1,1 @@
+"""What a benchmark leaves behind: tables, figures, a page."""

@@ -1,0 +1,84 @@
+"""The figures of a benchmark: all for which its results have data, as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..files import replacing
+from .chart_answers import draw_accuracy_time, draw_chosen_priors, draw_entropy_bins
+from .chart_corruptions import draw_corruption_bars
+from .chart_studies import draw_studies
+from .reading import Json, main_part, plain_methods, time_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CAPTIONS = {
+    "corruption_bars": "The score of each method under each corruption, and the mean with its 95 % interval.",
+    "accuracy_time": "What an image costs against what it gains: up and to the left is better. Bars: 95 % interval.",
+    "chosen_priors": "How often each λ was the most certain candidate. The dark part of a bar was answered rightly; "
+    "the number above is its share in percent. λ = 1 is the source model.",
+    "entropy_bins": "How often an answer of some entropy is right: falling lines mean that entropy tells good answers "
+    "from bad ones. Below, how many answers each bin holds.",
+    "study_lambda": "The score against the weight λ of the source statistics (λ = 1: the source model; "
+    "λ = 0: the test image alone). Bands: 95 % interval.",
+    "study_batch": "The score against how many images share their statistics. Bands: 95 % interval.",
+    "study_layers": "What adapting a group of layers alone gains over source, with the paired 95 % interval.",
+    "study_views": "The score against the rows that an image costs. Bars: 95 % interval.",
+    "study_seeds": "The score under each seed (small dots), with the mean and the standard deviation.",
+    "study_defaults": "The score against the rows that an image costs. The line joins the settings that no cheaper one "
+    "reaches.",
+}
+"""What is seen in each figure, in the order in which they are shown."""
+
+FORMATS = (".png", ".svg")
+
+
+def draw_all(results: Json, timing: Json | None, folder: Path) -> list[Path]:
+    """Write every figure for which there is data to `folder`/figures, as PNG and SVG, and return the files.
+
+    The same results give the same bytes. Figures of an earlier run for which there is no data now are removed.
+    """
+    import matplotlib.style
+
+    target = folder / "figures"
+    target.mkdir(parents=True, exist_ok=True)
+    written = []
+    # Names are not formulas, whatever dollar signs they hold; and a user's own style is for the user's own figures.
+    with matplotlib.style.context(["default", {"text.parse_math": False}]):
+        figures = draw_figures(results, timing)
+        for name, figure in figures.items():
+            for suffix in FORMATS:
+                path = target / f"{name}{suffix}"
+                _save(figure, path)
+                written.append(path)
+    for name in CAPTIONS.keys() - figures.keys():
+        for suffix in FORMATS:
+            (target / f"{name}{suffix}").unlink(missing_ok=True)
+    return written
+
+
+def draw_figures(results: Json, timing: Json | None) -> dict[str, Figure]:
+    """Return every figure for which there is data, by name, in the order of `CAPTIONS`."""
+    methods = plain_methods(results)
+    part = main_part(results)
+    figures: dict[str, Figure] = {}
+    if any(method.get("conditions") for method in methods):
+        figures["corruption_bars"] = draw_corruption_bars(results)
+    if any(time_of(timing, method) and method.get(part) for method in results["methods"]):
+        figures["accuracy_time"] = draw_accuracy_time(results, timing or {})
+    if any(method.get("priors") for method in methods):
+        figures["chosen_priors"] = draw_chosen_priors(results)
+    if any(method.get("entropy_bins") for method in methods):
+        figures["entropy_bins"] = draw_entropy_bins(results)
+    return figures | draw_studies(results)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    import matplotlib
+
+    # Without these, a file would carry the time, the version of matplotlib, and names that differ from run to run.
+    with matplotlib.rc_context({"svg.hashsalt": path.stem}), replacing(path) as temporary:
+        unsaid = {"Date": None, "Creator": None} if path.suffix == ".svg" else {"Software": None}
+        figure.savefig(temporary, format=path.suffix[1:], metadata=unsaid)

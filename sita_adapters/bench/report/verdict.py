@@ -1,0 +1,195 @@
+"""What a benchmark's results say, in a paragraph of plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .reading import (
+    SOURCE,
+    Json,
+    Part,
+    count_corrupted,
+    find_source,
+    gain_of,
+    interval,
+    main_part,
+    number,
+    plain_methods,
+    significant,
+    study_points,
+    time_of,
+)
+
+
+def write_verdict(results: Json, timing: Json | None) -> str:
+    """Return which recipe is best, what it gains and with what certainty, what it costs, and what it loses."""
+    part = main_part(results)
+    scored = [method for method in plain_methods(results) if method.get(part)]
+    recipes = [method for method in scored if method["name"] != SOURCE]
+    points = [point for point in study_points(results) if point.get(part)]
+    if not scored and not points:
+        return "There are no scores: no method was run on any image."
+    if recipes:
+        said = _compare(results, timing, recipes, part)
+        return " ".join([*said, *_say_study(results, points, part, recipes)])
+    if points:
+        return " ".join([*_compare(results, timing, points, part), _flattery(len(points))])
+    source = scored[0]
+    said = [f"Only source was run, so there is nothing to compare it with: {_score(results, source, part)}."]
+    if part == "corrupted" and source.get("clean"):
+        said.append(f"{_score(results, source, 'clean', brief=True)}.")
+    return " ".join([*said, _say_time(timing, source)])
+
+
+def _compare(results: Json, timing: Json | None, recipes: Sequence[Json], part: Part) -> list[str]:
+    if find_source(results) is None or not any(gain_of(recipe, part) for recipe in recipes):
+        best = _highest(recipes, part)
+        said = [
+            f"{best['name']} is highest: {_score(results, best, part)}.",
+            "Source was not run, so it is not known whether anything was gained.",
+        ]
+        return [*said, _say_time(timing, best), *_say_only_clean(part)]
+    compared = [recipe for recipe in recipes if gain_of(recipe, part)]
+    highest = _highest(compared, part)
+    certain = [recipe for recipe in compared if _gain(recipe, part)["low"] > 0]
+    if not certain:
+        return [_say_none_gains(results, highest, part, len(compared)), *_say_only_clean(part)]
+    best = _highest(certain, part)
+    gain = _gain(best, part)
+    said = [
+        f"{best['name']} is best: {_score(results, best, part)}, {_points(gain['score'])} more than source "
+        f"(95 % interval of the gain {interval(gain, signed=True)}).",
+    ]
+    if highest is not best:
+        other = _gain(highest, part)
+        said.append(
+            f"{highest['name']} scores higher ({number(highest[part]['score'])} %), but the interval of its gain, "
+            f"{interval(other, signed=True)}, includes 0."
+        )
+    said += [_say_time(timing, best), *_say_only_clean(part)]
+    if part == "corrupted":
+        said.append(_say_clean(best))
+    return [*said, *_say_cheaper(timing, best, certain, part), *_say_seeds(best)]
+
+
+def _say_none_gains(results: Json, best: Json, part: Part, count: int) -> str:
+    gain = _gain(best, part)
+    which = "the only one, " if count == 1 else "the best, "
+    stands = (
+        f"{which}{best['name']}, has {_score(results, best, part)}, {number(gain['score'], signed=True)} against source"
+    )
+    if gain["high"] < 0:
+        return f"No recipe gains: {stands}, which is a loss (95 % interval {interval(gain, signed=True)})."
+    span = interval(gain, signed=True)
+    return f"No recipe gains: {stands}, and the 95 % interval of the difference, {span}, includes 0."
+
+
+def _say_time(timing: Json | None, method: Json) -> str:
+    time = time_of(timing, method)
+    if time is None:
+        rows = method.get("rows")
+        cost = (
+            f"; it runs {rows} {'row' if rows == 1 else 'rows'} an image" if rows and method["name"] != SOURCE else ""
+        )
+        return (
+            ("Time was not measured" if not (timing or {}).get("methods") else "Its time was not measured") + cost + "."
+        )
+    relative = time.get("relative")
+    times = f", {number(relative)} times source's" if relative is not None and method["name"] != SOURCE else ""
+    return f"It takes {significant(time['ms'])} ms an image{times}."
+
+
+def _say_clean(best: Json) -> str:
+    gain = best.get("gain_clean")
+    if not gain:
+        return "Clean images were not run, so what it loses on them is not known."
+    said = f"(95 % interval {interval(gain, signed=True)})"
+    if gain["high"] < 0:
+        return f"On clean images it loses {_points(-gain['score'])} {said}."
+    if gain["low"] > 0:
+        return f"On clean images it gains {_points(gain['score'])} {said}."
+    return (
+        f"On clean images it makes no certain difference: {number(gain['score'], signed=True)}, "
+        f"95 % interval {interval(gain, signed=True)}, which includes 0."
+    )
+
+
+def _say_only_clean(part: Part) -> list[str]:
+    return ["Corrupted images were not run: this is about clean ones alone."] if part == "clean" else []
+
+
+def _say_cheaper(timing: Json | None, best: Json, certain: Sequence[Json], part: Part) -> list[str]:
+    """Name the recipe that gains most among those that take at most half the time, if it keeps half of the gain."""
+    time = time_of(timing, best)
+    if time is None:
+        return []
+    quick = [m for m in certain if (its := time_of(timing, m)) and its["ms"] <= time["ms"] / 2]
+    quick = [method for method in quick if _gain(method, part)["score"] >= _gain(best, part)["score"] / 2]
+    if not quick:
+        return []
+    other = _highest(quick, part)
+    its = time_of(timing, other) or {}
+    gain = _gain(other, part)
+    return [
+        f"For less time, {other['name']} gains {_points(gain['score'])} (95 % interval {interval(gain, signed=True)}) "
+        f"in {significant(its['ms'])} ms."
+    ]
+
+
+def _say_seeds(best: Json) -> list[str]:
+    seeds = [float(score) for score in best.get("seeds") or ()]
+    if len(seeds) < 2:
+        return []
+    mean, deviation = mean_and_deviation(seeds)
+    return [f"Over {len(seeds)} seeds it scores {number(mean, 2)} ± {number(deviation, 2)} % (standard deviation)."]
+
+
+def _say_study(results: Json, points: Sequence[Json], part: Part, recipes: Sequence[Json]) -> list[str]:
+    if not points:
+        return []
+    best = _highest(points, part)
+    score = _score(results, best, part, brief=True)
+    said = f"Of the {len(points)} points of the study, {best['name']} is highest: {score}"
+    gain = gain_of(best, part)
+    if gain:
+        said += f", {number(gain['score'], signed=True)} against source (95 % interval {interval(gain, signed=True)})"
+    top = _highest(recipes, part)
+    against = "above" if best[part]["score"] > top[part]["score"] else "not above"
+    return [f"{said}; that is {against} {top['name']}.", _flattery(len(points))]
+
+
+def _flattery(count: int) -> str:
+    if count < 2:
+        return ""
+    return f"The best of {count} on the same images is flattered by chance: confirm it on other images."
+
+
+def mean_and_deviation(scores: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and the standard deviation of a sample."""
+    mean = sum(scores) / len(scores)
+    return mean, float((sum((score - mean) ** 2 for score in scores) / (len(scores) - 1)) ** 0.5)
+
+
+def _highest(methods: Sequence[Json], part: Part) -> Json:
+    """Return the method with the highest score; of equal ones, that with the fewest rows."""
+    return max(methods, key=lambda method: (float(method[part]["score"]), -float(method.get("rows") or 1e9)))
+
+
+def _gain(method: Json, part: Part) -> Json:
+    gain = gain_of(method, part)
+    assert gain is not None
+    return gain
+
+
+def _points(value: float) -> str:
+    return f"{number(value)} {'point' if number(value) == '1.0' else 'points'}"
+
+
+def _score(results: Json, method: Json, part: Part, *, brief: bool = False) -> str:
+    value, setup = method[part], results["setup"]
+    count = count_corrupted(results)
+    of = f"mean of {count} conditions with {setup['images']} images each; " if count > 1 and part == "corrupted" else ""
+    return (
+        f"{number(value['score'])} % {setup['metric']} on {part} images "
+        f"({'' if brief else of}95 % interval {interval(value)})"
+    )
