@@ -22,11 +22,10 @@ def resident_peak() -> int:
 
 
 def measure(options: argparse.Namespace) -> int:
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
     import torch
-    import torchvision_cure  # noqa: F401
 
     import sita_adapters as sita
+    import sita_adapters.bench.models.torchvision_cure
 
     torch.set_num_threads(1)
     import timm

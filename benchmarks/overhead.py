@@ -50,11 +50,10 @@ def main() -> None:
     options = parser.parse_args()
     keep_memory()
 
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
     import torch
-    import torchvision_cure  # noqa: F401
 
     import sita_adapters as sita
+    import sita_adapters.bench.models.torchvision_cure
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

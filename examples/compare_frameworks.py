@@ -23,11 +23,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-# Cures a torchvision that was built for another torch; where yours fits, it does nothing.
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
-import torchvision_cure  # noqa: F401
-
 import sita_adapters as sita
+
+# Cures a torchvision that was built for another torch; where yours fits, it does nothing.
+import sita_adapters.bench.models.torchvision_cure
 from sita_adapters.bench.networks.imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50
 from sita_adapters.porting import torch_twin
 

@@ -5,16 +5,12 @@
 A toy, trained on the spot to tell the direction of stripes, then shown them in fog: it shows the plumbing.
 """
 
-import sys
-from pathlib import Path
-
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 # Cures a torchvision (torchmetrics imports it) that was built for another torch; where yours fits, it does nothing.
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
-import torchvision_cure  # noqa: F401
+import sita_adapters.bench.models.torchvision_cure
 
 # isort: split
 import lightning

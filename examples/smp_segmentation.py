@@ -6,14 +6,10 @@ A binary mask is one sigmoid a pixel, which `scores="sigmoid"` says: the vote is
 Untrained weights: this shows the plumbing, not accuracy.
 """
 
-import sys
-from pathlib import Path
-
 import torch
 
 # Cures a torchvision that was built for another torch; where yours fits, it does nothing.
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
-import torchvision_cure  # noqa: F401
+import sita_adapters.bench.models.torchvision_cure
 
 # isort: split
 import segmentation_models_pytorch as smp

@@ -6,16 +6,12 @@ A toy, trained on the spot to tell the direction of stripes, then shown them in 
 that timm loads with `pretrained=True` is adapted by the same line.
 """
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import torch
 from PIL import Image
 
 # Cures a torchvision that was built for another torch; where yours fits, it does nothing.
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
-import torchvision_cure  # noqa: F401
+import sita_adapters.bench.models.torchvision_cure
 
 # isort: split
 import timm

@@ -6,14 +6,10 @@
 Untrained weights: this shows the plumbing, not accuracy.
 """
 
-import sys
-from pathlib import Path
-
 import torch
 
 # Cures a torchvision that was built for another torch; where yours fits, it does nothing.
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
-import torchvision_cure  # noqa: F401
+import sita_adapters.bench.models.torchvision_cure
 
 # isort: split
 from torchvision.models.segmentation import deeplabv3_mobilenet_v3_large

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 
 import torch
-import torchvision_cure  # noqa: F401  (before timm and torchvision)
 from torch import nn
 
 CLASSES = 7

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torchvision_cure  # noqa: F401  (before torchvision)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import reference
 import torch
-import torchvision_cure  # noqa: F401  (before torchvision)
 from torch import nn
 
 import sita_adapters as sita

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torchvision_cure  # noqa: F401  (before timm and torchvision)
 from safetensors.torch import save_file
 from torch import nn
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import torchvision_cure  # noqa: F401  (before torchvision)
 from nets import CLASSES, SmallNet, dense, images, small, warm
 from torch import nn
 from transformers.modeling_outputs import ImageClassifierOutputWithNoAttention

@@ -328,6 +328,8 @@ def _library(name: str, spec: str) -> Any:
     package = name.partition(".")[0]
     wanted = f"'sita-adapters[{package}]'" if package in ("torch", "keras") else package
     try:
+        if package in ("timm", "torchvision"):
+            importlib.import_module("sita_adapters.bench.models.torchvision_cure")
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = (error.name or name).partition(".")[0]

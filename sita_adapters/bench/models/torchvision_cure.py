@@ -17,14 +17,14 @@ def _declare_missing_operators() -> torch.library.Library | None:
         return None
     for compiled in Path(spec.origin).parent.glob("_C*"):
         try:
-            torch.ops.load_library(compiled)
+            torch.ops.load_library(compiled)  # type: ignore[no-untyped-call]
         except OSError:
             break
         else:
             return None
-    library = torch.library.Library("torchvision", "DEF")
-    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
+    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
     return library
 
 
