@@ -44,9 +44,12 @@ def blend(
     offsets = means - origin
     target_offset = xp.matmul(weights, offsets)
     spread = xp.matmul(weights, variances + offsets * offsets) - target_offset * target_offset
-    target_variance = xp.where(spread < 0, 0.0, spread)
-    mean = priors * source_mean + (1 - priors) * (origin + target_offset)
-    variance = priors * source_variance + (1 - priors) * target_variance
+    target_variance = xp.clip(spread, 0.0, None)
+    target_mean = origin + target_offset
+    # Written so that λ = 1 gives the source's statistics exactly.
+    complement = 1 - priors
+    mean = priors * source_mean + complement * target_mean
+    variance = priors * source_variance + complement * target_variance
     return mean, variance
 
 

@@ -72,12 +72,12 @@ def normalise(layer: nn.Module, adaptation: Adaptation, name: str, input: torch.
         scale, shift = normalising(
             mean,
             variance,
-            gamma=1.0 if layer.weight is None else layer.weight.to(mean),
-            beta=0.0 if layer.bias is None else layer.bias.to(mean),
+            gamma=1.0 if layer.weight is None else _like(layer.weight, mean),
+            beta=0.0 if layer.bias is None else _like(layer.bias, mean),
             epsilon=layer.eps,  # type: ignore[arg-type]
             xp=TORCH.xp,
         )
-        return _apply(features, scale, shift).to(input.dtype)
+        return _like(_apply(features, scale, shift), input)
 
 
 def rewrite_input(
@@ -110,12 +110,12 @@ def _rewritten(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> torc
         scale, shift = rewriting(
             mean,
             variance,
-            source_mean=m_s.to(mean),
-            source_variance=v_s.to(mean),
+            source_mean=_like(m_s, mean),
+            source_variance=_like(v_s, mean),
             epsilon=layer.eps,  # type: ignore[arg-type]
             xp=TORCH.xp,
         )
-        rewritten = _apply(features, scale, shift).to(x.dtype)
+        rewritten = _like(_apply(features, scale, shift), x)
     return rewritten.movedim(1, -1) if channels_at_the_end else rewritten
 
 
@@ -123,21 +123,22 @@ def _blended(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> tuple[
     """Return the features (B·R·T, C, …) with their moments, and the statistics of every row, (B, R, C)."""
     folded = call.folded(x, name)
     features = measure(x)
-    shape = (call.images, call.rows, folded, features.mean.shape[1])
-    means, variances = features.mean.reshape(shape), features.variance.reshape(shape)
+    channels = features.mean.shape[1]
     if folded == 1:
-        means, variances = means.squeeze(2), variances.squeeze(2)
+        shape: tuple[int, ...] = (call.images, call.rows, channels)
+        means, variances = features.mean.reshape(shape), features.variance.reshape(shape)
     else:
-        means, variances = pool(means, variances, axis=2, xp=TORCH.xp)
+        shape = (call.images, call.rows, folded, channels)
+        means, variances = pool(features.mean.reshape(shape), features.variance.reshape(shape), axis=2, xp=TORCH.xp)
     if call.shared:
         means, variances = (moment[None] for moment in pool(means, variances, axis=0, xp=TORCH.xp))
     mean, variance = blend(
         means,
         variances,
-        weights=call.weights.to(means),
-        priors=call.priors.to(means),
-        source_mean=layer.running_mean.to(means),
-        source_variance=layer.running_var.to(means),
+        weights=_like(call.weights, means),
+        priors=_like(call.priors, means),
+        source_mean=_like(layer.running_mean, means),
+        source_variance=_like(layer.running_var, means),
         xp=TORCH.xp,
     )
     if call.shared:
@@ -153,6 +154,13 @@ def _apply(features: Features, scale: torch.Tensor, shift: torch.Tensor) -> torc
     if folded > 1:
         scale, shift = scale.repeat_interleave(folded, 0), shift.repeat_interleave(folded, 0)
     return features.affine(scale, shift)
+
+
+def _like(values: Any, like: torch.Tensor) -> torch.Tensor:
+    """Return values in the precision and on the device of `like`; asked first, since every layer does this often."""
+    if values.dtype == like.dtype and values.device == like.device:
+        return values  # type: ignore[no-any-return]
+    return values.to(like)  # type: ignore[no-any-return]
 
 
 def _full_precision(x: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
