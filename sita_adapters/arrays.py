@@ -17,12 +17,14 @@ class Arrays:
     """`xp` has numpy's names (array_api_compat.torch, keras.ops, numpy itself).
 
     `constant(values, like)` makes a numpy array or a list one of the framework's own, on the device and in the
-    precision of `like`; `indices(values, like)` makes one of integers.
+    precision of `like`; `indices(values, like)` makes one of integers. `evaluated(function, …)` calls a function of
+    plain numbers that gives numpy arrays; where a compiler is following, it must take what comes for a constant.
     """
 
     xp: Any
     constant: Callable[[Any, Array], Array]
     indices: Callable[[Any, Array], Array]
+    evaluated: Callable[..., tuple[Any, ...]] = lambda function, *numbers: function(*numbers)
 
 
 NUMPY = Arrays(

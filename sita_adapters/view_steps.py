@@ -95,7 +95,7 @@ class Rotate:
         """Return the rotated images."""
         first, second = sorted(axis % len(x.shape) for axis in canvas.axes)
         before, after = tuple(x.shape[:first]), tuple(x.shape[second + 1 :])
-        indices, weights = rotation_taps(x.shape[first], x.shape[second], self.degrees)
+        indices, weights = canvas.arrays.evaluated(rotation_taps, x.shape[first], x.shape[second], self.degrees)
         flat = canvas.arrays.xp.reshape(x, (*before, -1, *after))
         turned = 0.0
         for index, weight in zip(indices, weights, strict=True):
@@ -116,7 +116,8 @@ class Blur:
     def apply(self, x: Array, canvas: Canvas) -> Array:
         """Return the blurred images."""
         for axis in canvas.axes:
-            matrix = canvas.arrays.constant(blur_matrix(x.shape[axis], self.sigma).T, x)
+            (kernel,) = canvas.arrays.evaluated(_blur_matrices, x.shape[axis], self.sigma)
+            matrix = canvas.arrays.constant(kernel, x)
             last = canvas.arrays.xp.swapaxes(x, axis, -1)
             x = canvas.arrays.xp.swapaxes(canvas.arrays.xp.matmul(last, matrix), axis, -1)
         return x
@@ -230,6 +231,11 @@ def blur_matrix(size: int, sigma: float) -> np.ndarray:
         columns = _mirror((lines + offset).astype(np.float64), size).astype(np.int64)
         np.add.at(matrix, (lines, columns), weight)
     return matrix.astype(np.float32)
+
+
+def _blur_matrices(size: int, sigma: float) -> tuple[np.ndarray]:
+    """Return what to multiply a line of pixels by from the right."""
+    return (np.ascontiguousarray(blur_matrix(size, sigma).T),)
 
 
 def _mirror(position: np.ndarray, size: int) -> np.ndarray:

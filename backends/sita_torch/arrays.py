@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import array_api_compat.torch as compat
+import numpy as np
 import torch
 
 from sita_adapters.arrays import Arrays
@@ -19,8 +22,22 @@ def _indices(values: Any, like: torch.Tensor) -> torch.Tensor:
     return torch.as_tensor(values, dtype=torch.int64, device=like.device)
 
 
+def _evaluated(function: Callable[..., tuple[np.ndarray, ...]], *numbers: float) -> tuple[torch.Tensor, ...]:
+    """Return tensors, which a compiler takes for constants and does not ask how they came about."""
+    if torch.compiler.is_compiling():
+        plain = [number + 0 for number in numbers]  # the compiler has looked at a number that it computed with
+        return _constants(function.__module__, function.__name__, *plain)  # type: ignore[no-any-return]
+    return tuple(torch.from_numpy(array) for array in function(*numbers))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _constants(module: str, name: str, *numbers: float) -> tuple[torch.Tensor, ...]:
+    with torch.inference_mode(False):
+        return tuple(torch.from_numpy(array) for array in getattr(sys.modules[module], name)(*numbers))
+
+
 # What every layer computes with goes without array_api_compat's checks of the types, which are alike here.
 _DIRECT = {"matmul": torch.matmul, "sqrt": torch.sqrt, "where": torch.where, "clip": torch.clamp}
 _xp = SimpleNamespace(**{name: getattr(compat, name) for name in dir(compat) if not name.startswith("__")} | _DIRECT)
 
-TORCH = Arrays(_xp, _constant, _indices)
+TORCH = Arrays(_xp, _constant, _indices, _evaluated)

@@ -36,6 +36,8 @@ class Call:
     """Whether a layer saw more leading entries than rows."""
     probing: bool = False
     """Whether this is a run on a spoilt pair of images, to see how the model folds its batch."""
+    answers: tuple[int, ...] = ()
+    """The rows that go on after the last adapted layer, where the others end there; `rows` counts them from then on."""
 
     def folded(self, x: torch.Tensor, name: str) -> int:
         """Return T for features of B·R·T leading entries: 1, or what the model folds into its batch (time, tokens)."""
@@ -54,7 +56,10 @@ class Call:
 class _Running(threading.local):
     """A plain thread-local, which compilers and exporters follow where they stop at a ContextVar."""
 
-    call: Call | None = None
+    call: Call | None
+
+    def __init__(self) -> None:
+        self.call = None  # set in every thread: a compiler guards on whether it is
 
 
 running = _Running()
