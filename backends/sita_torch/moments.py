@@ -127,7 +127,11 @@ def _parts(area: int, longest: int) -> int:
 
 def is_traced() -> bool:
     """Whether a compiler or exporter is following: it fuses plain operations itself, and cannot look at values."""
-    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+    )
 
 
 def _is_channels_last(x: torch.Tensor) -> bool:
