@@ -44,7 +44,7 @@ def blend(
     offsets = means - origin
     target_offset = xp.matmul(weights, offsets)
     spread = xp.matmul(weights, variances + offsets * offsets) - target_offset * target_offset
-    target_variance = xp.clip(spread, 0.0, None)
+    target_variance = xp.maximum(spread, 0.0)
     target_mean = origin + target_offset
     # Written so that λ = 1 gives the source's statistics exactly.
     complement = 1 - priors
