@@ -15,6 +15,7 @@ from .errors import (
     BatchStatisticsError,
     BypassError,
     CloneError,
+    ExportError,
     FusedModelError,
     InputError,
     LayersError,
@@ -30,6 +31,7 @@ from .errors import (
     UninitialisedModelError,
     UnknownModelError,
 )
+from .export import Exported, export
 from .inputs import Inputs
 from .observation import Seen, Summary, observe
 from .recipe import RECIPES, Recipe
@@ -44,6 +46,8 @@ __all__ = [
     "CloneError",
     "Comparison",
     "Description",
+    "ExportError",
+    "Exported",
     "FusedModelError",
     "InputError",
     "Inputs",
@@ -67,6 +71,7 @@ __all__ = [
     "cascade",
     "compare",
     "describe",
+    "export",
     "observe",
     "unwrap",
 ]

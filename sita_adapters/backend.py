@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -32,8 +33,23 @@ class Settings:
     max_rows: int | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Written:
+    """An exported file: what it takes (None: any number), and what it must answer.
+
+    `batches` are images, in several numbers, and the adapted model's outputs on them in the file's order. Which of
+    the outputs the scores are is `scores_place`; None where none is known to be.
+    """
+
+    input_shape: tuple[int | None, ...]
+    batches: tuple[tuple[np.ndarray, list[np.ndarray]], ...]
+    scores_place: int | None
+
+
 class Backend(Protocol):
     """What a framework's adapter does. Everything else is the core's."""
+
+    export_formats: tuple[str, ...]
 
     def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> Any:
         """Return an adapted model that shares the weights of this one, which stays as it was."""
@@ -52,6 +68,9 @@ class Backend(Protocol):
 
     def scores_of(self, model: Any) -> Scores:
         """Return what a plain model's scores are, as `adapt` would read them."""
+
+    def export(self, adapted: Any, path: Path, format: str, example: Any) -> Written:
+        """Write an adapted model to a file of this format, for any number of images such as the example's."""
 
     def runner(self) -> Runner:
         """Return what runs this framework's models on numpy arrays."""

@@ -25,7 +25,8 @@ One forward pass; no labels, no gradients, no second image. In Python:
   adapted = sita.adapt(model)
 
 Start here: sita demo
-Then, with a model of yours: sita inspect MODEL, sita predict MODEL IMAGE
+Then, with a model of yours: sita inspect MODEL, sita predict MODEL IMAGE,
+sita export MODEL --out model.onnx
 """
 
 
@@ -45,6 +46,7 @@ def make_app() -> typer.Typer:
     from .commands.bench import bench
     from .commands.corruptions import corruptions
     from .commands.demo import demo
+    from .commands.export import export
     from .commands.inspect import inspect
     from .commands.predict import predict
 
@@ -57,7 +59,7 @@ def make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_sita)
-    for command in (demo, bench, inspect, predict, corruptions):
+    for command in (demo, bench, inspect, predict, export, corruptions):
         app.command()(command)
     return app
 

@@ -37,6 +37,8 @@ class Description:
     """How many rows run at once, at most."""
     frames: tuple[Frame, ...] = ("square", "oblong")
     """What the model's inputs can be; the first is what `rows` counts."""
+    views_end_after: str | None = None
+    """The layer after which the rows that do not answer run no further; None: all rows run to the end."""
 
     @property
     def adapted(self) -> tuple[str, ...]:
@@ -67,6 +69,8 @@ class Description:
             facts.append(("views", f"{self.recipe.view_count}, drawn for every image"))
         elif len(plans[0].views) > 1:
             facts.append(("views", _each(", ".join(view.name for view in plan.views[1:]) for plan in plans)))
+        if self.views_end_after is not None:
+            facts.append(("ending", f"views end after {self.views_end_after}"))
         facts += [
             ("scores", self.scores),
             ("inputs", _name_inputs(self.inputs)),

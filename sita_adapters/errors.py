@@ -85,6 +85,10 @@ class BypassError(SitaError, RuntimeError):
     """An adapted layer ran outside a call of the adapted model, or none ran inside it."""
 
 
+class ExportError(SitaError, ValueError):
+    """The adapted model cannot be written to this file, or answers otherwise once it is."""
+
+
 class NotObservedError(SitaError, RuntimeError):
     """Votes were asked for that nobody could have seen."""
 

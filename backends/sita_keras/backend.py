@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import keras
 from keras import tree
 from keras.src.models import Functional, Sequential
 
-from sita_adapters.backend import Settings
+from sita_adapters.backend import Settings, Written
 from sita_adapters.description import Description, LayerInfo
 from sita_adapters.errors import (
     AlreadyAdaptedError,
@@ -28,6 +29,7 @@ from sita_adapters.voting import Scores, read_scores
 
 from .blending import Blending
 from .cascade import Cascade
+from .exporting import FORMATS, export
 from .layers import PACKAGE, Body, Collapse, Expand, find_layers, find_path, image_frame
 from .probing import check_run
 from .reading import channels_come_first, scores_of
@@ -90,6 +92,8 @@ class AdaptedModel(keras.Model):
 class KerasBackend:
     """Adapts Keras 3 models: a twin that tracks the source's variables, between Expand and Collapse."""
 
+    export_formats = FORMATS
+
     def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> keras.Model:
         """Return an adapted model. Everything is checked before anything is made."""
         image = _check(model)
@@ -117,11 +121,12 @@ class KerasBackend:
                 "Remedy: hold layers as attributes, in lists or dicts, so that Keras tracks them."
             )
         check_run(body, blending, image)
+        answers_only = len(chosen) < len(found) and len(body.plan.answers) < body.plan.rows and body.end_views()
         inputs = tree.map_structure(_open_input, model._inputs_struct if isinstance(model, Functional) else image)
         expand = Expand(recipe, frame, settings.inputs, channels_first, name=f"expand_{image.name}")
         outputs = body.compute_output_spec(expand.compute_output_spec(image))
         path = find_path(outputs, settings.output, scores, body.plan)
-        collapse = Collapse(recipe, frame, scores, path, name=f"collapse_{image.name}")
+        collapse = Collapse(recipe, frame, scores, path, answers_only, name=f"collapse_{image.name}")
         (images,) = tree.flatten(inputs)
         if settings.max_rows is None:
             answer = collapse(body(expand(images)))
@@ -145,6 +150,7 @@ class KerasBackend:
             layers=layers,
             max_rows=next((layer.max_rows for layer in adapted.layers if isinstance(layer, Rounds)), None),
             frames=(body.frame,),
+            views_end_after=", ".join(body.views_end_after) or None,
         )
 
     @contextmanager
@@ -162,6 +168,10 @@ class KerasBackend:
     def scores_of(self, model: Any) -> Scores:
         """Return what the last activation says."""
         return scores_of(model, 1)
+
+    def export(self, adapted: Any, path: Path, format: str, example: Any) -> Written:
+        """Write an adapted model to a file."""
+        return export(adapted, _part(adapted, Collapse).scores_path, path, format, example)
 
     def runner(self) -> KerasRunner:
         """Return what runs models on numpy arrays."""

@@ -20,6 +20,8 @@ class Call:
     blends: bool = False
     shared: bool = False
     """Whether the images share their statistics."""
+    answers: tuple[int, ...] = ()
+    """The rows that go on after the last adapted layers, where the others end there."""
     watch: Callable[[Any, Any], None] | None = None
     """Told of every blending layer that runs, and of its input: how `adapt` sees what a model does."""
 

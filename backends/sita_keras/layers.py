@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops, tree
 from keras.src.models import Functional
 
-from sita_adapters.errors import InputError, OutputError, RecipeError
+from sita_adapters.errors import CloneError, InputError, OutputError, RecipeError
 from sita_adapters.inputs import Inputs
 from sita_adapters.observation import is_observed, refuse_compiled, tell
 from sita_adapters.outputs import Selector, find_scores, flatten, rebuild
@@ -24,6 +24,7 @@ from sita_adapters.voting import Scores, Verdict, decide
 
 from .arrays import KERAS
 from .calls import Call, entered
+from .cutting import end_views
 from .training import refuse_training
 from .twin import make_twin, track_variables, walk_layers
 
@@ -160,9 +161,17 @@ class Body(_Part):
         self.chosen = tuple(chosen)
         twin = make_twin(source, {id(found[place]) for place in chosen})
         self.hidden = _Hidden(source, twin)
+        self.views_end_after: tuple[str, ...] = ()
         track_variables(self, *twin._flatten_layers())
         self.built = True
         self._post_build()
+
+    def end_views(self) -> bool:
+        """Have the rows that do not answer end after the last adapted layers; return whether they can."""
+        ended = end_views(self.hidden.twin, self.plan.rows)
+        if ended is not None:
+            self.hidden.twin, self.views_end_after = ended
+        return ended is not None
 
     @property
     def source(self) -> keras.Model:
@@ -193,6 +202,7 @@ class Body(_Part):
             priors=ops.convert_to_tensor([[prior] for prior in plan.priors], dtype="float32"),
             blends=plan.blends,
             shared=self.recipe.share == "batch",
+            answers=plan.answers if self.views_end_after else (),
         )
         return self.run(rows, call)
 
@@ -227,13 +237,22 @@ class Body(_Part):
             **super().get_config(),
             "source": keras.saving.serialize_keras_object(uncompiled),
             "chosen": list(self.chosen),
+            "views_end": bool(self.views_end_after),
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Body:
         """Adapt the saved source model again."""
         source = keras.saving.deserialize_keras_object(config.pop("source"))
-        return cls(source, tuple(config.pop("chosen")), recipe_from_config(config.pop("recipe")), **config)
+        views_end = config.pop("views_end", False)
+        body = cls(source, tuple(config.pop("chosen")), recipe_from_config(config.pop("recipe")), **config)
+        if views_end and not body.end_views():
+            raise CloneError(
+                f"The model was saved with its views ending early, which {type(source).__name__} does not allow here: "
+                "another version of Keras, perhaps. Remedy: load it with the version that saved it, or adapt the "
+                "source model again."
+            )
+        return body
 
 
 class _Hidden:
@@ -248,12 +267,20 @@ class Collapse(_Part):
     """(B·R, …) → (B, …): the answer row, or what the candidates decide, in the structure that it comes in.
 
     `scores_path` says which of the output's tensors the scores are (a position would not do: JAX sorts the keys of a
-    dict); of the others the most certain candidate's is taken.
+    dict); of the others the most certain candidate's is taken. `answers_only` says that the other rows have ended.
     """
 
-    def __init__(self, recipe: Recipe, frame: Frame, scores: Scores, scores_path: str, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        frame: Frame,
+        scores: Scores,
+        scores_path: str,
+        answers_only: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(recipe, frame, **kwargs)
-        self.scores, self.scores_path = scores, scores_path
+        self.scores, self.scores_path, self.answers_only = scores, scores_path, answers_only
 
     def call(self, outputs: Any) -> Any:
         """Return an answer for every image."""
@@ -265,8 +292,9 @@ class Collapse(_Part):
         """Return, of every tensor, the rows that answer: (B, P, …)."""
 
         def answers(rows: Any) -> Any:
-            by_row = ops.reshape(rows, (-1, plan.rows, *ops.shape(rows)[1:]))
-            if len(plan.answers) == plan.rows:
+            count = len(plan.answers) if self.answers_only else plan.rows
+            by_row = ops.reshape(rows, (-1, count, *ops.shape(rows)[1:]))
+            if len(plan.answers) == count:
                 return by_row
             return ops.stack([by_row[:, row] for row in plan.answers], axis=1)
 
@@ -321,7 +349,8 @@ class Collapse(_Part):
 
     def get_config(self) -> dict[str, Any]:
         """Return what this layer was made of."""
-        return {**super().get_config(), "scores": self.scores, "scores_path": self.scores_path}
+        own = {name: getattr(self, name) for name in ("scores", "scores_path", "answers_only")}
+        return {**super().get_config(), **own}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Collapse:

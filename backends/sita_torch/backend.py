@@ -7,13 +7,14 @@ import inspect
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from sita_adapters.backend import Settings
+from sita_adapters.backend import Settings, Written
 from sita_adapters.description import Description, LayerInfo
 from sita_adapters.errors import AlreadyAdaptedError, NotAdaptedError, SitaWarning, UnknownModelError
 from sita_adapters.observation import refuse_compiled
@@ -23,6 +24,8 @@ from sita_adapters.voting import Scores, read_scores
 
 from .blending import adaptation_of_layer, attach, detach
 from .cascade import Cascade
+from .cutting import find_ending
+from .exporting import FORMATS, export
 from .forward import Adaptation, adapted_forward
 from .guards import guard, unguard
 from .layers import find_layers, image_layout
@@ -32,6 +35,8 @@ from .structure import share, walk
 
 class TorchBackend:
     """Adapts nn.Modules: a weight-sharing copy whose BatchNorm layers blend their statistics."""
+
+    export_formats = FORMATS
 
     def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> nn.Module:
         """Return an adapted copy in eval mode. Everything is checked before anything is made."""
@@ -50,6 +55,8 @@ class TorchBackend:
         adaptation = Adaptation(
             recipe, settings.inputs, scores, settings.output, settings.max_rows, layers, layout, own_forward
         )
+        if len(chosen) < len(found) and adaptation.has_rows_without_answer:
+            adaptation.ending = find_ending(copied, chosen, layout)
         for name, layer in find_layers(copied).items():
             attach(layer, adaptation, name, blends=name in chosen)
         _dress(copied, adaptation)
@@ -68,6 +75,7 @@ class TorchBackend:
             layers=adaptation.layers,
             max_rows=adaptation.max_rows,
             frames=adaptation.layout.frames,
+            views_end_after=None if adaptation.ending is None else adaptation.ending.after,
         )
 
     @contextmanager
@@ -86,6 +94,11 @@ class TorchBackend:
     def scores_of(self, model: Any) -> Scores:
         """Return "logits": what PyTorch's models put out."""
         return "logits"
+
+    def export(self, adapted: Any, path: Path, format: str, example: Any) -> Written:
+        """Write an adapted module to a file."""
+        model = _module_of(adapted)
+        return export(model, _adaptation_of(model), path, format, example)
 
     def runner(self) -> TorchRunner:
         """Return what runs modules on numpy arrays."""

@@ -23,6 +23,7 @@ from .answers import Candidates, answer, candidates_of, concatenate, to_numpy
 from .arguments import Arguments, check_image, expand, expand_companion
 from .arrays import TORCH
 from .calls import Call, running
+from .cutting import Ending
 from .folding import spoilt_pair
 from .layers import ImageLayout
 from .moments import is_traced
@@ -41,6 +42,8 @@ class Adaptation:
     layout: ImageLayout
     own_forward: Callable[..., Any] | None
     """An instance's own `forward`, where the source model had one; else its class's is run."""
+    ending: Ending | None = None
+    """The forward in which views end after the last adapted layer, where later ones are left alone and it is safe."""
     plans: dict[Frame, tuple[Plan, tuple[Plan, ...]]] = field(default_factory=dict)
     """The Plan for images of each frame, and the parts of it that run at once."""
     folding_checked: bool = False
@@ -50,6 +53,11 @@ class Adaptation:
         # Made beforehand, so that a compiler that follows a call meets no numpy, and a bad max_rows is found now.
         for frame in self.layout.frames:
             self.plans[frame] = self._make_plan(frame)
+
+    @property
+    def has_rows_without_answer(self) -> bool:
+        """Whether some rows only serve statistics."""
+        return any(len(part.answers) < part.rows for _, parts in self.plans.values() for part in parts)
 
     def plan_for(self, frame: Frame) -> tuple[Plan, tuple[Plan, ...]]:
         """Return the Plan for images of this frame, and its parts."""
@@ -107,6 +115,9 @@ def run_rows(model: nn.Module, arguments: Arguments, plan: Plan, canvas: Canvas)
         blends=plan.blends,
         shared=adaptation.recipe.share == "batch",
     )
+    ending = adaptation.ending
+    if ending is not None and len(plan.answers) < plan.rows and ending.covers(model, args, kwargs):
+        call.answers = plan.answers
     try:
         output = run(model, call, args, kwargs)
     except SitaError:
@@ -146,6 +157,8 @@ def run(model: nn.Module, call: Call, args: tuple[Any, ...], kwargs: dict[str, A
     adaptation = call.adaptation
     outer, running.call = running.call, call
     try:
+        if adaptation.ending is not None and call.answers:
+            return adaptation.ending.run(model, args, kwargs)
         if adaptation.own_forward is not None:
             return adaptation.own_forward(*args, **kwargs)
         return type(model).forward(model, *args, **kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..bench.models.loading import Subject
-    from ..recipe import Recipe
     from .answers import Answer, Said
 
 _SHARES = 5
@@ -27,12 +26,17 @@ class Report:
     """The answers of a model on images, and how to tell of them."""
 
     subject: Subject
-    recipe: Recipe
+    recipe: str
     answers: Sequence[Answer]
     names: tuple[str, ...]
     top: int
     corrupted: str
     maps: Sequence[Path] | None = None
+
+    @property
+    def _heading(self) -> str:
+        """The recipe's name, which stands over the adapted model's answers."""
+        return self.recipe.partition(":")[0]
 
     @property
     def _segments(self) -> bool:
@@ -47,7 +51,7 @@ class Report:
         return {
             "model": self.subject.spec,
             "weights": self.subject.weights,
-            "recipe": str(self.recipe),
+            "recipe": self.recipe,
             "corrupted": self.corrupted or None,
             "images": entries,
         }
@@ -65,8 +69,15 @@ class Report:
         for sentence in self._sentences():
             console.print(Text(sentence), soft_wrap=True)
 
+    @property
+    def _has_source(self) -> bool:
+        return all(answer.source is not None for answer in self.answers)
+
     def _sentences(self) -> list[str]:
-        if self._segments:
+        told: list[str] = []
+        if not self._has_source:
+            pass
+        elif self._segments:
             share = np.mean([answer.changed for answer in self.answers])
             told = [f"{100 * share:.1f} % of the pixels have another label than the source model gives them (≠)."]
         else:
@@ -89,69 +100,76 @@ class Report:
             likeliest = [self._entry(label, p, "probability") for label, p in _likeliest(said, self.top)]
             return {**likeliest[0], "entropy": float(said.entropies), "top": likeliest}
 
-        return {
-            "file": str(answer.path),
-            "changed": bool(answer.changed),
-            "prior": float(answer.priors),
-            "adapted": tell(answer.adapted),
-            "source": tell(answer.source),
-        }
+        return _entry_of(answer, tell, bool(answer.changed))
 
     def _map_entry(self, answer: Answer) -> dict[str, Any]:
         def tell(said: Said) -> dict[str, Any]:
             shares = [self._entry(label, share, "share") for label, share in _shares(said)]
             return {"entropy": float(said.entropies.mean()), "shares": shares}
 
-        return {
-            "file": str(answer.path),
-            "changed": answer.changed,
-            "prior": float(answer.priors.mean()),
-            "adapted": tell(answer.adapted),
-            "source": tell(answer.source),
-        }
+        return _entry_of(answer, tell, answer.changed)
 
     def _called(self, label: int) -> str:
         name = self._name(label)
         return str(label) if name is None else f"{label} {name}"
 
     def _label_table(self) -> Table:
-        table = _make_table("image", self.recipe.name, "p", "entropy", "λ", "", "source", "p", "entropy")
+        both = self._has_source
+        headings = (self._heading, "p", "entropy", *(("λ", "", "source", "p", "entropy") if both else ()))
+        table = _make_table("image", *headings)
         for column in table.columns:
             if column.header in ("p", "entropy", "λ"):
                 column.justify, column.no_wrap = "right", True
         for answer in self.answers:
-            changed = answer.changed > 0
-            pairs = zip(_likeliest(answer.adapted, self.top), _likeliest(answer.source, self.top), strict=True)
-            for place, ((label, p), (other, other_p)) in enumerate(pairs):
-                style, other_style = ("bold", "yellow" if changed else "") if place == 0 else ("dim", "dim")
-                ours, theirs = Text(self._called(label), style), Text(self._called(other), other_style)
-                shown, other_shown = f"{p:.2f}", f"{other_p:.2f}"
-                if place:
-                    table.add_row("", ours, shown, "", "", "", theirs, other_shown, "")
-                    continue
-                certain, other_certain = (f"{float(said.entropies):.2f}" for said in (answer.adapted, answer.source))
-                prior, mark = f"{float(answer.priors):.2f}", Text("≠" if changed else "", "bold yellow")
-                name = Text(answer.path.name)
-                table.add_row(name, ours, shown, certain, prior, mark, theirs, other_shown, other_certain)
+            ours = self._cells(answer.adapted, "bold")
+            theirs = self._cells(answer.source, "yellow" if answer.changed else "") if answer.source else ours
+            prior = "" if answer.priors is None else f"{float(answer.priors):.2f}"
+            mark = Text("≠" if answer.changed else "", "bold yellow")
+            for place, (cells, others) in enumerate(zip(ours, theirs, strict=True)):
+                first = place == 0
+                between = (prior, mark) if first else ("", "")
+                table.add_row(Text(answer.path.name if first else ""), *cells, *((*between, *others) if both else ()))
         return table
 
+    def _cells(self, said: Said, style: str) -> list[tuple[Text, str, str]]:
+        """Return label, probability and entropy of what a model said, the likeliest class first."""
+        return [
+            (Text(self._called(label), "dim" if place else style), f"{p:.2f}", "" if place else f"{said.entropies:.2f}")
+            for place, (label, p) in enumerate(_likeliest(said, self.top))
+        ]
+
     def _map_table(self, answer: Answer) -> Table:
-        """Return the labels that are the most of one of the two maps, and how much of each they are."""
-        table = _make_table("label", self.recipe.name, "source")
+        """Return the labels that are the most of one of the maps, and how much of each they are."""
+        said = [answer.adapted, *([answer.source] if answer.source else [])]
+        table = _make_table("label", self._heading, *(["source"] if answer.source else []))
         for column in table.columns[1:]:
             column.justify = "right"
-        ours, theirs = dict(_shares(answer.adapted)), dict(_shares(answer.source))
-        for label in dict.fromkeys([*list(ours)[:_SHARES], *list(theirs)[:_SHARES]]):
-            table.add_row(
-                Text(self._called(label)), *(f"{100 * each.get(label, 0.0):.1f} %" for each in (ours, theirs))
-            )
+        shares = [dict(_shares(each)) for each in said]
+        for label in dict.fromkeys(label for each in shares for label in list(each)[:_SHARES]):
+            table.add_row(Text(self._called(label)), *(f"{100 * each.get(label, 0.0):.1f} %" for each in shares))
         return table
+
+
+def _entry_of(answer: Answer, tell: Callable[[Said], dict[str, Any]], changed: bool | float) -> dict[str, Any]:
+    """Return an answer as JSON holds it; what an exported file cannot tell is left out."""
+    entry: dict[str, Any] = {"file": str(answer.path)}
+    if answer.source is not None:
+        entry["changed"] = changed
+    if answer.priors is not None:
+        entry["prior"] = float(answer.priors.mean())
+    entry["adapted"] = tell(answer.adapted)
+    if answer.source is not None:
+        entry["source"] = tell(answer.source)
+    return entry
 
 
 def _summarise_map(answer: Answer) -> str:
+    certain = f"entropy {answer.adapted.entropies.mean():.2f}"
+    if answer.source is None or answer.priors is None:
+        return f"{answer.path.name}: on average {certain}"
     return (
-        f"{answer.path.name}: {100 * answer.changed:.1f} % ≠ source; on average λ {answer.priors.mean():.2f}, entropy "
-        f"{answer.adapted.entropies.mean():.2f}, source's {answer.source.entropies.mean():.2f}"
+        f"{answer.path.name}: {100 * answer.changed:.1f} % ≠ source; on average λ {answer.priors.mean():.2f}, "
+        f"{certain}, source's {answer.source.entropies.mean():.2f}"
     )
 
 

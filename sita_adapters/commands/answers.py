@@ -15,7 +15,7 @@ from ..bench.models.loading import Subject
 from ..errors import InputError, OutputError, SitaError
 from ..observation import observe
 from ..recipe import Recipe
-from ..voting import entropy
+from ..voting import Scores, entropy, read_scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +29,15 @@ class Said:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """An image, what the adapted and the source model said of it, and λ of the most certain candidate."""
+    """An image, what the adapted and the source model said of it, and λ of the most certain candidate.
+
+    An exported file has no source model to ask, and does not tell λ.
+    """
 
     path: Path
     adapted: Said
-    source: Said
-    priors: np.ndarray
+    source: Said | None
+    priors: np.ndarray | None
 
     @property
     def classes(self) -> int:
@@ -44,29 +47,27 @@ class Answer:
     @property
     def changed(self) -> float:
         """Whether the label is another than the source's; of label maps, the share of pixels."""
-        return float((self.adapted.labels != self.source.labels).mean())
+        return 0.0 if self.source is None else float((self.adapted.labels != self.source.labels).mean())
 
 
 class Asked:
     """The model, plain and adapted, ready to be asked."""
 
     def __init__(self, subject: Subject, recipe: str) -> None:
-        self._subject = subject
+        self.subject = subject
         self._runner = backend_of(subject.model).runner()
         self._adapted = adapt(subject.model, recipe, task=subject.task, inputs=subject.inputs, scores=subject.scores)
         description = describe(self._adapted)
-        self.recipe: Recipe = description.recipe
+        self._recipe: Recipe = description.recipe
+        self.recipe = str(description.recipe)
         self._scores = description.scores
-        if self._scores.startswith("sigmoid"):
-            raise OutputError(
-                f"Expected a model of one label an image or pixel; {subject.spec} has labels with a sigmoid each."
-            )
+        _check_kind(self._scores, subject)
 
     def answer(self, path: Path, pixels: np.ndarray) -> Answer:
         """Return what the two say of an image in bytes (h, w, 3)."""
-        spec, model = self._subject.spec, self._subject.model
-        batch = self._runner.arrange(spec, model, self._subject.encode(pixels[None]))
-        votes = self.recipe.candidate_count > 1
+        spec, model = self.subject.spec, self.subject.model
+        batch = self._runner.arrange(spec, model, self.subject.encode(pixels[None]))
+        votes = self._recipe.candidate_count > 1
         try:
             source = self._run(model, batch)
             with observe(self._adapted) if votes else nullcontext() as seen:
@@ -77,21 +78,35 @@ class Asked:
             raise InputError(
                 f"{spec} failed on {path}, which it received as {batch.shape}: {error}. Remedy: --size of its images."
             ) from error
-        priors = np.full(adapted.labels.shape, self.recipe.lambdas[0]) if seen is None else seen.priors[0]
+        priors = np.full(adapted.labels.shape, self._recipe.lambdas[0]) if seen is None else seen.priors[0]
         return Answer(path, adapted, source, np.asarray(priors))
 
     def _run(self, model: Any, batch: np.ndarray) -> Said:
         raw = np.moveaxis(self._runner.run(model, batch), self._runner.class_axis, -1)[0].astype(np.float64)
-        expected = 3 if self._subject.task == "segmentation" else 1
-        if raw.ndim != expected or raw.shape[-1] < 2:
-            remedy = {1: "--task classification", 3: "--task segmentation"}.get(raw.ndim, "another model")
-            raise OutputError(
-                f"Expected scores of two classes or more for {'every pixel' if expected == 3 else 'the image'}; "
-                f"{self._subject.spec} returned shape {raw.shape} for one. Remedy: {remedy}."
-            )
-        p = raw
-        if self._scores == "logits":
-            p = np.exp(raw - raw.max(axis=-1, keepdims=True))
-            p /= p.sum(axis=-1, keepdims=True)
-        entropies = entropy(raw, scores=self._scores, class_axis=-1, xp=np)[..., 0]
-        return Said(p, raw.argmax(axis=-1), entropies)
+        return read_scores_of(raw, self._scores, self.subject)
+
+
+def read_scores_of(raw: np.ndarray, scores: str, subject: Subject) -> Said:
+    """Return what raw scores (…, classes) of one image say."""
+    kind = _check_kind(scores, subject)
+    expected = 3 if subject.task == "segmentation" else 1
+    if raw.ndim != expected or raw.shape[-1] < 2:
+        remedy = {1: "--task classification", 3: "--task segmentation"}.get(raw.ndim, "another model")
+        raise OutputError(
+            f"Expected scores of two classes or more for {'every pixel' if expected == 3 else 'the image'}; "
+            f"{subject.spec} returned shape {raw.shape} for one. Remedy: {remedy}."
+        )
+    p = raw
+    if kind == "logits":
+        p = np.exp(raw - raw.max(axis=-1, keepdims=True))
+        p /= p.sum(axis=-1, keepdims=True)
+    return Said(p, raw.argmax(axis=-1), entropy(raw, scores=kind, class_axis=-1, xp=np)[..., 0])
+
+
+def _check_kind(scores: str, subject: Subject) -> Scores:
+    """Return what the scores are, unless each label is true or not by itself: then no label is the answer."""
+    if scores.startswith("sigmoid"):
+        raise OutputError(
+            f"Expected a model of one label an image or pixel; {subject.spec} has labels with a sigmoid each."
+        )
+    return read_scores(scores, "logits")

@@ -13,16 +13,29 @@ import typer
 from rich.console import Console
 
 from ..errors import InputError, SitaError, suggestion
-from .model_options import ModelSpec, PixelInputs, RecipeName, Side, TaskName, Weights
+from .model_options import PixelInputs, RecipeName, Side, TaskName, Weights
 from .shared import require
 
 if TYPE_CHECKING:
     from ..bench.models.loading import Subject
-    from .answers import Answer
+    from ..recipe import Task
+    from .answers import Answer, Asked
+    from .exported_files import AskedFile
+
+AnyModel = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="As for sita inspect: timm:NAME, torchvision:NAME, keras:NAME, cifar10-resnet20, file.py:function, …; or "
+        "a file that sita export wrote (.onnx, .pt2, .pt, .tflite, a SavedModel's folder), which brings its weights "
+        "and its recipe.",
+        show_default=False,
+    ),
+]
 
 
 def predict(
-    model: ModelSpec,
+    model: AnyModel,
     images: Annotated[
         list[Path],
         typer.Argument(metavar="IMAGE", exists=True, help="Image files, or folders of them.", show_default=False),
@@ -64,7 +77,8 @@ def predict(
     model knows; the lower, the stranger); beside it the source model's
     answer, marked ≠ where it is another. Images are resized and cut as the
     model expects them. Of a segmentation model you see how much of the image
-    is what.
+    is what. An exported file gives its own answer alone, without λ: the
+    source model is not in it.
 
     Examples:
       sita predict cifar10-resnet20 cat.png --weights resnet20.safetensors
@@ -72,13 +86,12 @@ def predict(
       sita predict keras:ResNet50 cat.jpg --weights resnet50.weights.h5 \\
         --labels imagenet.txt --corrupt fog --severity 4
       sita predict net.py:build street.jpg --out maps --json
+      sita predict resnet50.onnx cat.jpg
     """
     require("PIL", "scipy", extra="torch")
     from ..bench.console import ConsoleProgress
-    from ..bench.models.loading import load_model
     from ..recipe import read_recipe
     from .answer_tables import Report
-    from .answers import Asked
 
     read_recipe(recipe, {}, task or "classification")
     _check_kind(corrupt)
@@ -87,13 +100,12 @@ def predict(
     names = None if labels is None else _read_names(labels)
     errors = Console(stderr=True)
     with errors.status(f"Loading {model} …"):
-        subject = load_model(model, weights, inputs=inputs, size=size)
-        subject = replace(subject, task=task or subject.task, crop=crop or subject.crop)
-        asked = Asked(subject, recipe)
+        asked = _load(model, recipe, weights=weights, inputs=inputs, size=size, task=task, crop=crop)
+    subject = asked.subject
     if out is not None and subject.task != "segmentation":
         raise InputError(f"--out is for label maps; {model} gives one label an image. Remedy: leave it out, or --json.")
     answers = []
-    with ConsoleProgress(errors).track(f"{recipe} on {len(paths)} images", len(paths)) as advance:
+    with ConsoleProgress(errors).track(f"{len(paths)} images", len(paths)) as advance:
         for place, path in enumerate(paths):
             pixels = _read_image(path, subject)
             if corrupt is not None:
@@ -110,6 +122,27 @@ def predict(
         typer.echo(json.dumps(report.to_dict(), indent=2, ensure_ascii=False))
     else:
         report.print(Console(highlight=False))
+
+
+def _load(
+    model: str,
+    recipe: str,
+    *,
+    weights: str | None,
+    inputs: str | None,
+    size: int | None,
+    task: Task | None,
+    crop: float | None,
+) -> Asked | AskedFile:
+    from .answers import Asked
+    from .exported_files import is_exported, open_model
+
+    if is_exported(model):
+        return open_model(model, weights=weights, inputs=inputs, size=size, task=task, crop=crop)
+    from ..bench.models.loading import load_model
+
+    subject = load_model(model, weights, inputs=inputs, size=size)
+    return Asked(replace(subject, task=task or subject.task, crop=crop or subject.crop), recipe)
 
 
 def _check_kind(corrupt: str | None) -> None:

@@ -1,0 +1,113 @@
+"""Adapted Keras models as files: ONNX, LiteRT and SavedModel, by Keras' own exporters."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import tree
+
+from sita_adapters.backend import Written
+from sita_adapters.errors import ExportError
+from sita_adapters.export import require_exporter
+
+FORMATS = ("onnx", "litert", "saved_model")
+
+_ABLE = {"onnx": ("tensorflow", "torch"), "litert": ("tensorflow",), "saved_model": ("tensorflow", "jax")}
+"""The backends of Keras that can write a format, for any number of images."""
+
+_PACKAGES = {
+    ("onnx", "tensorflow"): ("onnx", "tf2onnx"),
+    ("onnx", "torch"): ("onnx",),
+    ("saved_model", "jax"): ("tensorflow",),
+}
+
+
+def export(adapted: keras.Model, scores_path: str, path: Path, format: str, example: Any) -> Written:
+    """Write an adapted model to a file that takes any number of images."""
+    engine = keras.backend.backend()
+    if engine not in _ABLE[format]:
+        able = {kind: ", ".join(engines) for kind, engines in _ABLE.items() if engine in engines}
+        raise ExportError(
+            f"Keras on {engine} cannot export to {format}; {' and '.join(_ABLE[format])} can. Remedy: "
+            f"KERAS_BACKEND={_ABLE[format][0]} (a saved .keras file loads there), or one of {', '.join(able)}."
+        )
+    require_exporter(*_PACKAGES.get((format, engine), ()), to=format)
+    images = _read_example(adapted, example)
+    signature = [tree.map_structure(lambda _: _spec(adapted, images), adapted._inputs_struct)]
+    with _quiet():
+        adapted(_arranged(adapted, images))  # Keras exports no model that was never called
+        kind = {"saved_model": "tf_saved_model"}.get(format, format)
+        adapted.export(str(path), format=kind, verbose=False, input_signature=signature)
+    batches = []
+    for batch in (images, images[:1], np.concatenate([images, images[::-1]])):
+        outputs = adapted.predict_on_batch(_arranged(adapted, batch))
+        batches.append((batch, [np.asarray(array) for array in tree.flatten(outputs)]))
+    return Written((None, *images.shape[1:]), tuple(batches), _scores_place(outputs, scores_path))
+
+
+def _read_example(adapted: keras.Model, example: Any) -> np.ndarray:
+    """Return at least two images: the example, or noise where the model says how large they are."""
+    (image,) = tree.flatten(adapted._inputs_struct)
+    sizes = tuple(image.shape[1:])
+    if example is None:
+        if None in sizes:
+            raise ExportError(
+                f"example: the model takes images of any size, {tuple(image.shape)}, and a file is made for one. "
+                "Remedy: sita.export(adapted, path, example=images) of the size that you will run."
+            )
+        random = np.random.default_rng(0)
+        noise = random.normal(size=(2, *sizes)) if "float" in image.dtype else random.integers(0, 256, (2, *sizes))
+        return noise.astype(image.dtype)
+    images = np.asarray(keras.ops.convert_to_numpy(example)).astype(image.dtype)
+    fits = images.ndim == len(sizes) + 1 and all(
+        size in (None, given) for size, given in zip(sizes, images.shape[1:], strict=True)
+    )
+    if not fits or len(images) == 0:
+        raise ExportError(
+            f"example: expected a batch of images as the adapted model takes them, {tuple(image.shape)}; received "
+            f"shape {images.shape}."
+        )
+    return images if len(images) > 1 else np.concatenate([images, images[..., ::-1, :]])
+
+
+def _spec(adapted: keras.Model, images: np.ndarray) -> Any:
+    (image,) = tree.flatten(adapted._inputs_struct)
+    return keras.InputSpec(shape=(None, *images.shape[1:]), dtype=image.dtype, name=image.name)
+
+
+def _arranged(adapted: keras.Model, images: np.ndarray) -> Any:
+    """Return the images as the model takes them: by name, or in a list, where it was made so."""
+    return tree.pack_sequence_as(adapted._inputs_struct, [images])
+
+
+def _scores_place(outputs: Any, scores_path: str) -> int | None:
+    """Return where, in the order that Keras flattens outputs in, the scores are."""
+    paths = [".".join(map(str, path)) for path, _ in tree.flatten_with_path(outputs)]
+    if len(paths) == 1:
+        return 0
+    plain = scores_path.replace("[", ".").replace("]", "").lstrip(".")
+    return paths.index(plain) if plain in paths else None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporters' own notes off the screen."""
+    loggers = [logging.getLogger(name) for name in ("tf2onnx", "tensorflow", "absl")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on exporters that will go one day
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,146 @@
+"""Adapted modules as files: ONNX, torch.export and TorchScript."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from sita_adapters.backend import Written
+from sita_adapters.errors import ExportError, OutputError, SitaError
+from sita_adapters.export import require_exporter
+from sita_adapters.outputs import find_scores, flatten
+
+from .answers import is_tensor
+
+if TYPE_CHECKING:
+    from .forward import Adaptation
+
+FORMATS = ("onnx", "pt2", "torchscript")
+
+_IMAGES = "images"
+
+
+def export(adapted: nn.Module, adaptation: Adaptation, path: Path, format: str, example: Any) -> Written:
+    """Write an adapted module to a file that takes any number of images of the example's height and width."""
+    images = _read_example(adapted, example)
+    with torch.no_grad():
+        named = flatten(adapted(images), is_tensor)
+        names = [name for name, _ in named]
+        writers: dict[str, Callable[..., None]] = {"onnx": _to_onnx, "pt2": _to_pt2, "torchscript": _to_torchscript}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on sizes that a trace keeps, and on exporters that will go one day
+            writers[format](adapted, path, images, names)
+        batches = []
+        for batch in (images, images[:1], torch.cat([images, images.flip(0)])):
+            answers = [array for _, array in flatten(adapted(batch), is_tensor)]
+            batches.append((batch.numpy(), [array.numpy() for array in answers]))
+    return Written((None, *images.shape[1:]), tuple(batches), _scores_place(adapted, adaptation, images))
+
+
+class _Plain(nn.Module):
+    """The adapted model, with an output that every format can hold: a tensor, or several by name or in order."""
+
+    def __init__(self, adapted: nn.Module, by_name: bool) -> None:
+        super().__init__()
+        self.adapted, self.by_name = adapted, by_name
+        self.training = False
+
+    def forward(self, images: torch.Tensor) -> Any:
+        """Return the adapted model's answer."""
+        found = flatten(self.adapted(images), is_tensor)
+        if len(found) == 1:
+            return found[0][1]
+        return dict(found) if self.by_name else tuple(array for _, array in found)
+
+
+def _to_onnx(adapted: nn.Module, path: Path, images: torch.Tensor, names: list[str]) -> None:
+    """Trace the module; where an operation cannot be traced, follow it symbolically, which takes ten times as long.
+
+    The two give graphs of the same answers and speed.
+    """
+    require_exporter("onnx", to="onnx")
+    module = _Plain(adapted, by_name=False)
+    outputs = ["scores"] if len(names) == 1 else names
+    dynamic = {name: {0: "batch"} for name in (_IMAGES, *outputs)}
+    try:
+        torch.onnx.export(
+            module,
+            (images,),
+            str(path),
+            dynamo=False,
+            input_names=[_IMAGES],
+            output_names=outputs,
+            dynamic_axes=dynamic,
+        )
+    except SitaError:
+        raise
+    except Exception:
+        require_exporter("onnxscript", to="onnx")
+        torch.onnx.export(
+            _program(module, images),
+            (images,),
+            str(path),
+            dynamo=True,
+            input_names=[_IMAGES],
+            output_names=outputs,
+            external_data=False,
+            verbose=False,
+        )
+
+
+def _to_pt2(adapted: nn.Module, path: Path, images: torch.Tensor, names: list[str]) -> None:
+    torch.export.save(_program(_Plain(adapted, by_name=True), images), str(path))
+
+
+def _to_torchscript(adapted: nn.Module, path: Path, images: torch.Tensor, names: list[str]) -> None:
+    module = _Plain(adapted, by_name=True)
+    traced: Any = torch.jit.trace(module, (images,), strict=False, check_trace=False)  # type: ignore[no-untyped-call]
+    traced.save(str(path))
+
+
+def _program(module: nn.Module, images: torch.Tensor) -> torch.export.ExportedProgram:
+    sizes = {_IMAGES: {0: torch.export.Dim("batch", min=1)}}
+    return torch.export.export(module, (images,), dynamic_shapes=sizes, strict=False)
+
+
+def _read_example(adapted: nn.Module, example: Any) -> torch.Tensor:
+    """Return at least two images where the model is; of one, exporters would take the batch for a constant."""
+    if example is None:
+        raise ExportError(
+            "example: a PyTorch model is exported by running it. Expected a batch of images as it takes them; received "
+            "none. Remedy: sita.export(adapted, path, example=images)."
+        )
+    if not isinstance(example, torch.Tensor | np.ndarray) or example.ndim < 2 or len(example) == 0:
+        shape = f" of shape {tuple(example.shape)}" if hasattr(example, "shape") else ""
+        raise ExportError(
+            "example: expected a batch of images as the adapted model takes them, a tensor or numpy array; received "
+            f"{type(example).__name__}{shape}."
+        )
+    images = torch.as_tensor(example).detach()
+    like = next((p for p in itertools.chain(adapted.parameters(), adapted.buffers()) if p.is_floating_point()), images)
+    if like.device.type != "cpu" or like.dtype not in (torch.float32, torch.float64):
+        raise ExportError(
+            f"Expected a model in float32 on the CPU; received one in {like.dtype} on {like.device}. Remedy: "
+            "sita.export(adapted.cpu().float(), …); the file runs on any device that its runtime supports."
+        )
+    images = images.to("cpu", like.dtype if images.is_floating_point() else images.dtype).contiguous()
+    return images if len(images) > 1 else torch.cat([images, images.flip(-1)])
+
+
+def _scores_place(adapted: nn.Module, adaptation: Adaptation, images: torch.Tensor) -> int | None:
+    """Return which of the outputs the scores are; None where a recipe of one candidate leaves it open."""
+
+    def could_be(array: torch.Tensor) -> bool:
+        return array.ndim > 1 and array.is_floating_point() and array.shape[0] == len(images)
+
+    try:
+        return find_scores(adapted(images), adaptation.output, is_tensor, could_be)
+    except OutputError:
+        return None

@@ -1,0 +1,293 @@
+"""export(): an adapted model as one file that runs without this library: views, blending and vote are in the graph."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .backend import Backend, Written, backend_of
+from .card import KEY, Card, card_path
+from .description import Description
+from .errors import ExportError, SitaError, suggestion
+from .plan import refuse_resampling
+from .runtimes import RUNTIMES, SUFFIXES, Shape, first_line, installed_runtime, open_exported
+
+TOLERANCE = 1e-4
+"""How far a probability of the file may be from the adapted model's."""
+
+_STRAY_PIXELS = 1e-3
+"""The share of an output's places that may be further off. Where two candidates are as certain as each other to the
+last digits, rounding decides which of them counts; of many thousand pixels a few are such."""
+
+_TITLES = {
+    "onnx": "ONNX",
+    "pt2": "torch.export",
+    "torchscript": "TorchScript",
+    "litert": "LiteRT",
+    "saved_model": "SavedModel",
+}
+
+_NATIVE_SUFFIX = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".pt", "litert": ".tflite", "saved_model": ""}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `export` wrote. Print it for a sentence.
+
+    - `input_shape`: what the file takes; None where any number goes.
+    - `difference`: the largest of a probability from the adapted model's, as its runtime answered; None where that is
+      not installed, so that nothing was compared.
+    """
+
+    path: Path
+    format: str
+    input_shape: Shape
+    difference: float | None
+
+    def __str__(self) -> str:
+        shape = ", ".join("N" if size is None else str(size) for size in self.input_shape)
+        if self.difference is None:
+            checked = f"not checked: {' or '.join(RUNTIMES[self.format])} is not installed"
+        else:
+            checked = f"checked: within {self.difference:.0e} of the adapted model's answers"
+        return f"{self.path}: {_TITLES[self.format]}, images ({shape}); {checked}"
+
+
+def export(adapted: Any, path: str | os.PathLike[str], *, example: Any = None, format: str | None = None) -> Exported:
+    """Write an adapted model to a file that takes a batch of images, of any number, and returns their predictions.
+
+    It holds the views, the blending and the vote, and needs neither this library nor the model's code. What was written
+    is run once and compared with the adapted model; where it answers otherwise, or anything else fails, a file that
+    was there before stays as it was.
+
+    - `path`: its ending says the format. PyTorch: `.onnx`, `.pt2` (torch.export), `.pt`, `.ts` or `.torchscript`.
+      Keras: `.onnx`, `.tflite` or `.litert`, or a folder's name without an ending (SavedModel).
+    - `example`: a batch of images as the adapted model takes them. PyTorch needs one, which fixes their height and
+      width; Keras only where the model leaves these open.
+    - `format`: "onnx", "pt2", "torchscript", "litert" or "saved_model", where the ending does not say it.
+
+    >>> print(sita.export(adapted, "model.onnx", example=images))
+    """
+    return export_with_card(adapted, path, example, format)
+
+
+def export_with_card(
+    adapted: Any,
+    path: str | os.PathLike[str],
+    example: Any,
+    format: str | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Exported:
+    """As `export`. What is told about the model, in fields of `Card`, is kept with the file.
+
+    An ONNX file has a card in any case; any other gets one, beside it, if there is something to tell.
+    """
+    backend = backend_of(adapted)
+    description = backend.describe(adapted)
+    _check_exportable(description)
+    target = Path(path)
+    chosen = _read_format(target, format, backend, description)
+    _check_place(target, chosen)
+    with _workshop(target) as folder:
+        made = folder / f"model{_NATIVE_SUFFIX[chosen]}"
+        written = _write(backend, adapted, made, chosen, example)
+        card = _make_card(description, backend, written, about or {})
+        if chosen == "onnx":
+            _sign(made, card)
+        difference = None
+        if installed_runtime(chosen) is not None:
+            difference = _verify(made, chosen, written, description, backend.runner().class_axis)
+        beside = folder / "card.json"
+        beside.write_text(card.to_json(), encoding="utf-8")
+        _move(made, target)
+        if chosen != "onnx" and (about is not None or card_path(target).is_file()):
+            _move(beside, card_path(target))
+    return Exported(target, chosen, written.input_shape, difference)
+
+
+def require_exporter(*packages: str, to: str) -> None:
+    """Raise an ExportError unless these packages, which write a format, are installed."""
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
+        raise ExportError(
+            f"Export to {_TITLES[to]} needs {', '.join(missing)}, not installed here. "
+            f"Remedy: pip install {' '.join(missing)} (or 'sita-adapters[export]')."
+        )
+
+
+def _check_exportable(description: Description) -> None:
+    if description.recipe.resample:
+        raise refuse_resampling("An exported model")
+    if description.max_rows is not None:
+        raise ExportError(
+            f"max_rows: an exported graph runs all rows at once; received a model adapted with max_rows="
+            f"{description.max_rows}. Remedy: adapt without max_rows, and give the file fewer images at a time."
+        )
+
+
+def _read_format(path: Path, format: str | None, backend: Backend, description: Description) -> str:
+    possible = backend.export_formats
+    if format is not None:
+        if format in possible:
+            return format
+        raise ExportError(
+            f"format: expected one of {', '.join(map(repr, possible))} for {_article(description)} model; received "
+            f"{format!r}.{suggestion(str(format), possible)}"
+        )
+    found = SUFFIXES.get(path.suffix.lower())
+    if found in possible and path.name:
+        return found
+    endings = [ending or "no ending (a SavedModel's folder)" for ending, kind in SUFFIXES.items() if kind in possible]
+    raise ExportError(
+        f"Expected a name that ends in {', '.join(endings)} for {_article(description)} model; received {str(path)!r}. "
+        "Remedy: another name, or format=."
+    )
+
+
+def _article(description: Description) -> str:
+    return f"a {description.backend.split()[0]}"
+
+
+def _check_place(path: Path, format: str) -> None:
+    """Find out before the work whether the file can be put where it shall be."""
+    parent = path.resolve().parent
+    if not parent.is_dir():
+        raise ExportError(f"Expected a folder to write to; {str(parent)!r} does not exist. Remedy: make it first.")
+    if not os.access(parent, os.W_OK):
+        raise ExportError(f"The folder {str(parent)!r} cannot be written to. Remedy: another folder.")
+    if format != "saved_model":
+        if path.is_dir():
+            raise ExportError(f"Expected the name of a file; {str(path)!r} is a folder. Remedy: another name.")
+    elif path.is_file() or (path.is_dir() and any(path.iterdir()) and not (path / "saved_model.pb").is_file()):
+        raise ExportError(
+            f"Expected a new folder, an empty one, or a SavedModel to replace; {str(path)!r} holds something else. "
+            "Remedy: another name."
+        )
+
+
+@contextlib.contextmanager
+def _workshop(path: Path) -> Iterator[Path]:
+    """Give a folder beside `path` to make things in, and take it away again, whatever happens."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.stem}-", dir=path.resolve().parent))
+    except OSError as error:
+        raise ExportError(f"Nothing can be written beside {str(path)!r}: {error}. Remedy: another folder.") from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _move(made: Path, target: Path) -> None:
+    """Put what was made in its place. A folder that is there goes to the workshop, and away with it."""
+    target, old = target.resolve(), made.with_name("replaced")
+    if target.is_dir():
+        target.rename(old)
+    try:
+        os.replace(made, target)
+    except OSError as error:
+        if old.is_dir():
+            old.rename(target)
+        raise ExportError(f"{str(target)!r} could not be written: {error}. Remedy: another place.") from error
+
+
+def _write(backend: Backend, adapted: Any, path: Path, format: str, example: Any) -> Written:
+    try:
+        return backend.export(adapted, path, format, example)
+    except SitaError:
+        raise
+    except Exception as error:
+        raise ExportError(
+            f"The adapted model could not be exported to {_TITLES[format]}: {first_line(error)} Remedy: where the "
+            f"plain model cannot be exported either, {_others(backend, format)}; else tell us of it."
+        ) from error
+
+
+def _others(backend: Backend, format: str) -> str:
+    others = [_TITLES[other] for other in backend.export_formats if other != format]
+    return f"another format ({', '.join(others)})"
+
+
+def _make_card(description: Description, backend: Backend, written: Written, about: Mapping[str, Any]) -> Card:
+    """Return a card with what is known of the adapted model and of the file, and what the caller adds."""
+    known = Card(
+        recipe=str(description.recipe),
+        scores=description.scores,
+        class_axis=backend.runner().class_axis,
+        scores_place=written.scores_place or 0,
+        input_shape=written.input_shape,
+        inputs=description.inputs,
+    )
+    return replace(known, **about)
+
+
+def _sign(path: Path, card: Card) -> None:
+    """Write the card into an ONNX file."""
+    import onnx
+
+    model = onnx.load(str(path))
+    entry = model.metadata_props.add()
+    entry.key, entry.value = KEY, card.to_json()
+    onnx.save(model, str(path))
+
+
+def _verify(path: Path, format: str, written: Written, description: Description, class_axis: int) -> float:
+    """Return the largest difference from the adapted model's answers; raise where it is too large."""
+    file = open_exported(path, format)
+    largest = 0.0
+    for images, expected in written.batches:
+        try:
+            answered = file.run(images)
+        except Exception as error:
+            raise ExportError(
+                f"{file.runtime} cannot run the exported {_TITLES[format]} on {len(images)} images: "
+                f"{first_line(error)} Remedy: another format."
+            ) from error
+        if [array.shape for array in answered] != [array.shape for array in expected]:
+            shapes = " and ".join(", ".join(str(a.shape) for a in arrays) for arrays in (expected, answered))
+            raise ExportError(
+                f"On {len(images)} images the adapted model and the exported {_TITLES[format]} put out the shapes "
+                f"{shapes}. The model's graph depends on its example. Remedy: another format, or "
+                "an example of as many images as you will run."
+            )
+        for place, (wanted, given) in enumerate(zip(expected, answered, strict=True)):
+            is_scores = place == written.scores_place
+            gaps = _differences(wanted, given, description.scores if is_scores else None, class_axis)
+            largest = max(largest, float(gaps.max(initial=0.0)))
+            if not np.mean(~(gaps <= TOLERANCE)) <= (_STRAY_PIXELS if is_scores and gaps.ndim > 1 else 0.0):
+                raise ExportError(
+                    f"The exported {_TITLES[format]} answers otherwise than the adapted model: on {len(images)} images "
+                    f"by up to {float(gaps.max()):.1e}, more than {TOLERANCE:.0e}. Nothing was written. Remedy: "
+                    "another format, or another example, if two candidates of this one are equally certain."
+                )
+    return largest
+
+
+def _differences(expected: np.ndarray, answered: np.ndarray, scores: str | None, class_axis: int) -> np.ndarray:
+    """Return how far apart answers are: of scores the largest difference of a probability at every place.
+
+    Of what is no scores, the difference of every number, relative to the largest of them (but to 1 at the least).
+    """
+    wanted, given = (array.astype(np.float64) for array in (expected, answered))
+    if scores is None:
+        return np.asarray(np.abs(wanted - given) / max(1.0, float(np.abs(wanted).max(initial=0.0))))
+    gaps = np.abs(_probabilities(wanted, scores, class_axis) - _probabilities(given, scores, class_axis))
+    return np.asarray(gaps.max(axis=class_axis) if gaps.ndim > 1 else gaps)
+
+
+def _probabilities(values: np.ndarray, scores: str, class_axis: int) -> np.ndarray:
+    if scores == "logits" and values.ndim > 1:
+        raised = np.exp(values - values.max(axis=class_axis, keepdims=True))
+        return np.asarray(raised / raised.sum(axis=class_axis, keepdims=True))
+    if scores == "sigmoid":
+        return np.asarray(0.5 * (1.0 + np.tanh(values / 2)))
+    return values

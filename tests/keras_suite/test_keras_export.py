@@ -1,0 +1,125 @@
+"""Exported Keras models, run by the runtimes of their formats, against the adapted model."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import keras
+import keras_nets as nets
+import numpy as np
+import pytest
+
+import sita_adapters as sita
+
+ENGINE = keras.backend.backend()
+ABLE = {"tensorflow": ("model.onnx", "model.tflite", "model"), "jax": ("model",), "torch": ("model.onnx",)}[ENGINE]
+SLOW = ENGINE == "jax"  # ten seconds a file
+CASES = [(name, "ops") for name in ABLE] + [(ABLE[0], recipe) for recipe in ("augbn", "ops_shared") if not SLOW]
+
+
+def run(path: Path, batch: np.ndarray) -> np.ndarray:
+    """What a file answers, without any code of ours."""
+    if path.suffix == ".onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        return np.asarray(session.run(None, {session.get_inputs()[0].name: batch})[0])
+    import tensorflow as tf
+
+    if path.suffix == "":
+        loaded = tf.saved_model.load(str(path))  # has to be held while its function runs
+        return np.asarray(loaded.serve(batch))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is moving to a package of its own
+        interpreter = tf.lite.Interpreter(str(path))
+    (image,), (scores,) = interpreter.get_input_details(), interpreter.get_output_details()
+    interpreter.resize_tensor_input(image["index"], batch.shape)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(image["index"], batch)
+    interpreter.invoke()
+    return np.asarray(interpreter.get_tensor(scores["index"]))
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    raised = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.asarray(raised / raised.sum(-1, keepdims=True))
+
+
+def assert_same(path: Path, adapted: Any, *counts: int, shape: tuple[int, int] = (16, 16)) -> None:
+    for count in counts:
+        batch = nets.images(count, *shape, seed=count)
+        expected, answered = softmax(adapted.predict_on_batch(batch)), softmax(run(path, batch))
+        np.testing.assert_allclose(answered, expected, atol=1e-4)
+        np.testing.assert_array_equal(answered.argmax(-1), expected.argmax(-1))
+
+
+@pytest.mark.parametrize(("name", "recipe"), CASES)
+def test_a_file_answers_as_the_adapted_model_for_any_number_of_images(name: str, recipe: str, tmp_path: Path) -> None:
+    adapted = sita.adapt(nets.sequential(), recipe)
+    exported = sita.export(adapted, tmp_path / name)
+    assert exported.input_shape == (None, 16, 16, 3)
+    assert exported.difference is not None
+    assert exported.difference < 1e-5
+    assert_same(exported.path, adapted, 1, 2, 5)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def dense() -> keras.Model:
+    """A label for every pixel, of images of any size."""
+    layers = keras.layers
+    stack = [keras.Input((None, None, 3)), layers.Conv2D(6, 3, padding="same"), layers.BatchNormalization()]
+    return nets.settle(keras.Sequential([*stack, layers.ReLU(), layers.Conv2D(4, 1)]))
+
+
+@pytest.mark.skipif(SLOW, reason="the same code, and ten seconds a file")
+@pytest.mark.parametrize("name", ABLE[:1])
+def test_open_sizes_are_the_examples(name: str, tmp_path: Path) -> None:
+    adapted = sita.adapt(dense(), "augbn", task="segmentation")
+    with pytest.raises(sita.ExportError, match=r"images of any size.*example=images"):
+        sita.export(adapted, tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    exported = sita.export(adapted, tmp_path / name, example=nets.images(1, 12, 20))
+    assert exported.input_shape == (None, 12, 20, 3)
+    assert_same(exported.path, adapted, 1, 3, shape=(12, 20))
+
+
+@pytest.mark.parametrize("name", sorted({"model.onnx", "model.tflite", "model"} - set(ABLE)))
+def test_what_this_backend_cannot_write_is_told(name: str, tmp_path: Path) -> None:
+    with pytest.raises(sita.ExportError, match=f"Keras on {ENGINE} cannot export to .* can. Remedy: KERAS_BACKEND="):
+        sita.export(sita.adapt(nets.sequential(), "augbn"), tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_exported_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    model, name = nets.sequential(), ABLE[0]
+    with pytest.raises(sita.NotAdaptedError):
+        sita.export(model, tmp_path / name)
+    with pytest.raises(sita.ExportError, match=r"max_rows=3.*adapt without max_rows"):
+        sita.export(sita.adapt(model, "augbn", max_rows=3), tmp_path / name)
+    with pytest.raises(sita.RecipeError, match="resample: An exported model"):
+        sita.export(sita.adapt(model, "augbn", augment="rotate", resample=True), tmp_path / name)
+    adapted = sita.adapt(model, "augbn")
+    with pytest.raises(sita.ExportError, match=r"\.onnx, \.tflite, \.litert, no ending .* for a keras model"):
+        sita.export(adapted, tmp_path / "model.pt2")
+    with pytest.raises(sita.ExportError, match=r"expected a batch .*\(None, 16, 16, 3\); received shape \(2, 8"):
+        sita.export(adapted, tmp_path / name, example=nets.images(2, 8, 8))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(ENGINE != "tensorflow", reason="JAX does it alike, but takes its time; torch writes none")
+def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
+    adapted, folder = sita.adapt(nets.sequential(), "augbn"), tmp_path / "model"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(sita.ExportError, match="holds something else"):
+        sita.export(adapted, folder)
+    assert (folder / "notes.txt").read_text() == "mine"
+    (folder / "notes.txt").unlink()
+    sita.export(adapted, folder)
+    stamp = folder / "of the first"
+    stamp.touch()
+    sita.export(adapted, folder)
+    assert not stamp.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
