@@ -94,14 +94,15 @@ class Rotate:
     def apply(self, x: Array, canvas: Canvas) -> Array:
         """Return the rotated images."""
         first, second = sorted(axis % len(x.shape) for axis in canvas.axes)
-        before, after = tuple(x.shape[:first]), tuple(x.shape[second + 1 :])
-        indices, weights = canvas.arrays.evaluated(rotation_taps, x.shape[first], x.shape[second], self.degrees)
-        flat = canvas.arrays.xp.reshape(x, (*before, -1, *after))
+        height, width, after = x.shape[first], x.shape[second], tuple(x.shape[second + 1 :])
+        indices, weights = canvas.arrays.evaluated(rotation_taps, height, width, self.degrees)
+        # The number of images may be open, where a graph is made.
+        flat = canvas.arrays.xp.reshape(x, (-1, *x.shape[1:first], height * width, *after))
         turned = 0.0
         for index, weight in zip(indices, weights, strict=True):
             taken = canvas.arrays.xp.take(flat, canvas.arrays.indices(index, x), axis=first)
             turned = turned + taken * canvas.arrays.constant(weight.reshape(-1, *[1] * len(after)), x)
-        return canvas.arrays.xp.reshape(turned, tuple(x.shape))
+        return canvas.arrays.xp.reshape(turned, (-1, *x.shape[1:]))
 
 
 @dataclass(frozen=True)

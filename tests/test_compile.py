@@ -28,8 +28,8 @@ def compilations(model: torch.nn.Module, sizes: tuple[int, ...]) -> tuple[int, l
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"augment": "paper", "inputs": "imagenet"}, {"augment": ("blur", "rotate")}],
-    ids=["lossless", "paper", "blur and rotate"],
+    [{}, {"augment": (("blur", "rotate", "colour"),), "inputs": "imagenet"}],
+    ids=["lossless", "interpolated"],
 )
 def test_every_view_compiles_to_one_graph(settings: dict[str, Any]) -> None:
     adapted = sita.adapt(small(), "augbn", **settings)
@@ -40,7 +40,7 @@ def test_every_view_compiles_to_one_graph(settings: dict[str, Any]) -> None:
 
 def test_batch_sizes_cost_no_more_compilations_than_the_plain_models() -> None:
     # Convolutions are compiled anew from 16 rows on, whoever calls them: 3 rows an image stay below that.
-    sizes = (2, 3, 4, 5)
+    sizes = (2, 3, 5)
     plain, _ = compilations(small(), sizes)
     torch._dynamo.reset()
     adapted = sita.adapt(small(), "augbn")

@@ -102,10 +102,7 @@ def test_whatever_was_adapted(name: str, recipe: str, changes: dict[str, Any], e
     assert_same(exported.path, adapted, 1, 4)
 
 
-_TRACED = pytest.mark.xfail(reason="views compute with sizes, which a trace holds as tensors")
-
-
-@pytest.mark.parametrize("ending", ["onnx", pytest.param("pt", marks=_TRACED)])
+@pytest.mark.parametrize("ending", ["onnx", "pt"])
 def test_interpolated_views_and_colours_are_in_the_graph(ending: str, tmp_path: Path) -> None:
     adapted = sita.adapt(tiny(), "augbn", augment=("rotate", "blur", "colour"), n_views=3, inputs="unit")
     exported = sita.export(adapted, tmp_path / f"model.{ending}", example=images(2, 3, 16, 16))

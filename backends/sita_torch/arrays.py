@@ -22,12 +22,13 @@ def _indices(values: Any, like: torch.Tensor) -> torch.Tensor:
     return torch.as_tensor(values, dtype=torch.int64, device=like.device)
 
 
-def _evaluated(function: Callable[..., tuple[np.ndarray, ...]], *numbers: float) -> tuple[torch.Tensor, ...]:
+def _evaluated(function: Callable[..., tuple[np.ndarray, ...]], *numbers: Any) -> tuple[torch.Tensor, ...]:
     """Return tensors, which a compiler takes for constants and does not ask how they came about."""
     if torch.compiler.is_compiling():
-        plain = [number + 0 for number in numbers]  # the compiler has looked at a number that it computed with
-        return _constants(function.__module__, function.__name__, *plain)  # type: ignore[no-any-return]
-    return tuple(torch.from_numpy(array) for array in function(*numbers))
+        looked_at = [number + 0 for number in numbers]  # as the compiler has at a number that it computed with
+        return _constants(function.__module__, function.__name__, *looked_at)  # type: ignore[no-any-return]
+    plain = [int(n) if isinstance(n, torch.Tensor) else n for n in numbers]  # a trace has sizes as tensors
+    return tuple(torch.from_numpy(array) for array in function(*plain))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

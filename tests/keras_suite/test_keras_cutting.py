@@ -123,6 +123,8 @@ SAFE = {
 
 
 CASES = [*((flat, recipe) for recipe in RECIPES), *((make, "augbn") for make in SAFE if make is not flat)]
+if keras.backend.backend() != "tensorflow":  # where the graph is cut is Keras' own matter, whatever computes it
+    CASES = CASES[:1]
 
 
 @pytest.mark.parametrize(("make", "recipe"), CASES)
