@@ -272,6 +272,8 @@ def _for_segmentation(chosen: Recipe, changes: Mapping[str, Any], named: bool) -
     elif named and chosen.view_count and "augment" not in changes:
         views = _SEGMENTATION_ENSEMBLE if chosen.candidates == "views" else _SEGMENTATION
         chosen = replace(chosen, **views)
+        if chosen.shared_views and not {"priors", "combine", "top_k"} & set(changes):
+            chosen = replace(chosen, top_k=_DEFAULT_KEPT)  # as it was measured here
     return chosen, changes
 
 

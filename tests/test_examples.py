@@ -54,13 +54,6 @@ def test_runs_and_says_what_it_shows(name: str) -> None:
     check_printed(name, run(name))
 
 
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_keras_pipeline_runs_on_the_other_backends(backend: str) -> None:
-    printed = run("keras_pipeline", KERAS_BACKEND=backend)
-    assert f"Keras on {backend}" in printed
-    check_printed("keras_pipeline", printed)
-
-
 @pytest.mark.parametrize("name", PIPELINES)
 def test_is_short_and_says_how_to_run_it(name: str) -> None:
     text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
