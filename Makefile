@@ -8,7 +8,7 @@ BACKEND ?= torch
 
 DATA ?= $(SITA_DATA)
 
-.PHONY: help setup demo test lint types check bench memory cascade camvid clean
+.PHONY: help setup demo test backends lint types check bench memory cascade camvid clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -24,8 +24,16 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## See it help on corrupted digits; BACKEND=keras for Keras (KERAS_BACKEND decides which)
 	$(BIN)/sita demo --backend $(BACKEND)
 
-test: $(READY) ## Run all tests; those of Keras once for each of its backends, in a process of its own
+# What depends on Keras rather than on what computes for it is tested on TensorFlow, and everywhere by `make backends`.
+ON_TENSORFLOW := --ignore tests/keras_suite/test_keras_odd.py --ignore tests/keras_suite/test_keras_cutting.py
+
+test: $(READY) ## Run the tests; those of Keras on TensorFlow, and a part of them on JAX and torch, in processes of their own
 	$(PYTEST) tests --ignore tests/keras_suite
+	KERAS_BACKEND=tensorflow $(PYTEST) tests/keras_suite
+	KERAS_BACKEND=jax $(PYTEST) tests/keras_suite $(ON_TENSORFLOW)
+	KERAS_BACKEND=torch $(PYTEST) tests/keras_suite $(ON_TENSORFLOW)
+
+backends: $(READY) ## Run all tests of Keras on every one of its backends
 	for backend in tensorflow jax torch; do \
 		echo "Keras on $$backend:"; KERAS_BACKEND=$$backend $(PYTEST) tests/keras_suite || exit 1; \
 	done

@@ -22,9 +22,12 @@ import sita_adapters as sita
 from sita_adapters import cli
 from sita_adapters.bench import metrics
 from sita_adapters.bench.answers import record
+from sita_adapters.bench.data.datasets import open_data
 from sita_adapters.bench.ledger import Ledger
 from sita_adapters.bench.methods import Said, read_methods
 from sita_adapters.bench.models.loading import load_model
+from sita_adapters.bench.progress import Silence
+from sita_adapters.bench.runs import Run, run_bench
 from sita_adapters.bench.studies import STUDIES, layer_groups, study_methods
 
 TESTS = Path(__file__).parent
@@ -89,6 +92,21 @@ def bench(*given: Any, **named: Any) -> dict[str, Any]:
     return json.loads((Path(given[0]) / given[1] / "results.json").read_text())
 
 
+def measure(
+    folder: Path, out: str, recipes: str, corrupt: str, limit: int, *, seeds: int = 1, **named: str
+) -> dict[str, Any]:
+    """What the command measures, without the report that it draws."""
+    kind, _, place = named.get("data", "npz:test.npz").partition(":")
+    subject = load_model(f"{folder / 'models.py'}:{named.get('model', 'classifier')}")
+    run = Run(
+        subject,
+        lambda seed: open_data(f"{kind}:{folder / place}", corrupt=corrupt, limit=limit, seed=seed, size=subject.size),
+        read_methods(recipes, subject.task) if "study" not in named else study_methods(named["study"], subject),
+        seeds,
+    )
+    return run_bench(run, folder / out, Silence())
+
+
 def test_a_killed_run_goes_on_and_ends_as_an_undisturbed_one(folder: Path) -> None:
     options = ("--corrupt", "clean,fog,contrast", "--recipes", "bn,augbn,ops", "--limit", "24")
     killed = folder / "killed" / "results.jsonl"
@@ -113,7 +131,7 @@ def test_a_killed_run_goes_on_and_ends_as_an_undisturbed_one(folder: Path) -> No
 
 
 def test_batches_equal_one_at_a_time(folder: Path) -> None:
-    results = bench(folder, "batches", "--corrupt", "contrast", "--recipes", "augbn,ops", "--limit", "12")
+    results = measure(folder, "batches", "augbn,ops", "contrast", 12)
     with np.load(folder / "test.npz") as stored:
         images, labels = stored["images"], stored["labels"]
     from sita_adapters.bench.corruptions import corrupt
@@ -143,6 +161,7 @@ def test_recipes_can_be_added_and_nothing_is_run_twice(folder: Path) -> None:
     assert more[: len(lines)] == lines
     assert len(more) == len(lines) + 1
     assert [method["name"] for method in results["methods"]] == ["source", "bn", "ops[combine=mean,top_k=5]"]
+    assert "| command | sita" in (folder / "added/report.md").read_text()
     with pytest.raises(sita.SitaError, match=r"holds another run: .*Remedy: another --out, or --restart"):
         bench(folder, "added", "--corrupt", "fog", "--recipes", "bn", "--limit", "9")
     assert (folder / "added/results.jsonl").read_text().splitlines() == more
@@ -150,18 +169,14 @@ def test_recipes_can_be_added_and_nothing_is_run_twice(folder: Path) -> None:
 
 
 def test_seeds_repeat_what_is_random_alone(folder: Path) -> None:
-    results = bench(
-        folder, "seeds", "--corrupt", "clean", "--seeds", "2", "--limit", "6", "--recipes", "augbn[augment=paper],memo"
-    )
+    results = measure(folder, "seeds", "augbn[augment=paper],memo", "clean", 6, seeds=2)
     assert [len(method["seeds"]) for method in results["methods"]] == [1, 2, 2]
-    results = bench(folder, "noisy", "--corrupt", "gaussian_noise", "--seeds", "2", "--limit", "6", "--recipes", "bn")
+    results = measure(folder, "noisy", "bn", "gaussian_noise", 6, seeds=2)
     assert [len(method["seeds"]) for method in results["methods"]] == [2, 2]
 
 
 def test_segmentation(folder: Path) -> None:
-    results = bench(
-        folder, "maps_out", "--corrupt", "clean,fog", "--recipes", "bn,ops", model="segmenter", data="segmentation:maps"
-    )
+    results = measure(folder, "maps_out", "bn,ops", "clean,fog", 9, model="segmenter", data="segmentation:maps")
     assert results["setup"]["metric"] == "mIoU"
     ops = results["methods"][-1]
     assert sum(ops["priors"]["clean"]["count"]) == 9 * 14 * 16
@@ -169,14 +184,14 @@ def test_segmentation(folder: Path) -> None:
 
 
 def test_keras_models_and_what_they_cannot(folder: Path) -> None:
-    results = bench(folder, "keras", "--corrupt", "fog", "--recipes", "ops", "--limit", "8", model="keras_classifier")
+    results = measure(folder, "keras", "ops", "fog", 8, model="keras_classifier")
     assert results["setup"]["framework"].startswith("keras")
     assert sum(results["methods"][1]["priors"]["corrupted"]["count"]) == 8
     with pytest.raises(sita.InputError, match=r"tent: these train on every image.*Remedy: leave them out"):
-        bench(folder, "keras2", "--corrupt", "fog", "--recipes", "tent", model="keras_classifier")
+        measure(folder, "keras2", "tent", "fog", 8, model="keras_classifier")
 
 
-@pytest.mark.parametrize("study", [name for name in STUDIES if name != "defaults"])
+@pytest.mark.parametrize("study", ["lambda", "layers", "seeds"])
 def test_studies_run_and_draw_their_figure(folder: Path, study: str) -> None:
     results = bench(folder, f"study_{study}", "--corrupt", "fog", "--limit", "4", "--study", study)
     points = [method for method in results["methods"] if method["study"]]
@@ -187,8 +202,14 @@ def test_studies_run_and_draw_their_figure(folder: Path, study: str) -> None:
         assert method["gain"] is None or method["gain"]["low"] <= method["gain"]["score"] <= method["gain"]["high"]
 
 
+def test_batches_that_share_statistics_run_as_one(folder: Path) -> None:
+    results = {m["name"]: m for m in measure(folder, "sharing", "", "fog", 8, study="batch")["methods"]}
+    assert results["ops, batch of 1"]["conditions"] == results["ops"]["conditions"]
+    assert results["ptn, batch of 8"]["conditions"] != results["ptn, batch of 1"]["conditions"]
+
+
 def test_study_points_of_lambda_end_at_the_source(folder: Path) -> None:
-    results = {m["name"]: m for m in bench(folder, "ends", "--corrupt", "fog", "--study", "lambda")["methods"]}
+    results = {m["name"]: m for m in measure(folder, "ends", "", "fog", 16, study="lambda")["methods"]}
     for name in ("augbn, λ = 1", "no views, λ = 1"):
         assert results[name]["conditions"] == results["source"]["conditions"]
         assert results[name]["gain"] == {"score": 0.0, "low": 0.0, "high": 0.0}

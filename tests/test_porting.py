@@ -211,7 +211,7 @@ def twins_of_real_images(architecture: str, data: Path) -> tuple[Any, nn.Module,
     ("architecture", "recipe"),
     [
         *(("ResNet50", recipe) for recipe in sita.RECIPES),
-        *((name, recipe) for name in SIZES if name != "ResNet50" for recipe in ("augbn", "ops_shared", "ptn")),
+        *((name, recipe) for name in SIZES if name != "ResNet50" for recipe in ("augbn", "ptn")),
     ],
 )
 def test_adapted_answers_are_the_same_in_keras_and_torch(architecture: str, recipe: str, data: Path) -> None:

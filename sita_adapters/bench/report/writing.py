@@ -41,6 +41,8 @@ def describe_setup(results: Json) -> Grid:
     conditions = setup.pop("conditions", [])
     facts = {name: value for name, value in setup.items() if value is not None}
     facts["conditions"] = f"{len(conditions)}: {', '.join(conditions)}"
+    if results.get("command"):
+        facts["command"] = results["command"]
     lines = tuple((text_cell(str(name)), text_cell(str(value))) for name, value in facts.items())
     return Grid("Setup", "", ("setting", "value"), lines)
 
