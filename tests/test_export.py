@@ -312,6 +312,8 @@ def test_export_then_predict_says_the_same_as_predict(model: str, file: str, fol
         assert (ours["adapted"]["name"] is not None) == ("cifar" in model)
         assert ours["adapted"]["entropy"] == pytest.approx(theirs["adapted"]["entropy"], abs=1e-4)
         assert [one["label"] for one in ours["adapted"]["top"]] == [one["label"] for one in theirs["adapted"]["top"]]
+    with pytest.raises(sita.InputError, match=r"--recipe: .* was exported with a recipe of its own"):
+        invoke("predict", file, "noise0.png", "--recipe", "bn")
     table = invoke("predict", file, "noise0.png")
     assert re.search(r"image +augbn +p +entropy\s", table)
     assert "source" not in table

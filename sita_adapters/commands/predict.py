@@ -13,7 +13,8 @@ import typer
 from rich.console import Console
 
 from ..errors import InputError, SitaError, suggestion
-from .model_options import PixelInputs, RecipeName, Side, TaskName, Weights
+from ..recipe import RECIPES
+from .model_options import PixelInputs, Side, TaskName, Weights
 from .shared import require
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from ..recipe import Task
     from .answers import Answer, Asked
     from .exported_files import AskedFile
+
+_DEFAULT_RECIPE = "ops"
 
 AnyModel = Annotated[
     str,
@@ -42,7 +45,13 @@ def predict(
     ],
     *,
     weights: Weights = None,
-    recipe: RecipeName = "ops",
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"One of {', '.join(RECIPES)}. By default {_DEFAULT_RECIPE}; an exported file has its own.",
+        ),
+    ] = None,
     labels: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="The classes' names, one a line.", show_default=False),
@@ -93,7 +102,7 @@ def predict(
     from ..recipe import read_recipe
     from .answer_tables import Report
 
-    read_recipe(recipe, {}, task or "classification")
+    read_recipe(recipe or _DEFAULT_RECIPE, {}, task or "classification")
     _check_kind(corrupt)
     paths = _find_images(images)
     _check_images(paths)
@@ -126,7 +135,7 @@ def predict(
 
 def _load(
     model: str,
-    recipe: str,
+    recipe: str | None,
     *,
     weights: str | None,
     inputs: str | None,
@@ -138,11 +147,16 @@ def _load(
     from .exported_files import is_exported, open_model
 
     if is_exported(model):
+        if recipe is not None:
+            raise InputError(
+                f"--recipe: {model} was exported with a recipe of its own, and runs by it; received {recipe!r}. "
+                "Remedy: leave --recipe out, or export the model again (sita export --recipe)."
+            )
         return open_model(model, weights=weights, inputs=inputs, size=size, task=task, crop=crop)
     from ..bench.models.loading import load_model
 
     subject = load_model(model, weights, inputs=inputs, size=size)
-    return Asked(replace(subject, task=task or subject.task, crop=crop or subject.crop), recipe)
+    return Asked(replace(subject, task=task or subject.task, crop=crop or subject.crop), recipe or _DEFAULT_RECIPE)
 
 
 def _check_kind(corrupt: str | None) -> None:
