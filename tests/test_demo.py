@@ -311,16 +311,6 @@ def test_answers_are_those_of_the_adapted_model_on_a_batch(result: DemoResult) -
     np.testing.assert_array_equal(result.answers[3, result.recipes.index("augbn")], together)
 
 
-def test_the_demo_runs_in_keras(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "Training", lambda seed: Training(seed=seed, epochs=3, widths=(8, 16)))
-    result = run_demo(images=3, framework=digits_keras)
-    assert result.framework.startswith("Keras on ")
-    assert result.answers.shape == (1 + len(CORRUPTIONS), 5, 3)
-    network = trained_network(digits_keras, load_digits()[0], demo.Training(seed=0), Silence())
-    together = sita.adapt(network, "ops").predict_on_batch(digits_keras.encode(result.images[3]))
-    np.testing.assert_array_equal(result.answers[3, result.recipes.index("ops")], together.argmax(axis=1))
-
-
 @pytest.mark.parametrize("name", ["torch", "keras"])
 def test_a_framework_is_found_by_name(name: Any) -> None:
     assert demo.load_framework(name) is {"torch": digits_torch, "keras": digits_keras}[name]
