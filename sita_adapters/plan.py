@@ -6,7 +6,7 @@ Every method is a Plan, and the code that runs a Plan knows no method.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,11 @@ class Plan:
     weights: tuple[tuple[float, ...], ...]
     priors: tuple[float, ...]
     answers: tuple[int, ...]
+    alike: bool = field(init=False)
+    """Whether all rows are normalised alike."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "alike", len(set(zip(self.weights, self.priors, strict=True))) == 1)
 
     @property
     def rows(self) -> int:

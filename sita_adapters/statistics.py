@@ -21,6 +21,52 @@ def pool(means: Array, variances: Array, *, axis: int, xp: Any) -> tuple[Array, 
     return xp.sum(mean, axis=axis, keepdims=False), variance
 
 
+def target(means: Array, variances: Array, *, weights: Array, xp: Any) -> tuple[Array, Array]:
+    """Return the statistics that the rows estimate together, for every row (paper, eq. 3).
+
+    m_t = Σ_q w_q · m_q,   v_t = Σ_q w_q · (v_q + (m_q − m_t)²)
+
+    `means` and `variances` are (B, R, C), or (R, C) of one image, `weights` (R, R), or fewer lines for fewer rows. The
+    spread between rows is Σ_q w_q · d_q² − (Σ_q w_q · d_q)² with d_q = m_q − m_0: measured from the image's own first
+    row it cannot cancel the way moments about zero do, and no (B, R, R, C) array is made.
+    """
+    origin = means[..., :1, :]
+    offsets = means - origin
+    offset = xp.matmul(weights, offsets)
+    spread = xp.matmul(weights, variances + offsets * offsets) - offset * offset
+    return origin + offset, xp.maximum(spread, 0.0)
+
+
+def target_of_squares(
+    means: Array, squares: Array, *, weights: Array, weights_over_area: Array, xp: Any
+) -> tuple[Array, Array]:
+    """Return the same from the sums of squares over an area of A places, in fewer operations.
+
+    v_t = Σ_q w_q / A · Σx_q² − m_t²
+
+    It cancels: the rounding error of the squares, 1e-7 and more, comes out 1 + m_t² / v_t times as large.
+    """
+    mean = xp.matmul(weights, means)
+    return mean, xp.matmul(weights_over_area, squares) - mean * mean
+
+
+def towards_source(
+    mean: Array, variance: Array, *, priors: Array, source_mean: Array, source_variance: Array, xp: Any
+) -> tuple[Array, Array]:
+    """Return the statistics that every row is normalised with (paper, eq. 4).
+
+    m = λ · m_s + (1 − λ) · m_t,   v = λ · v_s + (1 − λ) · v_t
+
+    `priors` are (R, 1), the source's statistics (C,). λ = 1 gives the source's statistics exactly.
+    """
+    mix = getattr(xp, "lerp", _lerp)
+    return mix(mean, source_mean, priors), mix(variance, source_variance, priors)
+
+
+def _lerp(start: Array, end: Array, weight: Array) -> Array:
+    return (1 - weight) * start + weight * end
+
+
 def blend(
     means: Array,
     variances: Array,
@@ -31,26 +77,11 @@ def blend(
     source_variance: Array,
     xp: Any,
 ) -> tuple[Array, Array]:
-    """Return the statistics that every row is normalised with (paper, eq. 3 and 4).
-
-    m_t = Σ_q w_q · m_q,   v_t = Σ_q w_q · (v_q + (m_q − m_t)²)
-    m   = λ · m_s + (1 − λ) · m_t,   v = λ · v_s + (1 − λ) · v_t
-
-    `means` and `variances` are (B, R, C), `weights` (R, R), `priors` (R, 1), the source's statistics (C,). The spread
-    between rows is Σ_q w_q · d_q² − (Σ_q w_q · d_q)² with d_q = m_q − m_0: measured from the image's own first
-    row it cannot cancel the way moments about zero do, and no (B, R, R, C) array is made.
-    """
-    origin = means[:, :1]
-    offsets = means - origin
-    target_offset = xp.matmul(weights, offsets)
-    spread = xp.matmul(weights, variances + offsets * offsets) - target_offset * target_offset
-    target_variance = xp.maximum(spread, 0.0)
-    target_mean = origin + target_offset
-    # Written so that λ = 1 gives the source's statistics exactly.
-    complement = 1 - priors
-    mean = priors * source_mean + complement * target_mean
-    variance = priors * source_variance + complement * target_variance
-    return mean, variance
+    """Return the statistics that every row is normalised with: the target's, drawn towards the source's."""
+    mean, variance = target(means, variances, weights=weights, xp=xp)
+    return towards_source(
+        mean, variance, priors=priors, source_mean=source_mean, source_variance=source_variance, xp=xp
+    )
 
 
 def rewriting(

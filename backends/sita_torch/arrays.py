@@ -38,7 +38,13 @@ def _constants(module: str, name: str, *numbers: float) -> tuple[torch.Tensor, .
 
 
 # What every layer computes with goes without array_api_compat's checks of the types, which are alike here.
-_DIRECT = {"matmul": torch.matmul, "sqrt": torch.sqrt, "where": torch.where, "maximum": torch.clamp_min}
+_DIRECT = {
+    "matmul": torch.matmul,
+    "sqrt": torch.sqrt,
+    "where": torch.where,
+    "maximum": torch.clamp_min,
+    "lerp": torch.lerp,
+}
 _xp = SimpleNamespace(**{name: getattr(compat, name) for name in dir(compat) if not name.startswith("__")} | _DIRECT)
 
 TORCH = Arrays(_xp, _constant, _indices, _evaluated)

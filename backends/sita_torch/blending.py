@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from sita_adapters.statistics import blend, normalising, pool, rewriting
+from sita_adapters.statistics import pool, rewriting, target, target_of_squares, towards_source
 
 from .arrays import TORCH
 from .calls import Call, enter_layer
 from .folding import check_entries
 from .guards import refuse_training
-from .moments import Features, measure
+from .moments import Features, exact_enough, measure
 
 if TYPE_CHECKING:
     from .forward import Adaptation
+
+_NOTHING = contextlib.nullcontext()
 
 _KNOWN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -67,17 +69,16 @@ def normalise(layer: nn.Module, adaptation: Adaptation, name: str, input: torch.
         check_entries(input, name)
     if not call.blends:
         return type(layer).forward(layer, input)  # type: ignore[no-any-return]
-    with _full_precision(input):
-        features, mean, variance = _blended(input, layer, call, name)
-        scale, shift = normalising(
-            mean,
-            variance,
-            gamma=1.0 if layer.weight is None else _like(layer.weight, mean),
-            beta=0.0 if layer.bias is None else _like(layer.bias, mean),
-            epsilon=layer.eps,  # type: ignore[arg-type]
-            xp=TORCH.xp,
-        )
-        return _like(_apply(features, scale, shift), input)
+    if _autocasts(input):
+        with torch.autocast(input.device.type, enabled=False):
+            return _normalised(input, layer, call, name)
+    return _normalised(input, layer, call, name)
+
+
+def _normalised(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> torch.Tensor:
+    features, mean, variance = _blended(x, layer, call, name)
+    gamma, beta = _like(layer.weight, mean), _like(layer.bias, mean)
+    return _like(features.normalised(mean, variance, gamma, beta, layer.eps), x)  # type: ignore[arg-type]
 
 
 def rewrite_input(
@@ -115,56 +116,88 @@ def _rewritten(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> torc
             epsilon=layer.eps,  # type: ignore[arg-type]
             xp=TORCH.xp,
         )
-        rewritten = _like(_apply(features, scale, shift), x)
+        rewritten = _like(features.affine(scale, shift), x)
     return rewritten.movedim(1, -1) if channels_at_the_end else rewritten
 
 
 def _blended(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> tuple[Features, torch.Tensor, torch.Tensor]:
-    """Return the features (B·R·T, C, …) with their moments, and the statistics of every row, (B, R, C)."""
+    """Return the features (N, C, …) and the statistics that each is normalised with: (N, C), or (C,) for all alike."""
     folded = call.folded(x, name)
     features = measure(x)
-    channels = features.mean.shape[1]
-    if folded == 1:
-        shape: tuple[int, ...] = (call.images, call.rows, channels)
-        means, variances = features.mean.reshape(shape), features.variance.reshape(shape)
-    else:
-        shape = (call.images, call.rows, folded, channels)
-        means, variances = pool(features.mean.reshape(shape), features.variance.reshape(shape), axis=2, xp=TORCH.xp)
-    if call.shared:
-        means, variances = (moment[None] for moment in pool(means, variances, axis=0, xp=TORCH.xp))
-    mean, variance = blend(
-        means,
-        variances,
-        weights=_like(call.weights, means),
-        priors=_like(call.priors, means),
-        source_mean=_like(layer.running_mean, means),
-        source_variance=_like(layer.running_var, means),
+    mean, variance = _target(features, call) if folded == 1 else _target_of_folded(features, call, folded)
+    mean, variance = towards_source(
+        mean,
+        variance,
+        priors=_like(call.priors, mean),
+        source_mean=_like(layer.running_mean, mean),
+        source_variance=_like(layer.running_var, mean),
         xp=TORCH.xp,
     )
+    return features, _for_entries(mean, call, folded), _for_entries(variance, call, folded)
+
+
+def _target(features: Features, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the statistics that the rows of each image estimate, (B, R, C), the cheap way where it is exact enough."""
+    means = features.mean.view(call.images, call.rows, -1)
+    weights = _like(call.weights, means)
+    if features.squares is None or call.shared:
+        return _exact_target(means, features.variance.view(means.shape), call, weights)
+    mean, variance = target_of_squares(
+        means,
+        features.squares.view(means.shape),
+        weights=weights,
+        weights_over_area=_like(call.weights_over(features.area), means),
+        xp=TORCH.xp,
+    )
+    enough = exact_enough(mean, variance)
+    if enough is None:
+        return mean, variance
+    # An image's answer must not depend on what else is in its batch, to the last bit.
+    exact = _exact_target(means, features.variance.view(means.shape), call, weights)
+    return torch.where(enough, mean, exact[0]), torch.where(enough, variance, exact[1])
+
+
+def _target_of_folded(features: Features, call: Call, folded: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the same where the model folds T entries into a row, which are parts of it."""
+    shape = (call.images, call.rows, folded, features.mean.shape[1])
+    moments = pool(features.mean.reshape(shape), features.variance.reshape(shape), axis=2, xp=TORCH.xp)
+    return _exact_target(*moments, call, _like(call.weights, moments[0]))
+
+
+def _exact_target(
+    means: torch.Tensor, variances: torch.Tensor, call: Call, weights: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     if call.shared:
-        mean, variance = mean.expand(call.images, -1, -1), variance.expand(call.images, -1, -1)
-    return features, mean, variance
+        means, variances = (moment[None] for moment in pool(means, variances, axis=0, xp=TORCH.xp))
+        weights = weights if weights.ndim == 2 else weights[:1]
+    return target(means, variances, weights=weights, xp=TORCH.xp)
 
 
-def _apply(features: Features, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """Return x · scale + shift for (B, R, C), the same for all that the model folded into a row."""
-    count, channels = features.mean.shape
-    scale, shift = scale.reshape(-1, channels), shift.reshape(-1, channels)
-    folded = count // scale.shape[0]
-    if folded > 1:
-        scale, shift = scale.repeat_interleave(folded, 0), shift.repeat_interleave(folded, 0)
-    return features.affine(scale, shift)
+def _for_entries(statistics: torch.Tensor, call: Call, folded: int) -> torch.Tensor:
+    """Return the statistics of the rows for the B·R·T entries, which the model may fold into a row."""
+    channels = statistics.shape[-1]
+    if call.alike and call.one_image:
+        return statistics.view(channels)
+    if call.alike or call.shared:
+        statistics = statistics.expand(call.images, call.rows, channels)
+    flat = statistics.reshape(-1, channels)
+    return flat if folded == 1 else flat.repeat_interleave(folded, 0)
 
 
 def _like(values: Any, like: torch.Tensor) -> torch.Tensor:
-    """Return values in the precision and on the device of `like`; asked first, since every layer does this often."""
-    if values.dtype == like.dtype and values.device == like.device:
+    """Return values, if any, in the precision and on the device of `like`; asked first: it is done often."""
+    if values is None or (values.dtype is like.dtype and values.device == like.device):
         return values  # type: ignore[no-any-return]
     return values.to(like)  # type: ignore[no-any-return]
+
+
+def _autocasts(x: torch.Tensor) -> bool:
+    device = "cpu" if x.is_cpu else x.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def _full_precision(x: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
     """Switch autocast off, where it is on: it would do the blend's products in half precision."""
     if torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type):
         return torch.autocast(x.device.type, enabled=False)
-    return contextlib.nullcontext()
+    return _NOTHING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -31,13 +31,24 @@ class Call:
     blends: bool
     shared: bool = False
     """Whether the images share their statistics."""
+    alike: bool = False
+    """Whether all rows of an image are normalised alike; `weights` and `priors` then have one line."""
+    one_image: bool = False
+    """Whether this is of one image, and will stay so: a trace may be run on more than its example has."""
     layers_run: int = 0
     folds: bool = False
     """Whether a layer saw more leading entries than rows."""
     probing: bool = False
     """Whether this is a run on a spoilt pair of images, to see how the model folds its batch."""
+    over_area: dict[int, torch.Tensor] = field(default_factory=dict)
     answers: tuple[int, ...] = ()
     """The rows that go on after the last adapted layer, where the others end there; `rows` counts them from then on."""
+
+    def weights_over(self, area: int) -> torch.Tensor:
+        """Return the weights divided by a number of places, which many layers have in common."""
+        if area not in self.over_area:
+            self.over_area[area] = self.weights / area
+        return self.over_area[area]
 
     def folded(self, x: torch.Tensor, name: str) -> int:
         """Return T for features of B·R·T leading entries: 1, or what the model folds into its batch (time, tokens)."""
@@ -76,7 +87,8 @@ def enter_layer(layer: nn.Module, adaptation: Adaptation, name: str) -> Call:
             "adapted model itself, or use "
             "sita.unwrap(adapted) for the plain one."
         )
-    refuse_training(name, layer)
+    if layer.training:
+        refuse_training(name, layer)
     call.layers_run += 1
     return call
 

@@ -106,14 +106,19 @@ def run_rows(model: nn.Module, arguments: Arguments, plan: Plan, canvas: Canvas)
         lambda companion: expand_companion(companion, image, plans, canvas),
     )
     dtype = torch.float64 if image.dtype == torch.float64 else torch.float32
+    lines = 1 if plan.alike else plan.rows
+    weights = torch.tensor(plan.weights[:lines], dtype=dtype, device=image.device)
+    traced = is_traced()
     call = Call(
         adaptation,
         images=image.shape[0],
         rows=plan.rows,
-        weights=torch.tensor(plan.weights, dtype=dtype, device=image.device),
-        priors=torch.tensor(plan.priors, dtype=dtype, device=image.device).unsqueeze(1),
+        weights=weights if traced else weights.expand(image.shape[0], -1, -1),  # sparing every layer the doing
+        priors=torch.tensor(plan.priors[:lines], dtype=dtype, device=image.device).unsqueeze(1),
         blends=plan.blends,
         shared=adaptation.recipe.share == "batch",
+        alike=plan.alike,
+        one_image=not traced and image.shape[0] == 1,
     )
     ending = adaptation.ending
     if ending is not None and len(plan.answers) < plan.rows and ending.covers(model, args, kwargs):

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import torch
 
-from sita_adapters.statistics import pool
+from sita_adapters.statistics import normalising, pool
 
 from .arrays import TORCH
+
+_PRECISE = (torch.float32, torch.float64)
 
 _EPSILON = 1e-12
 """Keeps 1/σ finite where a row's channel is constant; far below the ε of any layer."""
@@ -37,45 +39,128 @@ _LONGEST_SUM = 64
 class Features:
     """Features x (N, C, …) in float32 or float64, with the mean and biased variance of each row and channel, (N, C).
 
-    `in_one_pass`: BatchNorm's own kernel can apply what comes of them, with every channel of every row as one of its
+    `squares`, where known, are Σx² over `area` places, from which a variance may come cheaper; then the variance waits to be asked for.
+
+    `flat`: BatchNorm's own kernel can apply what comes of them, with every channel of every row as one of its
     channels. It is several times as fast as a multiply-add that broadcasts.
     """
 
     x: torch.Tensor
     mean: torch.Tensor
-    variance: torch.Tensor
-    in_one_pass: bool = False
+    known_variance: torch.Tensor | None = None
+    squares: torch.Tensor | None = None
+    area: int = 0
+    flat: bool = False
+
+    @property
+    def variance(self) -> torch.Tensor:
+        """The biased variance of each row and channel."""
+        if self.known_variance is None:
+            assert self.squares is not None
+            self.known_variance = _variances(self.x, self.mean, self.squares)
+        return self.known_variance
+
+    def normalised(
+        self,
+        mean: torch.Tensor,
+        variance: torch.Tensor,
+        gamma: torch.Tensor | None,
+        beta: torch.Tensor | None,
+        epsilon: float,
+    ) -> torch.Tensor:
+        """Return γ · (x − m) / sqrt(v + ε) + β for γ and β (C,), and statistics (N, C), or (C,) for all alike."""
+        if mean.ndim == 1 and not mean.requires_grad:  # the kernel has no derivative by its statistics
+            return _batch_norm(self.x, mean, variance, gamma, beta, epsilon)
+        if self.flat and mean.ndim == 2:
+            tiled = [None if each is None else each.expand(mean.shape).reshape(-1) for each in (gamma, beta)]
+            return _batch_norm(self._flat(), mean, variance, *tiled, epsilon).view(self.x.shape)
+        scale, shift = normalising(
+            mean,
+            variance,
+            gamma=1.0 if gamma is None else gamma,
+            beta=0.0 if beta is None else beta,
+            epsilon=epsilon,
+            xp=TORCH.xp,
+        )
+        return self.affine(scale, shift)
 
     def affine(self, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-        """Return x · scale + shift, both (N, C)."""
-        if self.in_one_pass:
-            nothing, one = torch.zeros_like(scale).view(-1), torch.ones_like(scale).view(-1)
-            flat = self.x.view(1, scale.numel(), -1, 1)
-            scaled = torch.batch_norm(flat, scale.view(-1), shift.view(-1), nothing, one, False, 0.0, 0.0, False)
-            return scaled.view(self.x.shape)
+        """Return x · scale + shift, both (N, C), or (C,) for all alike."""
+        if scale.ndim == 1 or self.flat:
+            x = self.x if scale.ndim == 1 else self._flat()
+            nothing, one = torch.zeros_like(scale), torch.ones_like(scale)
+            return _batch_norm(x, nothing, one, scale.reshape(-1), shift.reshape(-1), 0.0).view(self.x.shape)
         column = (*scale.shape, *[1] * (self.x.ndim - 2))
         return torch.addcmul(shift.view(column), self.x, scale.view(column))
+
+    def _flat(self) -> torch.Tensor:
+        return self.x.view(1, self.mean.numel(), -1, 1)
+
+
+def _batch_norm(
+    x: torch.Tensor,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    gamma: torch.Tensor | None,
+    beta: torch.Tensor | None,
+    epsilon: float,
+) -> torch.Tensor:
+    return torch.batch_norm(x, gamma, beta, mean.reshape(-1), variance.reshape(-1), False, 0.0, epsilon, True)
 
 
 def measure(x: torch.Tensor) -> Features:
     """Return the features with their moments, in float32 at the least, whatever precision they come in."""
-    precise = x if x.dtype == torch.float64 else x.float()
-    count, channels = x.shape[:2]
+    if x.dtype not in _PRECISE:
+        x = x.float()
     if x.ndim == 2:
-        return Features(precise, precise, torch.zeros_like(precise))
-    if x.device.type != "cpu" or is_traced():
-        variance, mean = torch.var_mean(precise, dim=tuple(range(2, x.ndim)), correction=0)
-        return Features(precise, mean, variance)
-    area = precise[0, 0].numel()
-    if torch.is_grad_enabled() and x.requires_grad:
-        return Features(precise, *_group_norm_moments(precise.contiguous()))  # the only kernel here with a derivative
-    if _is_channels_last(precise):
-        return Features(precise, *_interleaved_moments(precise, area))
-    precise = precise.contiguous()
+        return Features(x, x, torch.zeros_like(x))
+    if not x.is_cpu or is_traced():
+        variance, mean = torch.var_mean(x, dim=tuple(range(2, x.ndim)), correction=0)
+        return Features(x, mean, variance)
+    if x.requires_grad and torch.is_grad_enabled():
+        return Features(x, *_group_norm_moments(x.contiguous()))  # the only kernel here with a derivative
+    if not x.is_contiguous():
+        if _is_channels_last(x):
+            return Features(x, *_interleaved_moments(x))
+        x = x.contiguous()
+    lines = x.flatten(2)
+    area = lines.shape[2]
     if area > _SMALL_AREA:
-        return Features(precise, *_norm_moments(precise), in_one_pass=True)
-    mean, variance = torch.batch_norm_update_stats(precise.view(1, count * channels, area, 1), None, None, 0.0)
-    return Features(precise, mean.view(count, channels), variance.view(count, channels), in_one_pass=True)
+        norm = _norms(lines)
+        return Features(x, lines.mean(2), squares=norm * norm, area=area, flat=True)
+    moments = torch.batch_norm_update_stats(lines.view(1, -1, area, 1), None, None, 0.0)
+    mean, variance = (moment.view(lines.shape[:2]) for moment in moments)
+    return Features(x, mean, variance, flat=True)
+
+
+def exact_enough(mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor | None:
+    """Return for which images E[x²] − E[x]², (B, R, C), does not cancel too much, (B, 1, 1); None for all of them."""
+    room = torch.addcmul(variance, mean, mean, value=-(_LARGEST_RATIO**-2))
+    if room.min().item() >= 0:  # which a NaN is not
+        return None
+    return (room >= 0).all(2, keepdim=True).all(1, keepdim=True)
+
+
+def _variances(x: torch.Tensor, mean: torch.Tensor, squares: torch.Tensor) -> torch.Tensor:
+    """Return E[x²] − E[x]² of contiguous features, where that does not cancel, and there E[(x − E[x])²]."""
+    lines = x.view(mean.numel(), -1)
+    area = lines.shape[1]
+    square = mean * mean
+    variance = squares / area - square
+    cancelled = (square > _LARGEST_RATIO**2 * variance).view(-1).nonzero().squeeze(1)
+    if len(cancelled):
+        centred = lines.index_select(0, cancelled).sub_(mean.view(-1).index_select(0, cancelled).unsqueeze(1))
+        variance.view(-1).index_copy_(0, cancelled, _norms(centred).square_().div_(area))
+    return variance
+
+
+def _norms(lines: torch.Tensor) -> torch.Tensor:
+    """Return the Euclidean norm of every line, by way of the norms of its parts where it is long."""
+    parts = _parts(lines.shape[-1], _LONGEST_NORM)
+    if parts == 1:
+        return torch.linalg.vector_norm(lines, dim=-1)
+    norms = torch.linalg.vector_norm(lines.view(*lines.shape[:-1], parts, -1), dim=-1)
+    return torch.linalg.vector_norm(norms, dim=-1)
 
 
 def _group_norm_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -86,25 +171,7 @@ def _group_norm_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return mean, (inverse**-2 - _EPSILON).clamp(min=0.0)
 
 
-def _norm_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean and variance (N, C) of contiguous features: v = E[x²] − E[x]², where that does not cancel."""
-    count, channels = x.shape[:2]
-    flat = x.view(count * channels, -1)
-    area = flat.shape[1]
-    mean = flat.mean(1)
-    squares = torch.linalg.vector_norm(flat.view(len(flat), _parts(area, _LONGEST_NORM), -1), dim=2).square_()
-    squared_mean = mean * mean
-    variance = squares.sum(1).div_(area).sub_(squared_mean)
-    cancelled = (squared_mean > _LARGEST_RATIO**2 * variance).nonzero().squeeze(1)
-    if len(cancelled):
-        rows = flat[cancelled]
-        centred = rows - rows.mean(1, keepdim=True)
-        norms = torch.linalg.vector_norm(centred.view(len(rows), _parts(area, _LONGEST_NORM), -1), dim=2).square_()
-        variance[cancelled] = norms.sum(1).div_(area).sub_(centred.mean(1).square_())
-    return mean.view(count, channels), variance.view(count, channels)
-
-
-def _interleaved_moments(x: torch.Tensor, area: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _interleaved_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and variance (N, C) of features that are channels last.
 
     The kernel adds up the places of a channel one after the other, in single precision: of 512² places the variance is
@@ -112,6 +179,7 @@ def _interleaved_moments(x: torch.Tensor, area: int) -> tuple[torch.Tensor, torc
     k parts are pooled.
     """
     count, channels = x.shape[:2]
+    area = x[0, 0].numel()
     parts = _parts(area, _LONGEST_SUM)
     places = x.movedim(1, -1).reshape(count, area // parts, 1, parts * channels).permute(0, 3, 1, 2)
     moments = [torch.batch_norm_update_stats(row, None, None, 0.0) for row in torch.split(places, 1)]
@@ -136,4 +204,4 @@ def is_traced() -> bool:
 
 def _is_channels_last(x: torch.Tensor) -> bool:
     layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
-    return x.ndim in layouts and x.is_contiguous(memory_format=layouts[x.ndim]) and not x.is_contiguous()
+    return x.ndim in layouts and x.is_contiguous(memory_format=layouts[x.ndim])
