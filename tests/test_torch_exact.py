@@ -284,19 +284,28 @@ def test_oblong_images_take_the_views_that_keep_their_shape() -> None:
     assert seven.shape == (2, CLASSES)
 
 
-def test_the_general_path_equals_the_fast_one() -> None:
-    """A subclass of BatchNorm2d is adapted by its input alone, the class itself by one multiply-add."""
+def general_twin(norm: type[nn.BatchNorm2d], model: nn.Module) -> nn.Module:
+    """Return the network with a class that is not known, which has to be adapted by its input alone."""
+    twin = SmallNet(type("MyNorm", (norm,), {})).eval()
+    twin.load_state_dict(model.state_dict())
+    return twin
 
-    class MyNorm(nn.BatchNorm2d):
-        pass
 
-    model, other = small(), SmallNet(MyNorm).eval()
-    other.load_state_dict(model.state_dict())
-    batch = images(3, 3, 16, 16)
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("kind", ["torch", "timm"])
+def test_the_general_path_equals_the_fast_one(kind: str, count: int) -> None:
+    """A subclass of BatchNorm2d is adapted by its input alone, a known class by one kernel."""
+    norm = nn.BatchNorm2d if kind == "torch" else pytest.importorskip("timm.layers").BatchNormAct2d
+    model = SmallNet(norm).eval()
+    model.load_state_dict(small().state_dict())
+    other = general_twin(norm, model)
+    batch = images(count, 3, 16, 16)
     for recipe in sita.RECIPES:
+        fast, general = sita.adapt(model, recipe), sita.adapt(other, recipe)
+        assert all("forward" in vars(layer) for layer in fast.modules() if isinstance(layer, norm))
+        assert not any("forward" in vars(layer) for layer in general.modules() if isinstance(layer, norm))
         with torch.inference_mode():
-            fast, general = (sita.adapt(m, recipe)(batch) for m in (model, other))
-        torch.testing.assert_close(fast, general, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(fast(batch), general(batch), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("layout", ["channels first", "channels last"])

@@ -1,8 +1,8 @@
 """What happens at every BatchNorm: moments per row, the blend, and one multiply-add.
 
 Any layer with source statistics is adapted by a forward-pre-hook that rewrites its input, so that the untouched layer
-puts out the blended normalisation. For PyTorch's own BatchNorm classes, whose arithmetic is known, the layer's
-`forward` is replaced by the multiply-add that does both at once: one pass over the features instead of two.
+puts out the blended normalisation. For PyTorch's own BatchNorm classes and timm's, whose arithmetic is known, the
+layer's `forward` is replaced by one batch-norm kernel with the blended statistics: one pass over the features, not two.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from .moments import Features, exact_enough, measure
 if TYPE_CHECKING:
     from .forward import Adaptation
 
-_NOTHING = contextlib.nullcontext()
-
 _KNOWN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+_KNOWN_WITH_MORE = {"timm.layers.norm_act.BatchNormAct2d": ("drop", "act")}
+"""Classes by name, since timm need not be installed, that run these modules of theirs after the normalisation."""
 
 
 def attach(layer: nn.Module, adaptation: Adaptation, name: str, blends: bool) -> None:
     """Make this layer of an adapted copy blend its statistics; or, if it is left alone, at least not change them."""
     if not blends:
         layer.register_forward_pre_hook(functools.partial(refuse_training, name))
-    elif type(layer) in _KNOWN and "forward" not in vars(layer):
+    elif "forward" not in vars(layer) and (type(layer) in _KNOWN or _class_name(layer) in _KNOWN_WITH_MORE):
         vars(layer)["forward"] = functools.partial(normalise, layer, adaptation, name)
     else:
         layer.register_forward_pre_hook(functools.partial(rewrite_input, adaptation, name), with_kwargs=True)
@@ -71,8 +72,17 @@ def normalise(layer: nn.Module, adaptation: Adaptation, name: str, input: torch.
         return type(layer).forward(layer, input)  # type: ignore[no-any-return]
     if _autocasts(input):
         with torch.autocast(input.device.type, enabled=False):
-            return _normalised(input, layer, call, name)
-    return _normalised(input, layer, call, name)
+            out = _normalised(input, layer, call, name)
+    else:
+        out = _normalised(input, layer, call, name)
+    if type(layer) not in _KNOWN:
+        for after in _KNOWN_WITH_MORE[_class_name(layer)]:
+            out = getattr(layer, after)(out)
+    return out
+
+
+def _class_name(layer: nn.Module) -> str:
+    return f"{type(layer).__module__}.{type(layer).__qualname__}"
 
 
 def _normalised(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> torch.Tensor:
@@ -106,7 +116,7 @@ def _rewritten(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> torc
     v_s: torch.Tensor = layer.running_var  # type: ignore[assignment]
     channels_at_the_end = x.ndim > 2 and x.shape[1] != m_s.numel() and x.shape[-1] == m_s.numel()
     channels_first = x.movedim(-1, 1) if channels_at_the_end else x
-    with _full_precision(x):
+    with torch.autocast(x.device.type, enabled=False) if _autocasts(x) else contextlib.nullcontext():
         features, mean, variance = _blended(channels_first, layer, call, name)
         scale, shift = rewriting(
             mean,
@@ -192,12 +202,6 @@ def _like(values: Any, like: torch.Tensor) -> torch.Tensor:
 
 
 def _autocasts(x: torch.Tensor) -> bool:
+    """Whether autocast is on here: it would do the blend's products in half precision."""
     device = "cpu" if x.is_cpu else x.device.type
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-
-
-def _full_precision(x: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Switch autocast off, where it is on: it would do the blend's products in half precision."""
-    if torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type):
-        return torch.autocast(x.device.type, enabled=False)
-    return _NOTHING

@@ -39,7 +39,8 @@ _LONGEST_SUM = 64
 class Features:
     """Features x (N, C, …) in float32 or float64, with the mean and biased variance of each row and channel, (N, C).
 
-    `squares`, where known, are Σx² over `area` places, from which a variance may come cheaper; then the variance waits to be asked for.
+    `squares`, where known, are Σx² over `area` places, from which a variance may come cheaper; then the rows' own
+    wait to be asked for.
 
     `flat`: BatchNorm's own kernel can apply what comes of them, with every channel of every row as one of its
     channels. It is several times as fast as a multiply-add that broadcasts.
@@ -70,10 +71,10 @@ class Features:
     ) -> torch.Tensor:
         """Return γ · (x − m) / sqrt(v + ε) + β for γ and β (C,), and statistics (N, C), or (C,) for all alike."""
         if mean.ndim == 1 and not mean.requires_grad:  # the kernel has no derivative by its statistics
-            return _batch_norm(self.x, mean, variance, gamma, beta, epsilon)
+            return _batch_norm(self.x, (mean, variance), (gamma, beta), epsilon)
         if self.flat and mean.ndim == 2:
-            tiled = [None if each is None else each.expand(mean.shape).reshape(-1) for each in (gamma, beta)]
-            return _batch_norm(self._flat(), mean, variance, *tiled, epsilon).view(self.x.shape)
+            gamma, beta = (None if each is None else each.expand(mean.shape).reshape(-1) for each in (gamma, beta))
+            return _batch_norm(self._flat(), (mean, variance), (gamma, beta), epsilon).view(self.x.shape)
         scale, shift = normalising(
             mean,
             variance,
@@ -89,7 +90,7 @@ class Features:
         if scale.ndim == 1 or self.flat:
             x = self.x if scale.ndim == 1 else self._flat()
             nothing, one = torch.zeros_like(scale), torch.ones_like(scale)
-            return _batch_norm(x, nothing, one, scale.reshape(-1), shift.reshape(-1), 0.0).view(self.x.shape)
+            return _batch_norm(x, (nothing, one), (scale.reshape(-1), shift.reshape(-1)), 0.0).view(self.x.shape)
         column = (*scale.shape, *[1] * (self.x.ndim - 2))
         return torch.addcmul(shift.view(column), self.x, scale.view(column))
 
@@ -99,13 +100,12 @@ class Features:
 
 def _batch_norm(
     x: torch.Tensor,
-    mean: torch.Tensor,
-    variance: torch.Tensor,
-    gamma: torch.Tensor | None,
-    beta: torch.Tensor | None,
+    statistics: tuple[torch.Tensor, torch.Tensor],
+    affine: tuple[torch.Tensor | None, torch.Tensor | None],
     epsilon: float,
 ) -> torch.Tensor:
-    return torch.batch_norm(x, gamma, beta, mean.reshape(-1), variance.reshape(-1), False, 0.0, epsilon, True)
+    mean, variance = statistics
+    return torch.batch_norm(x, *affine, mean.reshape(-1), variance.reshape(-1), False, 0.0, epsilon, True)
 
 
 def measure(x: torch.Tensor) -> Features:
@@ -158,9 +158,9 @@ def _norms(lines: torch.Tensor) -> torch.Tensor:
     """Return the Euclidean norm of every line, by way of the norms of its parts where it is long."""
     parts = _parts(lines.shape[-1], _LONGEST_NORM)
     if parts == 1:
-        return torch.linalg.vector_norm(lines, dim=-1)
+        return torch.linalg.vector_norm(lines, dim=-1)  # type: ignore[no-any-return]
     norms = torch.linalg.vector_norm(lines.view(*lines.shape[:-1], parts, -1), dim=-1)
-    return torch.linalg.vector_norm(norms, dim=-1)
+    return torch.linalg.vector_norm(norms, dim=-1)  # type: ignore[no-any-return]
 
 
 def _group_norm_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
