@@ -37,13 +37,19 @@ def _constants(module: str, name: str, *numbers: float) -> tuple[torch.Tensor, .
         return tuple(torch.from_numpy(array) for array in getattr(sys.modules[module], name)(*numbers))
 
 
+def _lerp(start: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    if torch.onnx.is_in_onnx_export():  # which would write a choice between two formulas
+        return (1 - weight) * start + weight * end
+    return torch.lerp(start, end, weight)
+
+
 # What every layer computes with goes without array_api_compat's checks of the types, which are alike here.
 _DIRECT = {
     "matmul": torch.matmul,
     "sqrt": torch.sqrt,
     "where": torch.where,
     "maximum": torch.clamp_min,
-    "lerp": torch.lerp,
+    "lerp": _lerp,
 }
 _xp = SimpleNamespace(**{name: getattr(compat, name) for name in dir(compat) if not name.startswith("__")} | _DIRECT)
 

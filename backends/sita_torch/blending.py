@@ -148,13 +148,14 @@ def _blended(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> tuple[
 
 def _target(features: Features, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the statistics that the rows of each image estimate, (B, R, C), the cheap way where it is exact enough."""
-    means = features.mean.view(call.images, call.rows, -1)
+    shape = (-1, call.rows, int(features.mean.shape[1]))
+    means = features.mean.reshape(shape)
     weights = _like(call.weights, means)
     if features.squares is None or call.shared:
-        return _exact_target(means, features.variance.view(means.shape), call, weights)
+        return _exact_target(means, features.variance.reshape(shape), call, weights)
     mean, variance = target_of_squares(
         means,
-        features.squares.view(means.shape),
+        features.squares.view(shape),
         weights=weights,
         weights_over_area=_like(call.weights_over(features.area), means),
         xp=TORCH.xp,
@@ -163,7 +164,7 @@ def _target(features: Features, call: Call) -> tuple[torch.Tensor, torch.Tensor]
     if enough is None:
         return mean, variance
     # An image's answer must not depend on what else is in its batch, to the last bit.
-    exact = _exact_target(means, features.variance.view(means.shape), call, weights)
+    exact = _exact_target(means, features.variance.reshape(shape), call, weights)
     return torch.where(enough, mean, exact[0]), torch.where(enough, variance, exact[1])
 
 
@@ -185,7 +186,7 @@ def _exact_target(
 
 def _for_entries(statistics: torch.Tensor, call: Call, folded: int) -> torch.Tensor:
     """Return the statistics of the rows for the B·R·T entries, which the model may fold into a row."""
-    channels = statistics.shape[-1]
+    channels = int(statistics.shape[-1])
     if call.alike and call.one_image:
         return statistics.view(channels)
     if call.alike or call.shared:

@@ -26,6 +26,9 @@ FORMATS = ("onnx", "pt2", "torchscript")
 
 _IMAGES = "images"
 
+_OPSET = 17
+"""The first of ONNX with LayerNormalization."""
+
 
 def export(adapted: nn.Module, adaptation: Adaptation, path: Path, format: str, example: Any) -> Written:
     """Write an adapted module to a file that takes any number of images of the example's height and width."""
@@ -75,6 +78,7 @@ def _to_onnx(adapted: nn.Module, path: Path, images: torch.Tensor, names: list[s
             (images,),
             str(path),
             dynamo=False,
+            opset_version=_OPSET,
             input_names=[_IMAGES],
             output_names=outputs,
             dynamic_axes=dynamic,

@@ -106,9 +106,10 @@ def run_rows(model: nn.Module, arguments: Arguments, plan: Plan, canvas: Canvas)
         lambda companion: expand_companion(companion, image, plans, canvas),
     )
     dtype = torch.float64 if image.dtype == torch.float64 else torch.float32
-    lines = 1 if plan.alike else plan.rows
-    weights = torch.tensor(plan.weights[:lines], dtype=dtype, device=image.device)
     traced = is_traced()
+    alike = plan.alike and not traced
+    lines = 1 if alike else plan.rows
+    weights = torch.tensor(plan.weights[:lines], dtype=dtype, device=image.device)
     call = Call(
         adaptation,
         images=image.shape[0],
@@ -117,7 +118,7 @@ def run_rows(model: nn.Module, arguments: Arguments, plan: Plan, canvas: Canvas)
         priors=torch.tensor(plan.priors[:lines], dtype=dtype, device=image.device).unsqueeze(1),
         blends=plan.blends,
         shared=adaptation.recipe.share == "batch",
-        alike=plan.alike,
+        alike=alike,
         one_image=not traced and image.shape[0] == 1,
     )
     ending = adaptation.ending

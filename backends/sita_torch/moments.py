@@ -8,6 +8,7 @@ squares measures those channels again.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ import torch
 from sita_adapters.statistics import normalising, pool
 
 from .arrays import TORCH
+from .onnx_operators import row_moments
 
 _PRECISE = (torch.float32, torch.float64)
 
@@ -73,8 +75,7 @@ class Features:
         if mean.ndim == 1 and not mean.requires_grad:  # the kernel has no derivative by its statistics
             return _batch_norm(self.x, (mean, variance), (gamma, beta), epsilon)
         if self.flat and mean.ndim == 2:
-            gamma, beta = (None if each is None else each.expand(mean.shape).reshape(-1) for each in (gamma, beta))
-            return _batch_norm(self._flat(), (mean, variance), (gamma, beta), epsilon).view(self.x.shape)
+            return self._flat_batch_norm(mean, variance, _tiled(gamma, mean), _tiled(beta, mean), epsilon)
         scale, shift = normalising(
             mean,
             variance,
@@ -87,15 +88,36 @@ class Features:
 
     def affine(self, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
         """Return x · scale + shift, both (N, C), or (C,) for all alike."""
-        if scale.ndim == 1 or self.flat:
-            x = self.x if scale.ndim == 1 else self._flat()
-            nothing, one = torch.zeros_like(scale), torch.ones_like(scale)
-            return _batch_norm(x, (nothing, one), (scale.reshape(-1), shift.reshape(-1)), 0.0).view(self.x.shape)
+        if scale.ndim == 1:
+            return _batch_norm(self.x, (torch.zeros_like(scale), torch.ones_like(scale)), (scale, shift), 0.0)
+        if self.flat:
+            return self._flat_batch_norm(
+                torch.zeros_like(scale), torch.ones_like(scale), scale.reshape(-1), shift.reshape(-1), 0.0
+            )
         column = (*scale.shape, *[1] * (self.x.ndim - 2))
         return torch.addcmul(shift.view(column), self.x, scale.view(column))
 
-    def _flat(self) -> torch.Tensor:
-        return self.x.view(1, self.mean.numel(), -1, 1)
+    def _flat_batch_norm(
+        self,
+        mean: torch.Tensor,
+        variance: torch.Tensor,
+        gamma: torch.Tensor | None,
+        beta: torch.Tensor | None,
+        epsilon: float,
+    ) -> torch.Tensor:
+        # Only the first size may differ from call to call, so that a trace keeps the others.
+        channels, *space = map(int, self.x.shape[1:])
+        flat = self.x.view(1, -1, math.prod(space), 1)
+        return _batch_norm(flat, (mean, variance), (gamma, beta), epsilon).view(-1, channels, *space)
+
+
+def _tiled(values: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
+    """Return values (C,) for every row, in one line."""
+    if values is None:
+        return None
+    if torch.onnx.is_in_onnx_export():  # where the number of rows is not known
+        return (values + like * 0).reshape(-1)
+    return values.expand(like.shape).reshape(-1)
 
 
 def _batch_norm(
@@ -104,8 +126,8 @@ def _batch_norm(
     affine: tuple[torch.Tensor | None, torch.Tensor | None],
     epsilon: float,
 ) -> torch.Tensor:
-    mean, variance = statistics
-    return torch.batch_norm(x, *affine, mean.reshape(-1), variance.reshape(-1), False, 0.0, epsilon, True)
+    (gamma, beta), (mean, variance) = affine, statistics
+    return torch.batch_norm(x, gamma, beta, mean.reshape(-1), variance.reshape(-1), False, 0.0, epsilon, True)
 
 
 def measure(x: torch.Tensor) -> Features:
@@ -115,8 +137,7 @@ def measure(x: torch.Tensor) -> Features:
     if x.ndim == 2:
         return Features(x, x, torch.zeros_like(x))
     if not x.is_cpu or is_traced():
-        variance, mean = torch.var_mean(x, dim=tuple(range(2, x.ndim)), correction=0)
-        return Features(x, mean, variance)
+        return _measured_by_a_compiler(x)
     if x.requires_grad and torch.is_grad_enabled():
         return Features(x, *_group_norm_moments(x.contiguous()))  # the only kernel here with a derivative
     if not x.is_contiguous():
@@ -131,6 +152,15 @@ def measure(x: torch.Tensor) -> Features:
     moments = torch.batch_norm_update_stats(lines.view(1, -1, area, 1), None, None, 0.0)
     mean, variance = (moment.view(lines.shape[:2]) for moment in moments)
     return Features(x, mean, variance, flat=True)
+
+
+def _measured_by_a_compiler(x: torch.Tensor) -> Features:
+    """Return moments in operations that a compiler, an exporter or a GPU has its own ways with."""
+    if torch.onnx.is_in_onnx_export() and x.dtype == torch.float32:
+        mean, variance = row_moments(x)
+        return Features(x, mean, variance, flat=True)
+    variance, mean = torch.var_mean(x, dim=tuple(range(2, x.ndim)), correction=0)
+    return Features(x, mean, variance)
 
 
 def exact_enough(mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor | None:
