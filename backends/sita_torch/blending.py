@@ -35,8 +35,10 @@ def attach(layer: nn.Module, adaptation: Adaptation, name: str, blends: bool) ->
     """Make this layer of an adapted copy blend its statistics; or, if it is left alone, at least not change them."""
     if not blends:
         layer.register_forward_pre_hook(functools.partial(refuse_training, name))
-    elif "forward" not in vars(layer) and (type(layer) in _KNOWN or _class_name(layer) in _KNOWN_WITH_MORE):
+    elif "forward" not in vars(layer) and type(layer) in _KNOWN:
         vars(layer)["forward"] = functools.partial(normalise, layer, adaptation, name)
+    elif "forward" not in vars(layer) and _class_name(layer) in _KNOWN_WITH_MORE:
+        vars(layer)["forward"] = functools.partial(normalise_and_more, layer, adaptation, name)
     else:
         layer.register_forward_pre_hook(functools.partial(rewrite_input, adaptation, name), with_kwargs=True)
 
@@ -54,30 +56,43 @@ def detach(layer: nn.Module) -> None:
 def adaptation_of_layer(layer: nn.Module) -> Adaptation | None:
     """Return the adaptation that this layer blends its statistics for, if it does."""
     for function in (vars(layer).get("forward"), *layer._forward_pre_hooks.values()):
-        if isinstance(function, functools.partial) and function.func in (normalise, rewrite_input):
-            return function.args[1 if function.func is normalise else 0]  # type: ignore[no-any-return]
+        if isinstance(function, functools.partial) and function.func in (*_FORWARDS, rewrite_input):
+            return function.args[0 if function.func is rewrite_input else 1]  # type: ignore[no-any-return]
     return None
 
 
 def _is_ours(function: Any) -> bool:
-    return isinstance(function, functools.partial) and function.func in (normalise, rewrite_input, refuse_training)
+    return isinstance(function, functools.partial) and function.func in (*_FORWARDS, rewrite_input, refuse_training)
 
 
 def normalise(layer: nn.Module, adaptation: Adaptation, name: str, input: torch.Tensor) -> torch.Tensor:
     """`forward` of a BatchNorm layer with the blended statistics."""
+    return _forward(layer, adaptation, name, input)
+
+
+def normalise_and_more(layer: nn.Module, adaptation: Adaptation, name: str, x: torch.Tensor) -> torch.Tensor:
+    """`forward` of a layer that goes on after the normalisation; its argument has another name, too."""
+    return _forward(layer, adaptation, name, x, _KNOWN_WITH_MORE[_class_name(layer)])
+
+
+_FORWARDS = (normalise, normalise_and_more)
+
+
+def _forward(
+    layer: nn.Module, adaptation: Adaptation, name: str, x: torch.Tensor, more: tuple[str, ...] = ()
+) -> torch.Tensor:
     call = enter_layer(layer, adaptation, name)
     if call.probing:
-        check_entries(input, name)
+        check_entries(x, name)
     if not call.blends:
-        return type(layer).forward(layer, input)  # type: ignore[no-any-return]
-    if _autocasts(input):
-        with torch.autocast(input.device.type, enabled=False):
-            out = _normalised(input, layer, call, name)
+        return type(layer).forward(layer, x)  # type: ignore[no-any-return]
+    if _autocasts(x):
+        with torch.autocast(x.device.type, enabled=False):
+            out = _normalised(x, layer, call, name)
     else:
-        out = _normalised(input, layer, call, name)
-    if type(layer) not in _KNOWN:
-        for after in _KNOWN_WITH_MORE[_class_name(layer)]:
-            out = getattr(layer, after)(out)
+        out = _normalised(x, layer, call, name)
+    for after in more:
+        out = getattr(layer, after)(out)
     return out
 
 

@@ -16,7 +16,7 @@ import torch
 from sita_adapters.statistics import normalising, pool
 
 from .arrays import TORCH
-from .onnx_operators import row_moments
+from .onnx_operators import standardised
 
 _PRECISE = (torch.float32, torch.float64)
 
@@ -111,12 +111,21 @@ class Features:
         return _batch_norm(flat, (mean, variance), (gamma, beta), epsilon).view(-1, channels, *space)
 
 
+@dataclass
+class Standardised(Features):
+    """Features of an ONNX graph, where x has become (x − m) / σ on the way to their moments."""
+
+    def affine(self, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        """Return x · scale + shift, which is z · σ · scale + m · scale + shift."""
+        scale_of_z, shift_of_z = scale * torch.sqrt(self.variance), self.mean * scale + shift
+        nothing = scale_of_z * 0  # of a size that the graph does not know
+        return self._flat_batch_norm(nothing, nothing + 1, scale_of_z.reshape(-1), shift_of_z.reshape(-1), 0.0)
+
+
 def _tiled(values: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
     """Return values (C,) for every row, in one line."""
     if values is None:
         return None
-    if torch.onnx.is_in_onnx_export():  # where the number of rows is not known
-        return (values + like * 0).reshape(-1)
     return values.expand(like.shape).reshape(-1)
 
 
@@ -157,8 +166,7 @@ def measure(x: torch.Tensor) -> Features:
 def _measured_by_a_compiler(x: torch.Tensor) -> Features:
     """Return moments in operations that a compiler, an exporter or a GPU has its own ways with."""
     if torch.onnx.is_in_onnx_export() and x.dtype == torch.float32:
-        mean, variance = row_moments(x)
-        return Features(x, mean, variance, flat=True)
+        return Standardised(*standardised(x))
     variance, mean = torch.var_mean(x, dim=tuple(range(2, x.ndim)), correction=0)
     return Features(x, mean, variance)
 
