@@ -309,9 +309,10 @@ class Collapse(_Part):
         if verdict is None or len(self.plan.answers) == 1:
             return self._map(lambda array: array[:, 0], candidates)
         still = [p for p, row in enumerate(self.plan.answers) if not self.plan.moves_pixels(row)]
-        chosen = _most_certain(verdict.entropies, still) if len(found) > 1 else None
         decided = [
-            ops.cast(verdict.scores, array.dtype) if path == self.scores_path else _pick(array, chosen)
+            ops.cast(verdict.scores, array.dtype)
+            if path == self.scores_path
+            else _of_most_certain(array, verdict.entropies, still)
             for path, array in found
         ]
         return rebuild(candidates, iter(decided), is_tensor)
@@ -394,25 +395,26 @@ def could_be_scores(tensor: Any) -> bool:
     return len(tensor.shape) > 1 and bool(keras.backend.is_float_dtype(keras.backend.standardize_dtype(tensor.dtype)))
 
 
-def _most_certain(entropies: Any, candidates: list[int]) -> Any:
-    """Return which of these candidates has the lowest entropy, on average over an image's places: (B,).
+def _of_most_certain(array: Any, entropies: Any, candidates: list[int]) -> Any:
+    """Return, of an array (B, P, …), the candidate with the lowest entropy, on average over an image's places.
 
     Candidates are these rather than all where some are views that move pixels: a feature map would come back turned.
+    One is compared with the best so far, rather than all at once by argmin, which not every exporter follows.
     """
     means = ops.mean(ops.reshape(entropies, (-1, entropies.shape[1], _size(entropies))), axis=2)
-    best = ops.argmin(ops.stack([means[:, candidate] for candidate in candidates], axis=1), axis=1)
-    return ops.take(ops.convert_to_tensor(candidates, dtype="int32"), best)
+    column = (-1, *[1] * (len(array.shape) - 2))
+    first, *others = candidates
+    chosen, lowest = array[:, first], means[:, first]
+    for candidate in others:
+        better = means[:, candidate] < lowest
+        chosen = ops.where(ops.reshape(better, column), array[:, candidate], chosen)
+        lowest = ops.where(better, means[:, candidate], lowest)
+    return chosen
 
 
 def _size(entropies: Any) -> Any:
     sizes = ops.shape(entropies)[2:]
     return -1 if any(not isinstance(size, int) for size in sizes) else math.prod(sizes)
-
-
-def _pick(array: Any, chosen: Any) -> Any:
-    """Return the chosen candidate of each image, of an array (B, P, …)."""
-    places = ops.reshape(chosen, (-1, 1, *[1] * (len(array.shape) - 2)))
-    return ops.take_along_axis(array, places, axis=1)[:, 0]
 
 
 def find_path(outputs: Any, selector: Selector, scores: Scores, plan: Plan) -> str:

@@ -66,6 +66,19 @@ def test_a_file_answers_as_the_adapted_model_for_any_number_of_images(name: str,
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.skipif(SLOW, reason="the same code, and ten seconds a file")
+@pytest.mark.parametrize("name", ABLE)
+def test_outputs_beside_the_scores_are_those_of_the_most_certain_candidate(name: str, tmp_path: Path) -> None:
+    """The export runs the file and compares all of its outputs with the adapted model's."""
+    image = keras.Input((16, 16, 3))
+    x = keras.layers.BatchNormalization()(keras.layers.Conv2D(6, 3)(image))
+    features = keras.layers.GlobalAveragePooling2D()(keras.layers.ReLU()(x))
+    both = nets.settle(keras.Model(image, {"scores": keras.layers.Dense(4)(features), "features": features}))
+    exported = sita.export(sita.adapt(both, "ops", output="scores"), tmp_path / name)
+    assert exported.difference is not None
+    assert exported.difference < 1e-5
+
+
 def dense() -> keras.Model:
     """A label for every pixel, of images of any size."""
     layers = keras.layers

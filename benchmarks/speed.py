@@ -1,0 +1,230 @@
+"""The table of speed: networks × recipes × runtimes, against the plain model on one row and on as many rows.
+
+    python benchmarks/speed.py                                       # all of it: two hours on one core
+    python benchmarks/speed.py --networks resnet50 --runtimes eager  # a part of it
+    python benchmarks/speed.py --show                                # the table of what is there, and the figure
+
+Every cell (a network in a runtime) is measured in a process of its own, on one thread, with all calls taking turns
+(speed_cell.py). What is measured is kept in a file; a run goes on where the last one stopped. --again measures anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from speed_cell import NETWORKS, PEERS, RUNTIMES
+
+_HERE = Path(__file__).parent
+_PACKAGES = (
+    "sita-adapters",
+    "torch",
+    "timm",
+    "torchvision",
+    "onnxruntime",
+    "keras",
+    "tensorflow-cpu",
+    "tensorflow",
+    "jax",
+    "ttach",
+)
+_NAMES = {
+    "resnet50": "ResNet-50",
+    "densenet121": "DenseNet121",
+    "inception_v3": "InceptionV3",
+    "mobilenet_v2": "MobileNetV2",
+    "segmentation": "Segmentation",
+}
+_COLOURS = {"augbn": "#0072B2", "ops_shared": "#E69F00", "ops": "#D55E00"}
+
+
+def measure(network: str, runtime: str, *arguments: str) -> Any:
+    """Return what a cell puts out, or raise with the end of what it complained of."""
+    command = [sys.executable, str(_HERE / "speed_cell.py"), "--network", network, "--runtime", runtime, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
+    if done.returncode:
+        complaint = done.stderr.strip().splitlines() or ["no message"]
+        raise RuntimeError(complaint[-1])
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def methods_of(runtime: str, recipes: list[str]) -> list[str]:
+    """Return the recipes, and where gradients and PyTorch's modules are at hand, the peers."""
+    peers = PEERS if runtime == "eager" else ()
+    return [recipe for recipe in recipes if recipe not in PEERS or recipe in peers]
+
+
+def fill(options: argparse.Namespace, kept: dict[str, Any]) -> None:
+    """Measure the cells that are not there yet, and keep each at once."""
+    from rich.console import Console
+
+    from sita_adapters.bench.console import ConsoleProgress
+
+    progress = ConsoleProgress(Console())
+    cells = [(network, runtime) for runtime in options.runtimes for network in options.networks]
+    with progress.track("Measuring", len(cells)) as advance:
+        for network, runtime in cells:
+            key = f"{network}/{runtime}"
+            cell = kept["cells"].setdefault(key, {"figures": [], "memory": {}})
+            there = {figure["method"] for figure in cell["figures"]}
+            wanted = methods_of(runtime, options.recipes)
+            advance(0, doing=f"{_NAMES[network]}, {runtime}")
+            if options.again or not there.issuperset(wanted):
+                try:
+                    cell["figures"] = measure(
+                        network, runtime, "--recipes", ",".join(wanted), "--repeats", str(options.repeats)
+                    )
+                    cell.pop("error", None)
+                except RuntimeError as error:
+                    cell["error"] = str(error)
+                    progress.say(f"{_NAMES[network]}, {runtime}: {error}")
+            if runtime == "eager" and sys.platform == "linux":
+                for method in (
+                    name for recipe in wanted if recipe not in PEERS for name in (recipe, f"plain:{recipe}")
+                ):
+                    if options.again or method not in cell["memory"]:
+                        cell["memory"][method] = measure(network, runtime, "--memory", method)
+            write(options.out, kept)
+            for line in rows_of(network, runtime, cell):
+                progress.say(line)
+            advance()
+
+
+def write(path: Path, kept: dict[str, Any]) -> None:
+    """Write the file whole or not at all."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(kept, indent=1) + "\n")
+    part.replace(path)
+
+
+def machine() -> dict[str, Any]:
+    """Return what was measured with."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {"python": platform.python_version(), "machine": platform.machine(), "threads": 1, "versions": versions}
+
+
+def rows_of(network: str, runtime: str, cell: dict[str, Any]) -> list[str]:
+    """Return the lines of a cell in the table."""
+    if "error" in cell:
+        return [f"| {_NAMES[network]} | {runtime} | — | | | | | |"]
+    lines = []
+    for figure in cell["figures"]:
+        name = figure["method"]
+        cost = "{:.1f} ({:.1f}–{:.1f})".format(*figure["times_one_row"])
+        overhead = "{:.2f} ({:.2f}–{:.2f})".format(*figure["overhead"])
+        memory = (
+            "{:.0f} / {:.0f}".format(*(cell["memory"][f"{kind}{name}"] for kind in ("", "plain:")))
+            if name in cell["memory"]
+            else ""
+        )
+        if name == "plain" or name in ("tent", "memo"):
+            overhead = ""
+        rows = "" if name in ("tent", "memo") else figure["rows"]
+        lines.append(
+            f"| {_NAMES[network]} | {runtime} | {name} | {rows} | {figure['ms']:.0f} | {cost} | {overhead} | {memory} |"
+        )
+    return lines
+
+
+def table(kept: dict[str, Any]) -> str:
+    """Return the whole table in Markdown."""
+    lines = [
+        "| network | runtime | method | rows | ms | × plain, 1 row | × plain, same rows | MiB / plain's |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for network in NETWORKS:
+        for runtime in RUNTIMES:
+            cell = kept["cells"].get(f"{network}/{runtime}")
+            if cell:
+                lines += rows_of(network, runtime, cell)
+    return "\n".join(lines)
+
+
+def draw(kept: dict[str, Any], path: Path) -> None:
+    """Draw the overhead over the plain model on the same rows: a panel a network, a line a runtime."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    networks = [n for n in NETWORKS if any(f"{n}/{r}" in kept["cells"] for r in RUNTIMES)]
+    figure, panels = plt.subplots(
+        1, len(networks), figsize=(2.4 * len(networks) + 1.2, 3.4), sharey=True, squeeze=False
+    )
+    for axes, network in zip(panels[0], networks, strict=True):
+        axes.axvline(1, color="#6E6E6E", linewidth=0.8)
+        for place, runtime in enumerate(RUNTIMES):
+            figures = {f["method"]: f for f in kept["cells"].get(f"{network}/{runtime}", {"figures": []})["figures"]}
+            for step, (recipe, colour) in enumerate(_COLOURS.items()):
+                if recipe in figures:
+                    middle, low, high = figures[recipe]["overhead"]
+                    height = place + 0.2 * (step - 1)
+                    axes.plot([low, high], [height, height], color=colour, linewidth=1.5)
+                    axes.plot(middle, height, "o", color=colour, markersize=5, label=recipe)
+        axes.set_title(_NAMES[network], fontsize=10)
+        axes.grid(axis="x", color="#E3E3E3")
+        axes.set_xlim(left=0.9)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0][0].set_yticks(range(len(RUNTIMES)), RUNTIMES)
+    panels[0][0].set_ylim(len(RUNTIMES) - 0.5, -0.5)
+    handles = [plt.Line2D([], [], marker="o", color=c, linewidth=1.5, markersize=5) for c in _COLOURS.values()]
+    figure.legend(handles, _COLOURS, loc="lower center", ncols=len(_COLOURS), frameon=False, fontsize=9)
+    figure.suptitle(
+        "Time of the adapted model over the plain model's on as many rows (median, quartiles; 1 thread)", fontsize=10
+    )
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    figure.savefig(path, dpi=130)
+
+
+def some_of(allowed: tuple[str, ...]) -> Any:
+    """Return how an option of names with commas between is read."""
+
+    def read(text: str) -> list[str]:
+        names = text.split(",")
+        unknown = [name for name in names if name not in allowed]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"expected some of {', '.join(allowed)}; received {', '.join(unknown)}")
+        return names
+
+    return read
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", type=some_of(tuple(NETWORKS)), default=list(NETWORKS), help=", ".join(NETWORKS))
+    parser.add_argument("--runtimes", type=some_of(RUNTIMES), default=list(RUNTIMES), help=", ".join(RUNTIMES))
+    parser.add_argument(
+        "--recipes",
+        type=lambda text: text.split(","),
+        default=["augbn", "ops_shared", "ops", *PEERS],
+        help=f"recipes and, in eager, peers ({', '.join(PEERS)})",
+    )
+    parser.add_argument("--repeats", type=int, default=7, help="turns that count (7)")
+    parser.add_argument(
+        "--out", type=Path, default=_HERE / "speed.json", help="where figures are kept; the figure goes beside it"
+    )
+    parser.add_argument("--again", action="store_true", help="measure also what is there")
+    parser.add_argument("--show", action="store_true", help="measure nothing")
+    options = parser.parse_args()
+    kept = json.loads(options.out.read_text()) if options.out.exists() else {"cells": {}}
+    if not options.show:
+        kept["measured_with"] = machine()
+        fill(options, kept)
+    print(table(kept))
+    draw(kept, options.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
