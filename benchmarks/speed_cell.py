@@ -27,7 +27,7 @@ NETWORKS = {
     "mobilenet_v2": ("mobilenetv2_100", "MobileNetV2", 224),
     "segmentation": ("lraspp_mobilenet_v3_large", "fcn", 224),
 }
-"""Name → timm's (torchvision's for segmentation), keras.applications' (one of ours for segmentation), height and width."""
+"""Name → timm's, keras.applications', height and width; for segmentation torchvision's, and one of ours for Keras."""
 
 RUNTIMES = ("eager", "compiled", "onnxruntime", "keras-tensorflow", "keras-jax")
 PEERS = ("ttach-d4", "tent", "memo")
@@ -112,7 +112,7 @@ def eager_methods(network: str, recipes: Iterable[str]) -> list[Method]:
         if recipe == "ttach-d4":
             ttach = __import__("ttach")
             views = ttach.SegmentationTTAWrapper if network == "segmentation" else ttach.ClassificationTTAWrapper
-            inner = _Scores(model) if network == "segmentation" else model
+            inner = scores_alone(model) if network == "segmentation" else model
             methods.append(Method(recipe, 8, on(views(inner, ttach.aliases.d4_transform()), image), plain(8)))
         elif recipe in PEERS:
             from sita_adapters.bench.baselines import Memo, Tent
@@ -126,12 +126,11 @@ def eager_methods(network: str, recipes: Iterable[str]) -> list[Method]:
     return methods
 
 
-def _Scores(model: Any) -> Any:  # noqa: N802  (stands for a class, which must wait for the import)
+def scores_alone(model: Any) -> Any:
+    """Return a network of torchvision whose scores are one of several outputs, with these alone."""
     import torch
 
     class Scores(torch.nn.Module):
-        """A network of torchvision, whose scores are one of several outputs."""
-
         def forward(self, x: Any) -> Any:
             return model(x)["out"]
 
@@ -178,8 +177,8 @@ def onnxruntime_methods(network: str, recipes: Iterable[str]) -> list[Method]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
 
-    def session(path: Path, batch: Any) -> Callable[[], Any]:
-        opened = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    def session(path: os.PathLike[str], batch: Any) -> Callable[[], Any]:
+        opened = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
         name = opened.get_inputs()[0].name
         return lambda: (opened.run(None, {name: batch}), folder)[0]
 

@@ -41,7 +41,7 @@ _NATIVE_SUFFIX = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".pt", "litert"
 
 @dataclass(frozen=True)
 class Exported:
-    """What `export` wrote. Print it for a sentence.
+    """What `export` wrote. Print it for a sentence; use it wherever a path goes.
 
     - `input_shape`: what the file takes; None where any number goes.
     - `difference`: the largest of a probability from the adapted model's, as its runtime answered; None where that is
@@ -52,6 +52,9 @@ class Exported:
     format: str
     input_shape: Shape
     difference: float | None
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
 
     def __str__(self) -> str:
         shape = ", ".join("N" if size is None else str(size) for size in self.input_shape)

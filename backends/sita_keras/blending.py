@@ -9,7 +9,7 @@ from keras import ops
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from sita_adapters.errors import BypassError, InputError
-from sita_adapters.statistics import blend, pool, rewriting
+from sita_adapters.statistics import blend, normalising, pool, rewriting
 
 from .arrays import KERAS
 from .calls import Call, running
@@ -17,7 +17,11 @@ from .training import refuse_training
 
 
 class Blending:
-    """Mixin before a BatchNormalization class: rewrites the input, so that the layer itself puts out the blend."""
+    """Mixin before a BatchNormalization class, which puts out the blend.
+
+    It rewrites the input, so that the layer itself does the rest. Of Keras' own class all is known, and one multiply-add
+    does the whole.
+    """
 
     def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Normalise with the blended statistics."""
@@ -30,7 +34,10 @@ class Blending:
             running.call.watch(layer, inputs)
         # While Keras works out shapes it calls layers with made-up batch sizes; there is nothing to blend then.
         if not in_symbolic_scope():
-            inputs = rewrite(inputs, layer, _current_call(layer))
+            call = _current_call(layer)
+            if call.blends and type(layer).__bases__[-1] is keras.layers.BatchNormalization:
+                return normalise(inputs, layer, call)
+            inputs = rewrite(inputs, layer, call)
         return super().call(inputs, *args, **kwargs)  # type: ignore[misc]
 
 
@@ -68,52 +75,90 @@ def _current_call(layer: Any) -> Call:
 
 
 def rewrite(x: Any, layer: Any, call: Call) -> Any:
-    """Return x · scale + shift, which the untouched layer turns into the blended normalisation of x.
-
-    x is (B·R·T, …): T is 1, or what the model folds into its batch (time in TimeDistributed), which counts as space.
-    """
+    """Return x · scale + shift, which the untouched layer turns into the blended normalisation of x."""
     if not call.blends:
         return x
-    axis = layer.axis % len(x.shape)
-    channels = x.shape[axis]
-    precise = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
-    space = [a for a in range(1, len(x.shape)) if a != axis]
-    means = ops.mean(precise, axis=space, keepdims=True) if space else precise
-    variances = ops.mean(ops.square(precise - means), axis=space) if space else precise * 0
-    means = ops.reshape(means, (-1, channels))
-    folded = _folded(x, call, layer)
-    if folded is None:
-        shape: tuple[Any, ...] = (-1, call.rows, channels)
-        means, variances = ops.reshape(means, shape), ops.reshape(variances, shape)
-    else:
-        shape = (-1, call.rows, folded, channels)
-        means, variances = pool(ops.reshape(means, shape), ops.reshape(variances, shape), axis=2, xp=ops)
-    if call.shared:
-        each_image = ops.zeros_like(means)
-        means, variances = pool(means, variances, axis=0, xp=ops)
-        means, variances = means[None], variances[None]
-    m_s, v_s = (ops.cast(value, precise.dtype) for value in (layer.moving_mean, layer.moving_variance))
-    mean, variance = blend(
-        means,
-        variances,
-        weights=ops.cast(call.weights, precise.dtype),
-        priors=ops.cast(call.priors, precise.dtype),
-        source_mean=m_s,
-        source_variance=v_s,
-        xp=ops,
-    )
-    if call.shared:
-        mean, variance = mean + each_image, variance + each_image
+    features = _Features(x, layer, call)
+    mean, variance = features.blended()
+    m_s, v_s = features.source
     scale, shift = rewriting(mean, variance, source_mean=m_s, source_variance=v_s, epsilon=layer.epsilon, xp=KERAS.xp)
-    column = [1] * len(x.shape)
-    column[0], column[axis] = -1, channels
+    return features.affine(scale, shift)
 
-    def per_row(values: Any) -> Any:
-        if folded is not None:
-            values = ops.repeat(ops.reshape(values, (-1, channels)), folded, axis=0)
-        return ops.reshape(values, column)
 
-    return ops.cast(precise * per_row(scale) + per_row(shift), x.dtype)
+def normalise(x: Any, layer: Any, call: Call) -> Any:
+    """Return γ · (x − m) / sqrt(v + ε) + β with the blended statistics, which is all that Keras' own class does."""
+    features = _Features(x, layer, call)
+    mean, variance = features.blended()
+    scale, shift = normalising(
+        mean,
+        variance,
+        gamma=features.like(layer.gamma) if layer.scale else 1.0,
+        beta=features.like(layer.beta) if layer.center else 0.0,
+        epsilon=layer.epsilon,
+        xp=KERAS.xp,
+    )
+    return ops.cast(features.affine(scale, shift), layer.compute_dtype)
+
+
+class _Features:
+    """Features (B·R·T, …) of a layer: T is 1, or what the model folds into its batch, which counts as space."""
+
+    def __init__(self, x: Any, layer: Any, call: Call) -> None:
+        self.x, self.layer, self.call = x, layer, call
+        self.axis = layer.axis % len(x.shape)
+        self.channels = x.shape[self.axis]
+        self.precise = ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
+        self.folded = _folded(x, call, layer)
+        self.source = tuple(self.like(value) for value in (layer.moving_mean, layer.moving_variance))
+
+    def like(self, values: Any) -> Any:
+        """Return values in the precision of what is computed."""
+        return ops.cast(values, self.precise.dtype)
+
+    def blended(self) -> tuple[Any, Any]:
+        """Return the statistics that every row is normalised with, (B, R, C)."""
+        call, folded = self.call, self.folded
+        means, variances = self._moments()
+        if folded is None:
+            shape: tuple[Any, ...] = (-1, call.rows, self.channels)
+            means, variances = ops.reshape(means, shape), ops.reshape(variances, shape)
+        else:
+            shape = (-1, call.rows, folded, self.channels)
+            means, variances = pool(ops.reshape(means, shape), ops.reshape(variances, shape), axis=2, xp=ops)
+        if call.shared:
+            each_image = ops.zeros_like(means)
+            means, variances = pool(means, variances, axis=0, xp=ops)
+            means, variances = means[None], variances[None]
+        mean, variance = blend(
+            means,
+            variances,
+            weights=self.like(call.weights),
+            priors=self.like(call.priors),
+            source_mean=self.source[0],
+            source_variance=self.source[1],
+            xp=ops,
+        )
+        return (mean + each_image, variance + each_image) if call.shared else (mean, variance)
+
+    def _moments(self) -> tuple[Any, Any]:
+        """Return mean and biased variance of every row and channel, of (N, C) numbers each."""
+        space = [a for a in range(1, len(self.x.shape)) if a != self.axis]
+        if not space:
+            return self.precise, self.precise * 0
+        means = ops.mean(self.precise, axis=space, keepdims=True)
+        return means, ops.mean(ops.square(self.precise - means), axis=space)
+
+    def affine(self, scale: Any, shift: Any) -> Any:
+        """Return x · scale + shift, both (B, R, C), in the precision of x."""
+        column = [1] * len(self.x.shape)
+        column[0], column[self.axis] = -1, self.channels
+
+        def per_row(values: Any) -> Any:
+            if self.folded is not None:
+                values = ops.repeat(ops.reshape(values, (-1, self.channels)), self.folded, axis=0)
+            return ops.reshape(values, column)
+
+        return ops.cast(self.precise * per_row(scale) + per_row(shift), self.x.dtype)
 
 
 def _folded(x: Any, call: Call, layer: Any) -> Any:
