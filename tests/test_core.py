@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 from sita_adapters.arrays import NUMPY, Arrays
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import RECIPES, Recipe
-from sita_adapters.statistics import blend, normalising, pool, rewriting
+from sita_adapters.statistics import blend, normalising, pool, rewriting, target, target_of_squares
 from sita_adapters.voting import decide
 from sita_torch.arrays import TORCH
 
@@ -38,6 +38,7 @@ def test_every_plan_is_sound(lambdas: list[float], n: int, shared: bool, frame: 
     assert len(plan.priors) == rows
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-15)
     assert (weights >= 0).all()
+    assert plan.alike == (len({*zip(plan.weights, plan.priors, strict=True)}) == 1)
     assert [plan.priors[row] for row in plan.answers] == lambdas
     assert all(plan.view_of_row[row] == 0 for row in plan.answers)
     assert set(plan.view_of_row) <= set(range(len(plan.views)))
@@ -103,6 +104,24 @@ def test_blend_equals_a_float64_loop(kind: str, shape: tuple[int, int, int, int]
             lam = float(lambdas[r, 0])
             np.testing.assert_allclose(mean[b, r], lam * m_s + (1 - lam) * m_t, rtol=2e-6, atol=2e-6)
             np.testing.assert_allclose(variance[b, r], lam * v_s + (1 - lam) * v_t, rtol=4e-6)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@given(seed=st.integers(0, 2**32 - 1), lines=st.sampled_from([1, 3]), ratio=st.sampled_from([0.0, 1.0, 3.0]))
+def test_squares_give_the_same_target(kind: str, seed: int, lines: int, ratio: float) -> None:
+    """Where the mean is a few σ at most: with it the error of the squares grows, as 1 + mean² / σ²."""
+    random = np.random.default_rng(seed)
+    places = random.normal(size=(2, 3, 4, 50)) + ratio
+    weights = random.dirichlet(np.ones(3), size=lines)
+    given_, xp = (
+        [own(kind, a.astype(np.float32)) for a in (places.mean(-1), (places**2).sum(-1), weights)],
+        BACKENDS[kind].xp,
+    )
+    means, squares, w = given_
+    mean, variance = target_of_squares(means, squares, weights=w, weights_over_area=w / 50, xp=xp)
+    m_t, v_t = target(places.mean(-1), places.var(-1), weights=weights, xp=np)
+    np.testing.assert_allclose(mean, m_t, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(variance, v_t, rtol=5e-6 * (1 + ratio**2))
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -64,12 +65,29 @@ def tiny() -> nn.Module:
     return model.eval()
 
 
+def test_an_onnx_file_is_exact_where_squares_cancel(tmp_path: Path) -> None:
+    """Features 100 σ from zero. The graph says moments and blend in one operator each, and traces no sizes."""
+    model = nn.Sequential(
+        nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 5, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    ).eval()
+    adapted = sita.adapt(model, "augbn", priors=0.3)
+    batch = images(2, 3, 16, 16)
+    batch[1] += 100 * batch[1].std()
+    path = sita.export(adapted, tmp_path / "model.onnx", example=batch).path
+    with torch.no_grad():
+        expected = sita.adapt(model.double(), "augbn", priors=0.3)(batch.double())
+    torch.testing.assert_close(run(path, batch)[0].double(), expected, rtol=2e-5, atol=2e-5)
+    kinds = [node.op_type for node in onnx.load(path).graph.node]
+    assert kinds.count("LayerNormalization") == kinds.count("BatchNormalization") == 1
+    assert "ReduceMean" not in kinds
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("ending", ["onnx", "pt2", "ts"])
 def test_a_file_answers_as_the_adapted_model_for_any_number_of_images(ending: str, recipe: str, tmp_path: Path) -> None:
     adapted = sita.adapt(tiny() if ending == "pt2" else small(), recipe)
     exported = sita.export(adapted, tmp_path / f"model.{ending}", example=images(1, 3, 16, 16))
-    assert exported.path == tmp_path / f"model.{ending}"
+    assert exported.path == tmp_path / f"model.{ending}" == Path(exported)
     assert exported.input_shape == (None, 3, 16, 16)
     assert exported.difference is not None
     assert exported.difference < 1e-5

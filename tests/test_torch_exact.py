@@ -324,3 +324,17 @@ def test_moments_are_exact_at_every_size(size: int, ratio: int, layout: str) -> 
     torch.testing.assert_close(found.variance.double(), variance, rtol=1e-5, atol=0)
     # At worst 64 sums in float32, each off by half a last bit (2⁻²⁴) of the mean, which is ratio · σ: about √64 · 2⁻²⁴.
     assert ((found.mean - mean).abs() / variance.sqrt()).max() < 5e-7 * max(ratio, 1)
+
+
+@pytest.mark.parametrize("recipe", ["augbn", "ops"])
+def test_an_image_whose_squares_cancel_is_measured_with_care_and_alone(recipe: str) -> None:
+    """Features 100 σ from zero in one image of a batch: their variance is exact, and the others' answers stay theirs."""
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, CLASSES, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    adapted = sita.adapt(model.eval(), recipe, priors=0.3 if recipe == "augbn" else (0.3, 0.6))
+    exact = sita.adapt(copy.deepcopy(model).double(), adapted._sita.recipe)
+    batch = images(3, 3, 16, 16)
+    batch[1] += 100 * batch[1].std()
+    with torch.inference_mode():
+        together, alone = adapted(batch), torch.cat([adapted(image[None]) for image in batch])
+        torch.testing.assert_close(together.double(), exact(batch.double()), rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(together, alone, rtol=1e-6, atol=1e-6)  # convolutions round by batch size

@@ -19,7 +19,7 @@ from .training import refuse_training
 class Blending:
     """Mixin before a BatchNormalization class, which puts out the blend.
 
-    It rewrites the input, so that the layer itself does the rest. Of Keras' own class all is known, and one multiply-add
+    It rewrites the input, so that the layer itself does the rest. Of Keras' own class all is known: one multiply-add
     does the whole.
     """
 
