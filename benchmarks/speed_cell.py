@@ -266,7 +266,9 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument(
-        "--memory", metavar="METHOD", help="measure the memory of this one instead: a recipe, or rows:N"
+        "--memory",
+        metavar="METHOD",
+        help="measure the memory of this one instead: a recipe, or plain:RECIPE for the plain model on its rows",
     )
     options = parser.parse_args()
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"), TF_CPP_MIN_LOG_LEVEL="3")

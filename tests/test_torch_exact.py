@@ -328,7 +328,7 @@ def test_moments_are_exact_at_every_size(size: int, ratio: int, layout: str) -> 
 
 @pytest.mark.parametrize("recipe", ["augbn", "ops"])
 def test_an_image_whose_squares_cancel_is_measured_with_care_and_alone(recipe: str) -> None:
-    """Features 100 σ from zero in one image of a batch: their variance is exact, and the others' answers stay theirs."""
+    """Features 100 σ from zero in one image of a batch: their variance is exact, the others' answers stay theirs."""
     model = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, CLASSES, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     adapted = sita.adapt(model.eval(), recipe, priors=0.3 if recipe == "augbn" else (0.3, 0.6))
     exact = sita.adapt(copy.deepcopy(model).double(), adapted._sita.recipe)
