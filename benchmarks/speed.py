@@ -55,9 +55,9 @@ def measure(network: str, runtime: str, *arguments: str) -> Any:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def methods_of(runtime: str, recipes: list[str]) -> list[str]:
-    """Return the recipes, and where gradients and PyTorch's modules are at hand, the peers."""
-    peers = PEERS if runtime == "eager" else ()
+def methods_of(network: str, runtime: str, recipes: list[str]) -> list[str]:
+    """Return the recipes, and in eager the peers; MEMO labels whole images."""
+    peers = [peer for peer in PEERS if runtime == "eager" and not (peer == "memo" and network == "segmentation")]
     return [recipe for recipe in recipes if recipe not in PEERS or recipe in peers]
 
 
@@ -71,30 +71,34 @@ def fill(options: argparse.Namespace, kept: dict[str, Any]) -> None:
     cells = [(network, runtime) for runtime in options.runtimes for network in options.networks]
     with progress.track("Measuring", len(cells)) as advance:
         for network, runtime in cells:
-            key = f"{network}/{runtime}"
-            cell = kept["cells"].setdefault(key, {"figures": [], "memory": {}})
-            there = {figure["method"] for figure in cell["figures"]}
-            wanted = methods_of(runtime, options.recipes)
+            cell = kept["cells"].setdefault(f"{network}/{runtime}", {"figures": [], "memory": {}})
             advance(0, doing=f"{_NAMES[network]}, {runtime}")
-            if options.again or not there.issuperset(wanted):
-                try:
-                    cell["figures"] = measure(
-                        network, runtime, "--recipes", ",".join(wanted), "--repeats", str(options.repeats)
-                    )
-                    cell.pop("error", None)
-                except RuntimeError as error:
-                    cell["error"] = str(error)
-                    progress.say(f"{_NAMES[network]}, {runtime}: {error}")
-            if runtime == "eager" and sys.platform == "linux":
-                for method in (
-                    name for recipe in wanted if recipe not in PEERS for name in (recipe, f"plain:{recipe}")
-                ):
-                    if options.again or method not in cell["memory"]:
-                        cell["memory"][method] = measure(network, runtime, "--memory", method)
+            try:
+                fill_cell(cell, network, runtime, options)
+                cell.pop("error", None)
+            except RuntimeError as error:
+                cell["error"] = str(error)
+                progress.say(f"{_NAMES[network]}, {runtime}: {error}")
             write(options.out, kept)
             for line in rows_of(network, runtime, cell):
                 progress.say(line)
             advance()
+
+
+def fill_cell(cell: dict[str, Any], network: str, runtime: str, options: argparse.Namespace) -> None:
+    """Measure what a cell does not have yet."""
+    wanted = methods_of(network, runtime, options.recipes)
+    there = {figure["method"]: figure for figure in cell["figures"]}
+    missing = [method for method in wanted if options.again or method not in there]
+    if missing:
+        turns = ("--repeats", str(options.repeats))
+        figures = measure(network, runtime, "--recipes", ",".join(missing), *turns)
+        there |= {figure["method"]: {**figure, "with": machine()} for figure in figures}
+        cell["figures"] = list(there.values())
+    if runtime == "eager" and sys.platform == "linux":
+        for method in (name for recipe in wanted if recipe not in PEERS for name in (recipe, f"plain:{recipe}")):
+            if options.again or method not in cell["memory"]:
+                cell["memory"][method] = measure(network, runtime, "--memory", method)
 
 
 def write(path: Path, kept: dict[str, Any]) -> None:
@@ -112,7 +116,15 @@ def machine() -> dict[str, Any]:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return {"python": platform.python_version(), "machine": platform.machine(), "threads": 1, "versions": versions}
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=_HERE, capture_output=True, text=True, check=False
+    )
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "commit": commit.stdout.strip(),
+        **versions,
+    }
 
 
 def rows_of(network: str, runtime: str, cell: dict[str, Any]) -> list[str]:
@@ -220,7 +232,6 @@ def main() -> None:
     options = parser.parse_args()
     kept = json.loads(options.out.read_text()) if options.out.exists() else {"cells": {}}
     if not options.show:
-        kept["measured_with"] = machine()
         fill(options, kept)
     print(table(kept))
     draw(kept, options.out.with_suffix(".png"))

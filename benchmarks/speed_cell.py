@@ -34,7 +34,6 @@ PEERS = ("ttach-d4", "tent", "memo")
 """Other ways to spend time on one image, in eager PyTorch: eight views averaged, and two that take gradients."""
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-_JAX_ON_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
 class Method(NamedTuple):
@@ -49,7 +48,8 @@ class Method(NamedTuple):
 def picture(size: int) -> Any:
     """Return an image (1, 3, size, size) with structure of every scale, as photographs have: waves, and fine noise.
 
-    Features of pure noise are nearly constant in deep layers, which is the worst case for exact moments.
+    Features of pure noise are nearly constant in deep layers, which is the worst case for exact moments, and not what
+    networks meet (overhead.py runs on it).
     """
     import numpy as np
 
@@ -90,7 +90,7 @@ def keras_network(name: str) -> Any:
 
 
 def eager_methods(network: str, recipes: Iterable[str]) -> list[Method]:
-    """Return the recipes and, for classifiers, the peers, as PyTorch runs them."""
+    """Return the recipes and the peers as PyTorch runs them."""
     import torch
 
     import sita_adapters as sita
@@ -202,7 +202,7 @@ def keras_methods(network: str, recipes: Iterable[str]) -> list[Method]:
 
     import sita_adapters as sita
 
-    model = keras_network(network)
+    model = keras_network(network)  # and another for every number of rows, lest one graph have to serve them all
     image = np.moveaxis(picture(NETWORKS[network][2]), 1, -1).copy()
 
     def on(model: Any, batch: Any) -> Callable[[], Any]:
@@ -212,7 +212,8 @@ def keras_methods(network: str, recipes: Iterable[str]) -> list[Method]:
     for recipe in recipes:
         adapted = sita.adapt(model, recipe)
         rows = sita.describe(adapted).rows
-        methods.append(Method(recipe, rows, on(adapted, image), on(model, np.repeat(image, rows, axis=0))))
+        batch = np.repeat(image, rows, axis=0)
+        methods.append(Method(recipe, rows, on(adapted, image), on(keras_network(network), batch)))
     return methods
 
 
@@ -271,8 +272,9 @@ def main() -> None:
         help="measure the memory of this one instead: a recipe, or plain:RECIPE for the plain model on its rows",
     )
     options = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):  # whatever threads there are share one core, and JAX heeds nothing else
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"), TF_CPP_MIN_LOG_LEVEL="3")
-    os.environ["XLA_FLAGS"] = _JAX_ON_ONE_THREAD
     if options.runtime.startswith("keras-"):
         os.environ["KERAS_BACKEND"] = options.runtime.removeprefix("keras-")
     else:

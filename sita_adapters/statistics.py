@@ -26,11 +26,11 @@ def target(means: Array, variances: Array, *, weights: Array, xp: Any) -> tuple[
 
     m_t = Σ_q w_q · m_q,   v_t = Σ_q w_q · (v_q + (m_q − m_t)²)
 
-    `means` and `variances` are (B, R, C), or (R, C) of one image, `weights` (R, R), or fewer lines for fewer rows. The
+    `means` and `variances` are (B, R, C), `weights` (R, R), or one line where all rows are normalised alike. The
     spread between rows is Σ_q w_q · d_q² − (Σ_q w_q · d_q)² with d_q = m_q − m_0: measured from the image's own first
     row it cannot cancel the way moments about zero do, and no (B, R, R, C) array is made.
     """
-    origin = means[..., :1, :]
+    origin = means[:, :1]
     offsets = means - origin
     offset = xp.matmul(weights, offsets)
     spread = xp.matmul(weights, variances + offsets * offsets) - offset * offset

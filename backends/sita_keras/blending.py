@@ -82,7 +82,8 @@ def rewrite(x: Any, layer: Any, call: Call) -> Any:
     mean, variance = features.blended()
     m_s, v_s = features.source
     scale, shift = rewriting(mean, variance, source_mean=m_s, source_variance=v_s, epsilon=layer.epsilon, xp=KERAS.xp)
-    return features.affine(scale, shift)
+    rewritten = features.affine(scale, shift)
+    return ops.cast(rewritten, x.dtype) if keras.backend.is_float_dtype(x.dtype) else rewritten
 
 
 def normalise(x: Any, layer: Any, call: Call) -> Any:
@@ -149,7 +150,7 @@ class _Features:
         return means, ops.mean(ops.square(self.precise - means), axis=space)
 
     def affine(self, scale: Any, shift: Any) -> Any:
-        """Return x · scale + shift, both (B, R, C), in the precision of x."""
+        """Return x · scale + shift, both (B, R, C)."""
         column = [1] * len(self.x.shape)
         column[0], column[self.axis] = -1, self.channels
 
@@ -158,7 +159,7 @@ class _Features:
                 values = ops.repeat(ops.reshape(values, (-1, self.channels)), self.folded, axis=0)
             return ops.reshape(values, column)
 
-        return ops.cast(self.precise * per_row(scale) + per_row(shift), self.x.dtype)
+        return self.precise * per_row(scale) + per_row(shift)
 
 
 def _folded(x: Any, call: Call, layer: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What happens at every BatchNorm: moments per row, the blend, and one multiply-add.
+"""What happens at every BatchNorm: moments per row, the blend, and its application.
 
 Any layer with source statistics is adapted by a forward-pre-hook that rewrites its input, so that the untouched layer
 puts out the blended normalisation. For PyTorch's own BatchNorm classes and timm's, whose arithmetic is known, the
@@ -172,7 +172,7 @@ def _target(features: Features, call: Call) -> tuple[torch.Tensor, torch.Tensor]
         means,
         features.squares.view(shape),
         weights=weights,
-        weights_over_area=_like(call.weights_over(features.area), means),
+        weights_over_area=call.weights_over(features.area) if weights is call.weights else weights / features.area,
         xp=TORCH.xp,
     )
     enough = exact_enough(mean, variance)

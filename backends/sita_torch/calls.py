@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Call:
-    """One call of an adapted model while it runs: B images of R rows each, and the Plan's arrays."""
+    """One call of an adapted model while it runs: B images of R rows each, and the Plan's arrays.
+
+    `weights` are (B, R, R), which spares every layer the expanding, or (R, R) in a trace; `priors` are (R, 1).
+    """
 
     adaptation: Adaptation
     images: int
@@ -41,6 +44,7 @@ class Call:
     probing: bool = False
     """Whether this is a run on a spoilt pair of images, to see how the model folds its batch."""
     over_area: dict[int, torch.Tensor] = field(default_factory=dict)
+    """The weights divided by numbers of places."""
     answers: tuple[int, ...] = ()
     """The rows that go on after the last adapted layer, where the others end there; `rows` counts them from then on."""
 

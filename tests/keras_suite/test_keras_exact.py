@@ -115,3 +115,15 @@ def test_nan_in_one_image_reaches_no_other() -> None:
     # XLA's maximum on the CPU takes NaN for 0: what the plain model loses in its ReLUs, the adapted one loses, too.
     assert np.isnan(dirty[1]).all() or not np.isnan(model.predict(spoilt, verbose=0)[1]).any()
     np.testing.assert_allclose(dirty[[0, 2]], clean[[0, 2]], rtol=1e-5, atol=1e-6)
+
+
+def test_a_layer_on_integers_is_adapted_as_on_their_floats() -> None:
+    """Keras' own layer converts what it gets; nothing may be rounded to the integers before."""
+    model = nets.settle(
+        keras.Sequential([keras.Input((8, 8, 3)), keras.layers.BatchNormalization(), keras.layers.GlobalMaxPooling2D()])
+    )
+    whole = keras.Input((8, 8, 3), dtype="uint8")
+    twin = keras.Model(whole, model.layers[1](model.layers[0](whole)))
+    batch = np.random.default_rng(0).integers(0, 256, size=(2, 8, 8, 3)).astype("uint8")
+    expected = sita.adapt(model, "augbn").predict_on_batch(batch.astype("float32"))
+    np.testing.assert_allclose(sita.adapt(twin, "augbn").predict_on_batch(batch), expected, rtol=1e-5, atol=1e-5)
