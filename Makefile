@@ -8,7 +8,7 @@ BACKEND ?= torch
 
 DATA ?= $(SITA_DATA)
 
-.PHONY: help setup demo test backends lint types check bench memory cascade camvid clean
+.PHONY: help setup demo test backends lint types check bench speed memory cascade camvid clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ check: lint types test ## Everything that CI runs
 
 bench: $(READY) ## Measure the overhead on ResNet-50 at 224² (a few minutes)
 	$(BIN)/python benchmarks/overhead.py --model resnet50 --recipes augbn,ops_shared,ops
+
+speed: $(READY) ## Measure the table of benchmarks/RESULTS.md: five networks in five runtimes (two hours, goes on where it stopped)
+	$(BIN)/python benchmarks/speed.py
 
 memory: $(READY) ## Measure peak memory under max_rows on ResNet-50 (a minute)
 	$(BIN)/python benchmarks/memory.py

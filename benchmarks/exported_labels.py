@@ -58,9 +58,8 @@ def main() -> None:
                     same += int((expected.argmax(1) == answered.argmax(1)).sum())
                     largest = max(largest, float((expected - answered).abs().max()))
                     advance(len(batch))
-        progress.say(
-            f"{recipe:<10} .{ending:<5} {same} of {len(images)} labels the same, probabilities off by {largest:.1e} at most"
-        )
+        labels = f"{same} of {len(images)} labels the same"
+        progress.say(f"{recipe:<10} .{ending:<5} {labels}, probabilities off by {largest:.1e} at most")
 
 
 if __name__ == "__main__":

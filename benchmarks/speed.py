@@ -11,6 +11,7 @@ Every cell (a network in a runtime) is measured in a process of its own, on one 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -56,8 +57,10 @@ def measure(network: str, runtime: str, *arguments: str) -> Any:
 
 
 def methods_of(network: str, runtime: str, recipes: list[str]) -> list[str]:
-    """Return the recipes, and in eager the peers; MEMO labels whole images."""
-    peers = [peer for peer in PEERS if runtime == "eager" and not (peer == "memo" and network == "segmentation")]
+    """Return the recipes, and in eager the peers; MEMO labels whole images, and ttach need not be installed."""
+    without = {"memo"} if network == "segmentation" else set()
+    without |= set() if importlib.util.find_spec("ttach") else {"ttach-d4"}
+    peers = [peer for peer in PEERS if runtime == "eager" and peer not in without]
     return [recipe for recipe in recipes if recipe not in PEERS or recipe in peers]
 
 
