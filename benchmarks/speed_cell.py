@@ -62,6 +62,11 @@ def picture(size: int) -> Any:
     return image[None].astype(np.float32)
 
 
+def task_of(network: str) -> Any:
+    """Return what the recipes are made for: views of a picture of pixels' labels are others."""
+    return "segmentation" if network == "segmentation" else "classification"
+
+
 def torch_network(name: str) -> Any:
     import torch
 
@@ -120,7 +125,7 @@ def eager_methods(network: str, recipes: Iterable[str]) -> list[Method]:
             peer = {"tent": Tent, "memo": Memo}[recipe](model)
             methods.append(Method(recipe, 1, on(peer, image), plain(1)))
         else:
-            adapted = sita.adapt(model, recipe)
+            adapted = sita.adapt(model, recipe, task=task_of(network))
             rows = sita.describe(adapted).rows
             methods.append(Method(recipe, rows, on(adapted, image), plain(rows)))
     return methods
@@ -157,7 +162,7 @@ def compiled_methods(network: str, recipes: Iterable[str]) -> list[Method]:
 
     methods = [Method("plain", 1, compiled(model, image), compiled(model, image))]
     for recipe in recipes:
-        adapted = sita.adapt(model, recipe)
+        adapted = sita.adapt(model, recipe, task=task_of(network))
         rows = sita.describe(adapted).rows
         batch = image.expand(rows, -1, -1, -1).contiguous()
         methods.append(Method(recipe, rows, compiled(adapted, image), compiled(model, batch)))
@@ -189,7 +194,7 @@ def onnxruntime_methods(network: str, recipes: Iterable[str]) -> list[Method]:
         torch.onnx.export(model, (example,), str(path), dynamo=False, input_names=["images"], dynamic_axes=sizes)
     methods = [Method("plain", 1, session(path, image), session(path, image))]
     for recipe in recipes:
-        adapted = sita.adapt(model, recipe)
+        adapted = sita.adapt(model, recipe, task=task_of(network))
         rows = sita.describe(adapted).rows
         file = sita.export(adapted, Path(folder.name) / f"{recipe}.onnx", example=torch.from_numpy(image))
         methods.append(Method(recipe, rows, session(file, image), session(path, np.repeat(image, rows, axis=0))))
@@ -210,7 +215,7 @@ def keras_methods(network: str, recipes: Iterable[str]) -> list[Method]:
 
     methods = [Method("plain", 1, on(model, image), on(model, image))]
     for recipe in recipes:
-        adapted = sita.adapt(model, recipe)
+        adapted = sita.adapt(model, recipe, task=task_of(network))
         rows = sita.describe(adapted).rows
         batch = np.repeat(image, rows, axis=0)
         methods.append(Method(recipe, rows, on(adapted, image), on(keras_network(network), batch)))
