@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -401,7 +400,8 @@ def _of_most_certain(array: Any, entropies: Any, candidates: list[int]) -> Any:
     Candidates are these rather than all where some are views that move pixels: a feature map would come back turned.
     One is compared with the best so far, rather than all at once by argmin, which not every exporter follows.
     """
-    means = ops.mean(ops.reshape(entropies, (-1, entropies.shape[1], _size(entropies))), axis=2)
+    places = list(range(2, len(entropies.shape)))
+    means = ops.mean(entropies, axis=places) if places else entropies
     column = (-1, *[1] * (len(array.shape) - 2))
     first, *others = candidates
     chosen, lowest = array[:, first], means[:, first]
@@ -410,11 +410,6 @@ def _of_most_certain(array: Any, entropies: Any, candidates: list[int]) -> Any:
         chosen = ops.where(ops.reshape(better, column), array[:, candidate], chosen)
         lowest = ops.where(better, means[:, candidate], lowest)
     return chosen
-
-
-def _size(entropies: Any) -> Any:
-    sizes = ops.shape(entropies)[2:]
-    return -1 if any(not isinstance(size, int) for size in sizes) else math.prod(sizes)
 
 
 def find_path(outputs: Any, selector: Selector, scores: Scores, plan: Plan) -> str:
