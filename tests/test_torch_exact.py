@@ -308,22 +308,63 @@ def test_the_general_path_equals_the_fast_one(kind: str, count: int) -> None:
             torch.testing.assert_close(fast(batch), general(batch), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["channels first", "channels last"])
+def moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    features = measure(x)
+    return features.mean, features.variance
+
+
+def exported_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    class Measure(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return moments(x)
+
+    return torch.export.export(Measure(), (x,)).module()(x)
+
+
+@pytest.mark.parametrize("way", ["channels first", "channels last", "exported", "compiled"])
 @pytest.mark.parametrize("ratio", [0, 10, 100])
 @pytest.mark.parametrize("size", [2, 7, 14, 63, 128, 512])
-def test_moments_are_exact_at_every_size(size: int, ratio: int, layout: str) -> None:
+def test_moments_are_exact_at_every_size(size: int, ratio: int, way: str) -> None:
     """Of features with structure, whose mean is `ratio` times their standard deviation; against float64."""
     channels = 4 if size > 200 else 32
     draw = torch.Generator().manual_seed(size)
     features = torch.randn(2, channels, size, size, generator=draw) + 2 * torch.linspace(-1, 1, size)
     features += ratio * features.std()
-    if layout == "channels last":
+    features[:, 0, : size // 16] -= 10 * features.std()  # those that a traced measurement looks at first
+    if way == "channels last":
         features = features.to(memory_format=torch.channels_last)
+    measured = {"exported": exported_moments, "compiled": torch.compile(moments, dynamic=False)}.get(way, moments)
     variance, mean = torch.var_mean(features.double(), dim=(2, 3), correction=0)
-    found = measure(features)
-    torch.testing.assert_close(found.variance.double(), variance, rtol=1e-5, atol=0)
+    found_mean, found_variance = measured(features)
+    torch.testing.assert_close(found_variance.double(), variance, rtol=1e-5, atol=0)
     # At worst 64 sums in float32, each off by half a last bit (2⁻²⁴) of the mean, which is ratio · σ: about √64 · 2⁻²⁴.
-    assert ((found.mean - mean).abs() / variance.sqrt()).max() < 5e-7 * max(ratio, 1)
+    assert ((found_mean - mean).abs() / variance.sqrt()).max() < 5e-7 * max(ratio, 1)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("recipe", ["augbn", "ops"])
+def test_a_layer_in_half_precision_is_off_by_the_rounding_of_its_output_alone(
+    recipe: str, dtype: torch.dtype, layout: torch.memory_format
+) -> None:
+    """Everything in between is in float32: what comes out is the float64 answer, rounded to half precision once."""
+    norm = nn.BatchNorm2d(8).eval()
+    norm.running_mean.uniform_(-1, 1)
+    norm.running_var.uniform_(0.5, 2)
+    norm.to(dtype)
+    features = (3 + images(1, 8, 14, 14)).to(dtype).contiguous(memory_format=layout)
+    outputs = []
+    for layer, x in ((norm, features), (copy.deepcopy(norm).double(), features.double())):
+        model = nn.Sequential(layer, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        adapted = sita.adapt(model.to(x.dtype), recipe)
+        next(m for m in adapted.modules() if "BatchNorm2d" in type(m).__name__).register_forward_hook(
+            lambda _, __, out: outputs.append(out)
+        )
+        with torch.inference_mode():
+            adapted(x)
+    half, exact = outputs[-2:]
+    assert half.dtype == dtype
+    torch.testing.assert_close(half.double(), exact, rtol=0.51 * torch.finfo(dtype).eps, atol=2e-6)
 
 
 @pytest.mark.parametrize("recipe", ["augbn", "ops"])

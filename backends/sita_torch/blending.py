@@ -102,8 +102,8 @@ def _class_name(layer: nn.Module) -> str:
 
 def _normalised(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> torch.Tensor:
     features, mean, variance = _blended(x, layer, call, name)
-    gamma, beta = _like(layer.weight, mean), _like(layer.bias, mean)
-    return _like(features.normalised(mean, variance, gamma, beta, layer.eps), x)  # type: ignore[arg-type]
+    gamma_beta = _like(layer.weight, mean), _like(layer.bias, mean)
+    return _like(features.normalised((mean, variance), gamma_beta, layer.eps), x)  # type: ignore[arg-type]
 
 
 def rewrite_input(

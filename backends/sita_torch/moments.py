@@ -17,7 +17,8 @@ from sita_adapters.statistics import normalising, pool
 
 from .arrays import TORCH
 
-_PRECISE = (torch.float32, torch.float64)
+_Pair = tuple[torch.Tensor, torch.Tensor]
+_MaybePair = tuple[torch.Tensor | None, torch.Tensor | None]
 
 _EPSILON = 1e-12
 """Keeps 1/σ finite where a row's channel is constant; far below the ε of any layer."""
@@ -38,43 +39,43 @@ _LONGEST_SUM = 64
 
 @dataclass
 class Features:
-    """Features x (N, C, …) in float32 or float64, with the mean and biased variance of each row and channel, (N, C).
+    """Features x (N, C, …), with the mean and biased variance of each row and channel, (N, C).
+
+    The moments are of `precise`, which is x in float32 or float64; x itself may have less, since a kernel that applies
+    a blend to it works in float32 all the same.
 
     `squares`, where known, are Σx² over `area` places, from which a variance may come cheaper; then the rows' own
     wait to be asked for.
 
     `flat`: BatchNorm's own kernel can apply what comes of them, with every channel of every row as one of its
-    channels. It is several times as fast as a multiply-add that broadcasts.
+    channels. It is several times as fast as a multiply-add that broadcasts, unless x is `interleaved`: channels last.
     """
 
     x: torch.Tensor
+    precise: torch.Tensor
     mean: torch.Tensor
     known_variance: torch.Tensor | None = None
     squares: torch.Tensor | None = None
     area: int = 0
     flat: bool = False
+    interleaved: bool = False
 
     @property
     def variance(self) -> torch.Tensor:
         """The biased variance of each row and channel."""
         if self.known_variance is None:
             assert self.squares is not None
-            self.known_variance = _variances(self.x, self.mean, self.squares)
+            self.known_variance = _variances(self.precise, self.mean, self.squares)
         return self.known_variance
 
-    def normalised(
-        self,
-        mean: torch.Tensor,
-        variance: torch.Tensor,
-        gamma: torch.Tensor | None,
-        beta: torch.Tensor | None,
-        epsilon: float,
-    ) -> torch.Tensor:
+    def normalised(self, statistics: _Pair, gamma_beta: _MaybePair, epsilon: float) -> torch.Tensor:
         """Return γ · (x − m) / sqrt(v + ε) + β for γ and β (C,), and statistics (N, C), or (C,) for all alike."""
-        if mean.ndim == 1 and not mean.requires_grad:  # the kernel has no derivative by its statistics
-            return _batch_norm(self.x, (mean, variance), (gamma, beta), epsilon)
-        if self.flat and mean.ndim == 2:
-            return self._flat_batch_norm(mean, variance, _tiled(gamma, mean), _tiled(beta, mean), epsilon)
+        mean, variance = statistics
+        gamma, beta = gamma_beta
+        if mean.ndim == 1 and not self.interleaved and not mean.requires_grad:
+            return _batch_norm(self.x, statistics, gamma_beta, epsilon)  # which has no derivative by its statistics
+        if mean.ndim == 2 and self.flat:
+            return self._flat_batch_norm(statistics, (_tiled(gamma, mean), _tiled(beta, mean)), epsilon)
         scale, shift = normalising(
             mean,
             variance,
@@ -87,27 +88,21 @@ class Features:
 
     def affine(self, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
         """Return x · scale + shift, both (N, C), or (C,) for all alike."""
-        if scale.ndim == 1:
-            return _batch_norm(self.x, (torch.zeros_like(scale), torch.ones_like(scale)), (scale, shift), 0.0)
         if self.flat:
-            return self._flat_batch_norm(
-                torch.zeros_like(scale), torch.ones_like(scale), scale.reshape(-1), shift.reshape(-1), 0.0
-            )
+            nothing, one = torch.zeros_like(scale), torch.ones_like(scale)
+            if scale.ndim == 1:
+                return _batch_norm(self.x, (nothing, one), (scale, shift), 0.0)
+            return self._flat_batch_norm((nothing, one), (scale.reshape(-1), shift.reshape(-1)), 0.0)
+        if torch.compiler.is_compiling():  # or its loop over the places works out roots and quotients at every place
+            scale, shift = torch.stack((scale, shift))
         column = (*scale.shape, *[1] * (self.x.ndim - 2))
         return torch.addcmul(shift.view(column), self.x, scale.view(column))
 
-    def _flat_batch_norm(
-        self,
-        mean: torch.Tensor,
-        variance: torch.Tensor,
-        gamma: torch.Tensor | None,
-        beta: torch.Tensor | None,
-        epsilon: float,
-    ) -> torch.Tensor:
+    def _flat_batch_norm(self, statistics: _Pair, gamma_beta: _MaybePair, epsilon: float) -> torch.Tensor:
         # Only the first size may differ from call to call, so that a trace keeps the others.
         channels, *space = map(int, self.x.shape[1:])
         flat = self.x.view(1, -1, math.prod(space), 1)
-        return _batch_norm(flat, (mean, variance), (gamma, beta), epsilon).view(-1, channels, *space)
+        return _batch_norm(flat, statistics, gamma_beta, epsilon).view(-1, channels, *space)
 
 
 @dataclass
@@ -121,13 +116,13 @@ class Centred(Features):
         mean = x.mean(space, keepdim=True)
         centred = x - mean
         variance = (centred * centred).mean(space)
-        return cls(centred, mean.reshape(-1, int(x.shape[1])), variance)
+        return cls(centred, centred, mean.reshape(-1, int(x.shape[1])), variance)
 
     def affine(self, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
         """Return x · scale + shift, which is (x − m) · scale + m · scale + shift."""
         shift = self.mean * scale + shift
         nothing = scale * 0  # of a size that the graph does not know
-        return self._flat_batch_norm(nothing, nothing + 1, scale.reshape(-1), shift.reshape(-1), 0.0)
+        return self._flat_batch_norm((nothing, nothing + 1), (scale.reshape(-1), shift.reshape(-1)), 0.0)
 
 
 def _tiled(values: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
@@ -137,52 +132,72 @@ def _tiled(values: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | No
     return values.expand(like.shape).reshape(-1)
 
 
-def _batch_norm(
-    x: torch.Tensor,
-    statistics: tuple[torch.Tensor, torch.Tensor],
-    affine: tuple[torch.Tensor | None, torch.Tensor | None],
-    epsilon: float,
-) -> torch.Tensor:
-    (gamma, beta), (mean, variance) = affine, statistics
+def _batch_norm(x: torch.Tensor, statistics: _Pair, gamma_beta: _MaybePair, epsilon: float) -> torch.Tensor:
+    mean, variance = statistics
+    gamma, beta = gamma_beta
     return torch.batch_norm(x, gamma, beta, mean.reshape(-1), variance.reshape(-1), False, 0.0, epsilon, True)
 
 
 def measure(x: torch.Tensor) -> Features:
-    """Return the features with their moments, in float32 at the least, whatever precision they come in."""
-    if x.dtype not in _PRECISE:
-        x = x.float()
+    """Return the features with their moments, which are in float32 at the least, whatever precision x comes in."""
     if x.ndim == 2:
-        return Features(x, x, torch.zeros_like(x))
+        precise = _precise(x)
+        return Features(precise, precise, precise, torch.zeros_like(precise))
     if not x.is_cpu or is_traced():
         return _measured_by_a_compiler(x)
     if x.requires_grad and torch.is_grad_enabled():
-        return _measured_with_a_derivative(x)
-    if not x.is_contiguous():
-        if _is_channels_last(x):
-            return Features(x, *_interleaved_moments(x))
+        return _measured_with_a_derivative(_precise(x))
+    interleaved = not x.is_contiguous() and _is_channels_last(x)
+    if not interleaved:
         x = x.contiguous()
-    lines = x.flatten(2)
+    precise = _precise(x)
+    if interleaved:
+        return Features(x, precise, *_interleaved_moments(precise), interleaved=True)
+    lines = precise.flatten(2)
     area = lines.shape[2]
     if area > _SMALL_AREA:
-        return Features(x, lines.mean(2), squares=_sums_of_squares(lines), area=area, flat=True)
+        return Features(x, precise, lines.mean(2), squares=_sums_of_squares(lines), area=area, flat=True)
     moments = torch.batch_norm_update_stats(lines.view(1, -1, area, 1), None, None, 0.0)
     mean, variance = (moment.view(lines.shape[:2]) for moment in moments)
-    return Features(x, mean, variance, flat=True)
+    return Features(x, precise, mean, variance, flat=True)
+
+
+def _precise(x: torch.Tensor) -> torch.Tensor:
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 def _measured_by_a_compiler(x: torch.Tensor) -> Features:
     """Return moments in operations that a compiler, an exporter or a GPU has its own ways with."""
+    x = _precise(x)
     if torch.onnx.is_in_onnx_export() and x.dtype == torch.float32:
         return Centred.measured(x)
+    if is_traced() and not isinstance(x[0, 0].numel(), torch.SymInt):
+        return Features(x, x, *_shifted_moments(x))
     variance, mean = torch.var_mean(x, dim=tuple(range(2, x.ndim)), correction=0)
-    return Features(x, mean, variance)
+    return Features(x, x, mean, variance)
+
+
+def _shifted_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return mean and variance (N, C) from Σ(x − k) and Σ(x − k)², which a compiler adds up in one reading.
+
+    k is the mean of the first 16th of the places, A/16 or more of them. By Cauchy–Schwarz a mean of S places is within
+    σ · sqrt(A / S) of that of all A: whatever the image, 4 σ at the most, where nothing is lost to cancellation.
+    """
+    lines = x.flatten(2)
+    area = int(lines.shape[2])
+    shift = lines[:, :, : math.ceil(area / _LARGEST_RATIO**2)].mean(2, keepdim=True)
+    parts = (lines - shift).view(*lines.shape[:2], _parts(area, _LONGEST_NORM), -1)
+    mean = parts.sum(3).sum(2) / area
+    norms = torch.linalg.vector_norm(parts, dim=3)
+    variance = (norms * norms).sum(2) / area - mean * mean
+    return mean + shift.squeeze(2), variance.clamp(min=0.0)
 
 
 def _measured_with_a_derivative(x: torch.Tensor) -> Features:
     if x[0, 0].numel() <= _SMALL_AREA:
         variance, mean = torch.var_mean(x, dim=tuple(range(2, x.ndim)), correction=0)
-        return Features(x, mean, variance)
-    return Features(x, *_group_norm_moments(x.contiguous()))
+        return Features(x, x, mean, variance)
+    return Features(x, x, *_group_norm_moments(x.contiguous()))
 
 
 def exact_enough(mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor | None:
@@ -208,7 +223,7 @@ def _variances(x: torch.Tensor, mean: torch.Tensor, squares: torch.Tensor) -> to
 
 def _sums_of_squares(lines: torch.Tensor) -> torch.Tensor:
     """Return Σx² of every line, from the norms of its parts where it is long."""
-    parts = _parts(lines.shape[-1], _LONGEST_NORM)
+    parts = _known_parts(lines.shape[-1], _LONGEST_NORM)
     if parts == 1:
         norm = torch.linalg.vector_norm(lines, dim=-1)
         return norm * norm  # type: ignore[no-any-return]
@@ -233,17 +248,19 @@ def _interleaved_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     count, channels = x.shape[:2]
     area = x[0, 0].numel()
-    parts = _parts(area, _LONGEST_SUM)
+    parts = _known_parts(area, _LONGEST_SUM)
     places = x.movedim(1, -1).reshape(count, area // parts, 1, parts * channels).permute(0, 3, 1, 2)
     moments = [torch.batch_norm_update_stats(row, None, None, 0.0) for row in torch.split(places, 1)]
     means, variances = (torch.stack(each).view(count, parts, channels) for each in zip(*moments, strict=True))
     return pool(means, variances, axis=1, xp=TORCH.xp)
 
 
-@functools.cache
 def _parts(area: int, longest: int) -> int:
     """Return the smallest divisor of the area that leaves parts of at most so many places."""
     return next(parts for parts in range(1, area + 1) if area % parts == 0 and area // parts <= longest)
+
+
+_known_parts = functools.cache(_parts)  # which a compiler does not look into
 
 
 def is_traced() -> bool:
