@@ -27,15 +27,16 @@ from sita_adapters.recipe import Recipe
 from sita_adapters.selection import select
 from sita_adapters.voting import Scores, read_scores
 
+from .answers import find_path
 from .blending import Blending
 from .cascade import Cascade
 from .exporting import FORMATS, export
-from .layers import PACKAGE, Body, Collapse, Expand, find_layers, find_path, image_frame
+from .layers import PACKAGE, Body, Collapse, Expand
 from .probing import check_run
-from .reading import channels_come_first, scores_of
+from .reading import channels_come_first, image_frame, scores_of
 from .rounds import Rounds
 from .runner import KerasRunner
-from .twin import make_twin, walk_layers
+from .twin import find_layers, make_twin, walk_layers
 from .uncompiled import uncompiled
 
 

@@ -1,4 +1,4 @@
-"""What a model's own layers say of it: which axis of its images the channels are, and what its scores are."""
+"""What a model's own layers say of it: how its images lie, and what its scores are."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from keras.src.models import Functional, Sequential
 
 from sita_adapters.errors import InputError, OutputError
 from sita_adapters.outputs import Selector, find_scores, flatten
+from sita_adapters.views import Frame, frame_of
 from sita_adapters.voting import Scores
 
-from .layers import could_be_scores, is_tensor
+from .answers import could_be_scores, is_tensor
 from .twin import walk_layers
 
 Ending: TypeAlias = Literal["softmax", "sigmoid", "other", "unclear"]
@@ -153,3 +154,11 @@ def _is_spatial(operation: Any) -> bool:
 def _rank_of(layer: Any) -> int:
     """Return the rank of what a layer was built for."""
     return int(layer.input_spec.ndim or layer.input_spec.min_ndim)
+
+
+def image_frame(shape: tuple[int | None, ...], channels_first: bool) -> Frame:
+    """Return the frame of a model's images; where a size is open, what every image has."""
+    if len(shape) < 3:
+        raise InputError(f"Expected a model of images (N, …, C); its input has the shape {shape}.")
+    space = shape[2:] if channels_first else shape[1:-1]
+    return "oblong" if None in space[-2:] else frame_of([size or 0 for size in space])

@@ -12,7 +12,8 @@ from sita_adapters.observation import is_observed
 from sita_adapters.outputs import flatten, rebuild
 from sita_adapters.plan import split
 
-from .layers import PACKAGE, Body, Collapse, Expand, is_tensor
+from .answers import is_tensor
+from .layers import PACKAGE, Body, Collapse, Expand
 from .training import refuse_training
 
 

@@ -181,3 +181,18 @@ def walk_layers(layer: Any, path: str = "", seen: set[int] | None = None) -> Ite
         child_path = f"{path}/{child.name}" if path else child.name
         yield child_path, child
         yield from walk_layers(child, child_path, seen)
+
+
+def _has_statistics(layer: Any) -> bool:
+    """Whether a layer normalises with source statistics of its own."""
+    return isinstance(layer, keras.layers.BatchNormalization) and layer.moving_mean is not None
+
+
+def find_layers(model: keras.Model) -> dict[str, Any]:
+    """Return the BatchNorm layers with source statistics, by path; where names repeat, a number is added."""
+    found: dict[str, Any] = {}
+    for path, layer in walk_layers(model):
+        if _has_statistics(layer):
+            again = sum(name.partition("#")[0] == path for name in found)
+            found[f"{path}#{again + 1}" if again else path] = layer
+    return found
