@@ -1,6 +1,8 @@
 """What adaptation costs: time per call over that of the plain model on the same number of rows.
 
     python benchmarks/overhead.py --model resnet50 --size 224 --recipes augbn,ops
+    python benchmarks/overhead.py --recipes augbn --dtype bfloat16 --channels-last
+    python benchmarks/overhead.py --recipes augbn --noise  # the worst case for exact moments
 
 Plain and adapted calls alternate in one process on one thread, and medians are compared, so that a slow moment of the
 machine hits both. Also printed: the time of `adapt` itself and the bytes of parameters it added.
@@ -49,6 +51,8 @@ def main() -> None:
     parser.add_argument("--recipes", default="augbn,ops_shared,ops")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
+    parser.add_argument("--noise", action="store_true", help="an image of noise instead of one with structure")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     keep_memory()
@@ -64,6 +68,12 @@ def main() -> None:
 
     model = timm.create_model(options.model, pretrained=False).eval()
     image = torch.rand(1, 3, options.size, options.size)
+    if not options.noise:
+        from speed_cell import picture
+
+        image = torch.from_numpy(picture(options.size))
+    dtype = getattr(torch, options.dtype)
+    model, image = model.to(dtype), image.to(dtype)
     layout = torch.channels_last if options.channels_last else torch.contiguous_format
     model, image = model.to(memory_format=layout), image.contiguous(memory_format=layout)
     figures = []

@@ -49,7 +49,7 @@ def picture(size: int) -> Any:
     """Return an image (1, 3, size, size) with structure of every scale, as photographs have: waves, and fine noise.
 
     Features of pure noise are nearly constant in deep layers, which is the worst case for exact moments, and not what
-    networks meet (overhead.py runs on it).
+    networks meet (overhead.py --noise runs on it).
     """
     import numpy as np
 
