@@ -1,9 +1,10 @@
 """Whether exported files answer as the adapted model does, on images of CIFAR-10-C.
 
-    python benchmarks/exported_labels.py DATA --images 40     # the first of each file
+    python benchmarks/exported_labels.py DATA --images 40     # the first of each corruption's file
+    python benchmarks/exported_labels.py DATA --framework keras --formats onnx,tflite
 
-DATA holds `cifar10c/` and `weights/cifar10_resnet20.safetensors`. Files are run by onnxruntime, torch.export and
-TorchScript, without code of ours.
+DATA holds `cifar10c/` and `weights/cifar10_resnet20.safetensors`: one set of weights for both frameworks. The files are
+run by onnxruntime, torch.export, TorchScript, LiteRT and TensorFlow.
 """
 
 from __future__ import annotations
@@ -14,52 +15,87 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
-import torch
 from rich.console import Console
 
 import sita_adapters as sita
 from sita_adapters.bench.console import ConsoleProgress
-from sita_adapters.bench.networks.cifar_resnet import encode, load_cifar_resnet
+from sita_adapters.runtimes import open_exported
 
 _BATCH = 20
-Run = Callable[[torch.Tensor], torch.Tensor]
+_FILES = {
+    "torch": {"onnx": "model.onnx", "pt2": "model.pt2", "ts": "model.ts"},
+    "keras": {"onnx": "model.onnx", "tflite": "model.tflite", "savedmodel": "model"},
+}
 
 
-def open_file(path: Path) -> Run:
-    """Return how the file answers."""
-    if path.suffix == ".onnx":
-        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        return lambda batch: torch.from_numpy(session.run(None, {"images": batch.numpy()})[0])
-    return torch.export.load(path).module() if path.suffix == ".pt2" else torch.jit.load(path)
+def load_torch(weights: Path) -> tuple[object, Callable[[np.ndarray], np.ndarray], Callable[[object], object]]:
+    """Return the network, how images reach it, and how an adapted one is run on numpy."""
+    import torch
+
+    from sita_adapters.bench.networks.cifar_resnet import encode, load_cifar_resnet
+
+    def runner(adapted: torch.nn.Module) -> Callable[[np.ndarray], np.ndarray]:
+        @torch.no_grad()
+        def run(images: np.ndarray) -> np.ndarray:
+            return adapted(torch.from_numpy(images)).numpy()
+
+        return run
+
+    return load_cifar_resnet(20, weights), lambda images: encode(images).numpy(), runner
+
+
+def load_keras(weights: Path) -> tuple[object, Callable[[np.ndarray], np.ndarray], Callable[[object], object]]:
+    """Return the same in Keras."""
+    from sita_adapters.bench.networks.cifar_resnet import encode
+    from sita_adapters.bench.networks.cifar_resnet_keras import load_cifar_resnet_keras
+
+    def channels_last(images: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(encode(images).permute(0, 2, 3, 1).numpy())
+
+    return load_cifar_resnet_keras(20, weights), channels_last, lambda adapted: adapted.predict_on_batch
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores - scores.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
+    parser.add_argument("--framework", choices=tuple(_FILES), default="torch")
     parser.add_argument("--images", type=int, default=40, help="of each corruption (40)")
     parser.add_argument("--recipes", default="augbn,ops_shared,ops")
-    parser.add_argument("--formats", default="onnx,pt2,ts", help="endings of files: onnx, pt2, ts")
+    parser.add_argument("--formats", help="torch: onnx,pt2,ts; keras: onnx,tflite,savedmodel (all of them)")
     options = parser.parse_args()
+    files = _FILES[options.framework]
+    formats = options.formats.split(",") if options.formats else list(files)
+    if unknown := set(formats) - set(files):
+        parser.error(f"--formats: expected of {', '.join(files)}; received {', '.join(unknown)}")
+
     kinds = sorted(path for path in (options.data / "cifar10c").glob("*.npy") if path.stem != "labels")
     images = np.concatenate([np.load(kind, mmap_mode="r")[: options.images] for kind in kinds])
-    model = load_cifar_resnet(20, options.data / "weights" / "cifar10_resnet20.safetensors")
+    load = {"torch": load_torch, "keras": load_keras}[options.framework]
+    model, encode, runner = load(options.data / "weights" / "cifar10_resnet20.safetensors")
+    batches = [encode(images[start : start + _BATCH]) for start in range(0, len(images), _BATCH)]
     progress = ConsoleProgress(Console())
-    cases = [(recipe, ending) for recipe in options.recipes.split(",") for ending in options.formats.split(",")]
-    for recipe, ending in cases:
+    for recipe in options.recipes.split(","):
         adapted = sita.adapt(model, recipe)
-        same, largest = 0, 0.0
-        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-            run = open_file(sita.export(adapted, Path(folder) / f"model.{ending}", example=encode(images[:2])).path)
-            with progress.track(f"{recipe}, {ending}", len(images)) as advance:
-                for start in range(0, len(images), _BATCH):
-                    batch = encode(images[start : start + _BATCH])
-                    expected, answered = adapted(batch).softmax(1), run(batch).softmax(1)
-                    same += int((expected.argmax(1) == answered.argmax(1)).sum())
-                    largest = max(largest, float((expected - answered).abs().max()))
-                    advance(len(batch))
-        labels = f"{same} of {len(images)} labels the same"
-        progress.say(f"{recipe:<10} .{ending:<5} {labels}, probabilities off by {largest:.1e} at most")
+        run = runner(adapted)
+        expected = [run(batch) for batch in batches]
+        for name in formats:
+            same, largest = 0, 0.0
+            with tempfile.TemporaryDirectory() as folder:
+                written = sita.export(adapted, Path(folder) / files[name], example=batches[0][:2])
+                file = open_exported(written.path, written.format)
+                with progress.track(f"{recipe}, {name}", len(images)) as advance:
+                    for batch, scores in zip(batches, expected, strict=True):
+                        answered = file.run(batch)[0]
+                        same += int((scores.argmax(1) == answered.argmax(1)).sum())
+                        largest = max(largest, float(np.abs(softmax(scores) - softmax(answered)).max()))
+                        advance(len(batch))
+            labels = f"{same} of {len(images)} labels the same"
+            progress.say(f"{recipe:<10} {name:<10} {labels}, probabilities off by {largest:.1e} at most")
 
 
 if __name__ == "__main__":

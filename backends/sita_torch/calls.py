@@ -86,10 +86,8 @@ def enter_layer(layer: nn.Module, adaptation: Adaptation, name: str) -> Call:
     if call is None or call.adaptation is not adaptation:
         raise BypassError(
             f"{_entry_point(layer)} ran the adapted layer {name!r} outside a call of the adapted model, where there "
-            "are no views to take statistics from. (A checkpointed backward pass runs layers again, too.) Remedy: "
-            "call the "
-            "adapted model itself, or use "
-            "sita.unwrap(adapted) for the plain one."
+            "are no views to take statistics from. (A checkpointed backward pass runs layers again, too.) Remedy: call "
+            "the adapted model itself, or use sita.unwrap(adapted) for the plain one."
         )
     if layer.training:
         refuse_training(name, layer)

@@ -1,4 +1,4 @@
-"""The trained ResNet50 of keras.applications on real images."""
+"""Trained networks in Keras on real images: ResNet50 of keras.applications, and one that PyTorch has, too."""
 
 from __future__ import annotations
 
@@ -14,11 +14,31 @@ from sita_adapters.bench.networks.imagenet_images import CONDITIONS, corrupt, en
 pytestmark = pytest.mark.real
 
 SIZE = 160
+ENGINE = keras.backend.backend()
 
 
 @pytest.fixture(scope="module")
 def model(data: Path) -> keras.Model:
     return load_resnet50(data, SIZE)
+
+
+@pytest.mark.parametrize("recipe", ["augbn", "ops", "ops_shared"] if ENGINE == "tensorflow" else ["augbn"])
+def test_the_frameworks_answer_alike_on_every_corruption(recipe: str, data: Path) -> None:
+    """The same trained weights in PyTorch and in Keras, on CIFAR-10-C at severity 5."""
+    torch = pytest.importorskip("torch")
+    from sita_adapters.bench.networks.cifar_resnet import encode, load_cifar_resnet
+    from sita_adapters.bench.networks.cifar_resnet_keras import load_cifar_resnet_keras
+
+    weights = data / "weights" / "cifar10_resnet20.safetensors"
+    files = sorted(path for path in (data / "cifar10c").glob("*.npy") if path.stem != "labels")
+    assert len(files) == 15
+    batch = encode(np.concatenate([np.load(path, mmap_mode="r")[-2:] for path in files]))
+    with torch.inference_mode():
+        expected = sita.adapt(load_cifar_resnet(20, weights), recipe)(batch).numpy()
+    adapted = sita.adapt(load_cifar_resnet_keras(20, weights), recipe)
+    answer = adapted.predict_on_batch(np.ascontiguousarray(batch.permute(0, 2, 3, 1).numpy()))
+    np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=3e-5)
+    assert (answer.argmax(1) == expected.argmax(1)).all()
 
 
 def test_source_is_the_plain_model(model: keras.Model, data: Path) -> None:
@@ -29,7 +49,7 @@ def test_source_is_the_plain_model(model: keras.Model, data: Path) -> None:
     )
 
 
-if keras.backend.backend() == "tensorflow":  # the others compute the same, more slowly
+if ENGINE == "tensorflow":  # the others compute the same, more slowly
 
     def test_ops_shared_helps_on_corrupted_images(model: keras.Model, data: Path) -> None:
         """A sample: contrast, haze, noise and blur, each about as strong as severity 5."""
