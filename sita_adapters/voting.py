@@ -22,6 +22,9 @@ SCORES: tuple[Scores, ...] = ("logits", "probabilities", "sigmoid", "sigmoid_pro
 
 _TINY = float(np.finfo(np.float32).tiny)
 
+_LEAST = -1e4
+"""The power of anything less is 0 in any precision, so that 0 · −∞ comes out as 0."""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -67,14 +70,14 @@ def decide(candidates: Array, *, top_k: int, combine: str, scores: Scores, class
     if scores in ("sigmoid", "sigmoid_probabilities"):
         return _decide_each_label(candidates, top_k, combine, scores, arrays)
     z = _log(candidates, xp) if scores == "probabilities" else candidates
-    p, entropies = _certainty(z, class_axis, xp)
+    entropies = _entropies(z, class_axis, xp)
     labels = _first_largest(z, class_axis, arrays)
 
     ranks = _ranks(entropies, arrays)
     kept = ranks < top_k
-    votes = _votes(labels, kept, xp)
+    votes = _votes(labels, kept, arrays)
     if combine == "mean":
-        mean = _mean(p, kept, arrays)
+        mean = _mean(xp.exp(_log_softmax(z, class_axis, xp)), kept, arrays)
         answer = mean if scores == "probabilities" else _log(mean, xp)
     else:
         answer = _mean(z, _winners(labels, kept, votes, ranks, xp), arrays)
@@ -91,16 +94,18 @@ def entropy(values: Array, *, scores: Scores, class_axis: int, xp: Any) -> Array
     if scores in ("sigmoid", "sigmoid_probabilities"):
         pairs, kind = _two_classes(values, scores, xp)
         return entropy(pairs, scores=kind, class_axis=-1, xp=xp)[..., 0]
-    return _certainty(_log(values, xp) if scores == "probabilities" else values, class_axis, xp)[1]
+    return _entropies(_log(values, xp) if scores == "probabilities" else values, class_axis, xp)
 
 
-def _certainty(z: Array, class_axis: int, xp: Any) -> tuple[Array, Array]:
-    """Return p = softmax(z) and H = −Σ p · log p."""
-    log_p = _log_softmax(z, class_axis, xp)
-    p = xp.exp(log_p)
-    certain = -xp.sum(xp.where(p <= 0, 0.0, p * log_p), axis=class_axis, keepdims=True)
+def _entropies(z: Array, class_axis: int, xp: Any) -> Array:
+    """Return H = −Σ p · log p of p = softmax(z), which is log Σ eˢ − Σ eˢ · s / Σ eˢ with s = z − max z."""
+    shifted = z - xp.max(z, axis=class_axis, keepdims=True)
+    powers = xp.exp(shifted)
+    total = xp.sum(powers, axis=class_axis, keepdims=True)
+    spread = xp.sum(powers * xp.maximum(shifted, _LEAST), axis=class_axis, keepdims=True)
+    certain = xp.log(total) - spread / total
     # A candidate that is NaN counts as the least certain of all; no comparison would reach it otherwise.
-    return p, xp.where(certain == certain, certain, float("inf"))  # noqa: PLR0124
+    return xp.where(certain == certain, certain, float("inf"))  # noqa: PLR0124
 
 
 def _decide_each_label(candidates: Array, top_k: int, combine: str, scores: Scores, arrays: Arrays) -> Verdict:
@@ -148,14 +153,14 @@ def _ranks(entropies: Array, arrays: Arrays) -> Array:
     places = arrays.xp.reshape(arrays.constant(list(range(count)), entropies), (1, count, *[1] * trailing))
     (first, second), (first_place, second_place) = _pairs(entropies), _pairs(places)
     ahead = (second < first) | ((second == first) & (second_place < first_place))
-    return arrays.xp.sum(arrays.xp.where(ahead, 1.0, 0.0), axis=2)
+    return arrays.xp.sum(arrays.numbers(ahead, entropies), axis=2)
 
 
-def _votes(labels: Array, kept: Array, xp: Any) -> Array:
+def _votes(labels: Array, kept: Array, arrays: Arrays) -> Array:
     """votes_p = Σ_q [label_p = label_q and kept_q]."""
     first, second = _pairs(labels)
     _, second_kept = _pairs(kept)
-    return xp.sum(xp.where((first == second) & second_kept, 1.0, 0.0), axis=2)
+    return arrays.xp.sum(arrays.numbers((first == second) & second_kept, labels), axis=2)
 
 
 def _winners(labels: Array, kept: Array, votes: Array, ranks: Array, xp: Any) -> Array:
@@ -170,5 +175,4 @@ def _winners(labels: Array, kept: Array, votes: Array, ranks: Array, xp: Any) ->
 def _mean(values: Array, chosen: Array, arrays: Arrays) -> Array:
     """Return the mean of the chosen candidates; what the others hold, be it infinite, leaves no trace."""
     total = arrays.xp.sum(arrays.xp.where(chosen, values, 0.0), axis=1)
-    counted = arrays.xp.where(chosen, arrays.constant(1.0, values), 0.0)  # in the values' own precision
-    return total / arrays.xp.sum(counted, axis=1)
+    return total / arrays.xp.sum(arrays.numbers(chosen, values), axis=1)

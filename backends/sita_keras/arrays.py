@@ -17,4 +17,8 @@ def _indices(values: Any, like: Any) -> Any:
     return ops.convert_to_tensor(values, dtype="int32")
 
 
-KERAS = Arrays(ops, _constant, _indices)
+def _numbers(mask: Any, like: Any) -> Any:
+    return ops.cast(mask, like.dtype)
+
+
+KERAS = Arrays(ops, _constant, _indices, _numbers)

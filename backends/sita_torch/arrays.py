@@ -22,6 +22,10 @@ def _indices(values: Any, like: torch.Tensor) -> torch.Tensor:
     return torch.as_tensor(values, dtype=torch.int64, device=like.device)
 
 
+def _numbers(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return mask.to(like.dtype)
+
+
 def _evaluated(function: Callable[..., tuple[np.ndarray, ...]], *numbers: Any) -> tuple[torch.Tensor, ...]:
     """Return tensors, which a compiler takes for constants and does not ask how they came about."""
     if torch.compiler.is_compiling():
@@ -53,4 +57,4 @@ _DIRECT = {
 }
 _xp = SimpleNamespace(**{name: getattr(compat, name) for name in dir(compat) if not name.startswith("__")} | _DIRECT)
 
-TORCH = Arrays(_xp, _constant, _indices, _evaluated)
+TORCH = Arrays(_xp, _constant, _indices, _numbers, _evaluated)
