@@ -2,8 +2,8 @@
 
     python benchmarks/compiled.py --model resnet50 --recipe augbn
 
-The plain model runs on as many rows as the recipe has. Statistics and their application are all in written kernels, as
-are ReLU, sums and poolings; so the difference of these is what adaptation costs.
+The plain model runs on as many rows as the recipe has. Statistics and their application are in written kernels, as are
+ReLU, sums and poolings: most of what adaptation costs is the difference of these.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from overhead import keep_memory
-from speed_cell import picture
+from fair import keep_memory, picture
 
 
 def main() -> None:
@@ -51,8 +50,10 @@ def main() -> None:
                 run(images)
         sums = {"written kernels": 0.0, "convolutions": 0.0, "the rest": 0.0}
         for event in profiled.key_averages():
-            kind = "convolutions" if "conv" in event.key else "the rest"
-            kind = "written kernels" if "cpp_fused" in event.key else kind
+            if "cpp_fused" in event.key:
+                kind = "written kernels"
+            else:
+                kind = "convolutions" if "conv" in event.key else "the rest"
             sums[kind] += event.self_cpu_time_total / 1e3 / options.repeats
         return sums
 

@@ -1,10 +1,10 @@
 """Whether exported files answer as the adapted model does, on images of CIFAR-10-C.
 
     python benchmarks/exported_labels.py DATA --images 40     # the first of each corruption's file
-    python benchmarks/exported_labels.py DATA --framework keras --formats onnx,tflite
+    python benchmarks/exported_labels.py DATA --framework keras --formats onnx,litert
 
-DATA holds `cifar10c/` and `weights/cifar10_resnet20.safetensors`: one set of weights for both frameworks. The files are
-run by onnxruntime, torch.export, TorchScript, LiteRT and TensorFlow.
+DATA holds `cifar10c/` and `weights/cifar10_resnet20.safetensors`: one set of weights for both frameworks. Keras'
+images are encoded by PyTorch, too. Files are run by onnxruntime, torch.export, TorchScript, LiteRT and TensorFlow.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -23,18 +24,19 @@ from sita_adapters.runtimes import open_exported
 
 _BATCH = 20
 _FILES = {
-    "torch": {"onnx": "model.onnx", "pt2": "model.pt2", "ts": "model.ts"},
-    "keras": {"onnx": "model.onnx", "tflite": "model.tflite", "savedmodel": "model"},
+    "torch": {"onnx": "model.onnx", "pt2": "model.pt2", "torchscript": "model.pt"},
+    "keras": {"onnx": "model.onnx", "litert": "model.tflite", "saved_model": "model"},
 }
+Run = Callable[[np.ndarray], np.ndarray]
 
 
-def load_torch(weights: Path) -> tuple[object, Callable[[np.ndarray], np.ndarray], Callable[[object], object]]:
+def load_torch(weights: Path) -> tuple[Any, Run, Callable[[Any], Run]]:
     """Return the network, how images reach it, and how an adapted one is run on numpy."""
     import torch
 
     from sita_adapters.bench.networks.cifar_resnet import encode, load_cifar_resnet
 
-    def runner(adapted: torch.nn.Module) -> Callable[[np.ndarray], np.ndarray]:
+    def runner(adapted: torch.nn.Module) -> Run:
         @torch.no_grad()
         def run(images: np.ndarray) -> np.ndarray:
             return adapted(torch.from_numpy(images)).numpy()
@@ -44,7 +46,7 @@ def load_torch(weights: Path) -> tuple[object, Callable[[np.ndarray], np.ndarray
     return load_cifar_resnet(20, weights), lambda images: encode(images).numpy(), runner
 
 
-def load_keras(weights: Path) -> tuple[object, Callable[[np.ndarray], np.ndarray], Callable[[object], object]]:
+def load_keras(weights: Path) -> tuple[Any, Run, Callable[[Any], Run]]:
     """Return the same in Keras."""
     from sita_adapters.bench.networks.cifar_resnet import encode
     from sita_adapters.bench.networks.cifar_resnet_keras import load_cifar_resnet_keras
@@ -66,7 +68,7 @@ def main() -> None:
     parser.add_argument("--framework", choices=tuple(_FILES), default="torch")
     parser.add_argument("--images", type=int, default=40, help="of each corruption (40)")
     parser.add_argument("--recipes", default="augbn,ops_shared,ops")
-    parser.add_argument("--formats", help="torch: onnx,pt2,ts; keras: onnx,tflite,savedmodel (all of them)")
+    parser.add_argument("--formats", help="torch: onnx,pt2,torchscript; keras: onnx,litert,saved_model (all of them)")
     options = parser.parse_args()
     files = _FILES[options.framework]
     formats = options.formats.split(",") if options.formats else list(files)

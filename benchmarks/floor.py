@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from overhead import keep_memory
-from speed_cell import picture
+from fair import keep_memory, picture
 
 
 def main() -> None:

@@ -12,36 +12,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000"}
-
-
-def keep_memory() -> None:
-    """Start over with an allocator that keeps freed memory: else the fresh pages of every large tensor are timed."""
-    if any(os.environ.get(name) != value for name, value in _MALLOC.items()):
-        os.environ.update(_MALLOC)
-        os.execv(sys.executable, [sys.executable, *sys.argv])
-
-
-def alternate(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Return the seconds of every call, the functions taking turns, every other turn backwards.
-
-    What a call leaves behind, in caches and in the allocator, is then nobody's advantage.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in functions}
-    for turn in range(repeats + 1):
-        for name, function in list(functions.items())[:: -1 if turn % 2 else 1]:
-            start = time.perf_counter()
-            function()
-            if turn:  # the first turn warms up
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
+from fair import alternate, keep_memory, picture
 
 
 def main() -> None:
@@ -67,16 +42,21 @@ def main() -> None:
     import timm
 
     model = timm.create_model(options.model, pretrained=False).eval()
-    image = torch.rand(1, 3, options.size, options.size)
-    if not options.noise:
-        from speed_cell import picture
-
-        image = torch.from_numpy(picture(options.size))
+    size = options.size
+    image = torch.rand(1, 3, size, size) if options.noise else torch.from_numpy(picture(size))
     dtype = getattr(torch, options.dtype)
     model, image = model.to(dtype), image.to(dtype)
     layout = torch.channels_last if options.channels_last else torch.contiguous_format
     model, image = model.to(memory_format=layout), image.contiguous(memory_format=layout)
     figures = []
+    what = {
+        "model": options.model,
+        "size": size,
+        "dtype": options.dtype,
+        "layout": "channels last" if options.channels_last else "channels first",
+        "image": "noise" if options.noise else "picture",
+    }
+    print(", ".join(f"{name} {value}" for name, value in what.items()))
     for recipe in options.recipes.split(","):
         start = time.perf_counter()
         adapted = sita.adapt(model, recipe)
@@ -98,6 +78,7 @@ def main() -> None:
         ratios = sorted(a / p for a, p in zip(seconds["adapted"], seconds["plain"], strict=True))
         figures.append(
             {
+                **what,
                 "recipe": recipe,
                 "rows": rows,
                 "plain_ms": 1e3 * median["plain"],
@@ -112,7 +93,7 @@ def main() -> None:
         )
         row = figures[-1]
         print(
-            f"{options.model} {options.size}² {recipe:<10} {rows:>3} rows   plain {row['plain_ms']:8.1f} ms   "
+            f"{recipe:<10} {rows:>3} rows   plain {row['plain_ms']:8.1f} ms   "
             f"adapted {row['adapted_ms']:8.1f} ms   overhead {row['overhead']:.3f} "
             f"({row['overhead_low']:.3f}–{row['overhead_high']:.3f})   {row['times_one_row']:.1f} × one row   "
             f"adapt {adapt_seconds:.3f} s   +{added} parameter bytes",

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from overhead import alternate, keep_memory
+from fair import alternate, keep_memory, picture
 
 NETWORKS = {
     "resnet50": ("resnet50", "ResNet50", 224),
@@ -43,23 +43,6 @@ class Method(NamedTuple):
     rows: int
     call: Callable[[], Any]
     plain: Callable[[], Any]
-
-
-def picture(size: int) -> Any:
-    """Return an image (1, 3, size, size) with structure of every scale, as photographs have: waves, and fine noise.
-
-    Features of pure noise are nearly constant in deep layers, which is the worst case for exact moments, and not what
-    networks meet (overhead.py --noise runs on it).
-    """
-    import numpy as np
-
-    random = np.random.default_rng(0)
-    place = np.linspace(0, 2 * np.pi, size)
-    image = 0.3 * random.normal(size=(3, size, size))
-    for waves in (1, 2, 4, 8, 16, 32):
-        phase, tilt = random.uniform(0, 2 * np.pi, size=(2, 3, 1, 1))
-        image += np.sin(waves * (np.cos(tilt) * place[:, None] + np.sin(tilt) * place) + phase) / waves**0.5
-    return image[None].astype(np.float32)
 
 
 def task_of(network: str) -> Any:

@@ -13,16 +13,12 @@ from torch._subclasses import FakeTensorMode
 import sita_adapters as sita
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> None:
+def compilations(model: torch.nn.Module, batches: list[torch.Tensor]) -> tuple[int, list[torch.Tensor]]:
     torch._dynamo.reset()
-
-
-def compilations(model: torch.nn.Module, sizes: tuple[int, ...]) -> tuple[int, list[torch.Tensor]]:
     counter = torch._dynamo.testing.CompileCounter()
     compiled = torch.compile(model, fullgraph=True, backend=counter)
     with torch.inference_mode():
-        answers = [compiled(images(size, 3, 16, 16)) for size in sizes]
+        answers = [compiled(batch) for batch in batches]
     return counter.frame_count, answers
 
 
@@ -32,22 +28,25 @@ def compilations(model: torch.nn.Module, sizes: tuple[int, ...]) -> tuple[int, l
     ids=["lossless", "interpolated"],
 )
 def test_every_view_compiles_to_one_graph(settings: dict[str, Any]) -> None:
-    adapted = sita.adapt(small(), "augbn", **settings)
-    _, (answer,) = compilations(adapted, (2,))
+    adapted, batch = sita.adapt(small(), "augbn", **settings), images(2, 3, 16, 16)
+    _, (answer,) = compilations(adapted, [batch])
     with torch.inference_mode():
-        torch.testing.assert_close(answer, adapted(images(2, 3, 16, 16)), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(answer, adapted(batch), rtol=1e-5, atol=1e-6)
 
 
-def test_batch_sizes_cost_no_more_compilations_than_the_plain_models() -> None:
-    # Convolutions are compiled anew from 16 rows on, whoever calls them: 3 rows an image stay below that.
-    sizes = (2, 3, 5)
-    plain, _ = compilations(small(), sizes)
-    torch._dynamo.reset()
+# Convolutions are compiled anew from 16 rows on, whoever calls them: 3 rows an image stay below that.
+@pytest.mark.parametrize(
+    "shapes", [((2, 16), (3, 16), (5, 16)), ((2, 16), (2, 20), (2, 26), (2, 38))], ids=["batches", "images"]
+)
+def test_other_sizes_cost_no_more_compilations_than_the_plain_models(shapes: tuple[tuple[int, int], ...]) -> None:
+    batches = [images(count, 3, size, size) for count, size in shapes]
     adapted = sita.adapt(small(), "augbn")
-    count, answers = compilations(adapted, sizes)
+    plain, _ = compilations(small(), batches)
+    count, answers = compilations(adapted, batches)
     assert count == plain
-    with torch.inference_mode():
-        torch.testing.assert_close(answers[-1], adapted(images(5, 3, 16, 16)), rtol=1e-5, atol=1e-6)
+    for answer, batch in zip(answers, batches, strict=True):
+        with torch.inference_mode():
+            torch.testing.assert_close(answer, adapted(batch), rtol=1e-5, atol=1e-6)
 
 
 def test_no_value_is_read_back() -> None:

@@ -421,12 +421,15 @@ def test_compile_export_and_trace_follow_an_adapted_model(recipe: str) -> None:
         expected = adapted(batch)
         torch._dynamo.reset()
         compiled = torch.compile(adapted, fullgraph=True, backend="eager")(batch)
-        traced = torch.jit.trace(adapted, batch, check_trace=False)(batch)
+        trace = torch.jit.trace(adapted, batch, check_trace=False)
+        for count, size in ((1, 18), (3, 34)):  # and runs at other sizes than it was made at
+            others = images(count, 3, size, size)
+            torch.testing.assert_close(trace(others), adapted(others), rtol=1e-5, atol=1e-6)
         sizes = {"x": {0: torch.export.Dim("batch", min=1, max=64)}}
         exported = torch.export.export(adapted, (batch,), dynamic_shapes=sizes).module()
         five = images(5, 3, 16, 16)
         torch.testing.assert_close(exported(five), adapted(five), rtol=1e-4, atol=1e-5)
-    for answer in (compiled, traced, exported(batch)):
+    for answer in (compiled, trace(batch), exported(batch)):
         torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -41,8 +41,8 @@ _LONGEST_SUM = 64
 class Features:
     """Features x (N, C, …), with the mean and biased variance of each row and channel, (N, C).
 
-    The moments are of `precise`, which is x in float32 or float64; x itself may have less, since a kernel that applies
-    a blend to it works in float32 all the same.
+    The moments are of `precise`, which is x in float32 or float64; x itself may have less, since BatchNorm's kernel
+    works in float32 all the same.
 
     `squares`, where known, are Σx² over `area` places, from which a variance may come cheaper; then the rows' own
     wait to be asked for.
@@ -72,8 +72,8 @@ class Features:
         """Return γ · (x − m) / sqrt(v + ε) + β for γ and β (C,), and statistics (N, C), or (C,) for all alike."""
         mean, variance = statistics
         gamma, beta = gamma_beta
-        if mean.ndim == 1 and not self.interleaved and not mean.requires_grad:
-            return _batch_norm(self.x, statistics, gamma_beta, epsilon)  # which has no derivative by its statistics
+        if mean.ndim == 1 and not self.interleaved and not mean.requires_grad:  # by which the kernel has no derivative
+            return _batch_norm(self.x, statistics, gamma_beta, epsilon)
         if mean.ndim == 2 and self.flat:
             return self._flat_batch_norm(statistics, (_tiled(gamma, mean), _tiled(beta, mean)), epsilon)
         scale, shift = normalising(
@@ -96,7 +96,7 @@ class Features:
         if torch.compiler.is_compiling():  # or its loop over the places works out roots and quotients at every place
             scale, shift = torch.stack((scale, shift))
         column = (*scale.shape, *[1] * (self.x.ndim - 2))
-        return torch.addcmul(shift.view(column), self.x, scale.view(column))
+        return torch.addcmul(shift.view(column), self.precise, scale.view(column))
 
     def _flat_batch_norm(self, statistics: _Pair, gamma_beta: _MaybePair, epsilon: float) -> torch.Tensor:
         # Only the first size may differ from call to call, so that a trace keeps the others.
@@ -171,7 +171,7 @@ def _measured_by_a_compiler(x: torch.Tensor) -> Features:
     x = _precise(x)
     if torch.onnx.is_in_onnx_export() and x.dtype == torch.float32:
         return Centred.measured(x)
-    if is_traced() and not isinstance(x[0, 0].numel(), torch.SymInt):
+    if is_traced():
         return Features(x, x, *_shifted_moments(x))
     variance, mean = torch.var_mean(x, dim=tuple(range(2, x.ndim)), correction=0)
     return Features(x, x, mean, variance)
@@ -180,16 +180,16 @@ def _measured_by_a_compiler(x: torch.Tensor) -> Features:
 def _shifted_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and variance (N, C) from Σ(x − k) and Σ(x − k)², which a compiler adds up in one reading.
 
-    k is the mean of the first 16th of the places, A/16 or more of them. By Cauchy–Schwarz a mean of S places is within
-    σ · sqrt(A / S) of that of all A: whatever the image, 4 σ at the most, where nothing is lost to cancellation.
+    k is the mean of the first 16th of the places. By Cauchy–Schwarz the mean of S places is within σ · sqrt(A / S) of
+    that of all A: whatever the image, 4 σ at the most, where little is lost to cancellation (_LARGEST_RATIO). No size
+    is looked at, so that what is traced at one size of images runs at others.
     """
     lines = x.flatten(2)
-    area = int(lines.shape[2])
-    shift = lines[:, :, : math.ceil(area / _LARGEST_RATIO**2)].mean(2, keepdim=True)
-    parts = (lines - shift).view(*lines.shape[:2], _parts(area, _LONGEST_NORM), -1)
-    mean = parts.sum(3).sum(2) / area
-    norms = torch.linalg.vector_norm(parts, dim=3)
-    variance = (norms * norms).sum(2) / area - mean * mean
+    sixteenth = (lines.shape[2] + 15) // 16
+    shift = lines[:, :, :sixteenth].mean(2, keepdim=True)
+    shifted = lines - shift
+    mean = shifted.mean(2)
+    variance = (shifted * shifted).mean(2) - mean * mean
     return mean + shift.squeeze(2), variance.clamp(min=0.0)
 
 
@@ -223,7 +223,7 @@ def _variances(x: torch.Tensor, mean: torch.Tensor, squares: torch.Tensor) -> to
 
 def _sums_of_squares(lines: torch.Tensor) -> torch.Tensor:
     """Return Σx² of every line, from the norms of its parts where it is long."""
-    parts = _known_parts(lines.shape[-1], _LONGEST_NORM)
+    parts = _parts(lines.shape[-1], _LONGEST_NORM)
     if parts == 1:
         norm = torch.linalg.vector_norm(lines, dim=-1)
         return norm * norm  # type: ignore[no-any-return]
@@ -248,19 +248,17 @@ def _interleaved_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     count, channels = x.shape[:2]
     area = x[0, 0].numel()
-    parts = _known_parts(area, _LONGEST_SUM)
+    parts = _parts(area, _LONGEST_SUM)
     places = x.movedim(1, -1).reshape(count, area // parts, 1, parts * channels).permute(0, 3, 1, 2)
     moments = [torch.batch_norm_update_stats(row, None, None, 0.0) for row in torch.split(places, 1)]
     means, variances = (torch.stack(each).view(count, parts, channels) for each in zip(*moments, strict=True))
     return pool(means, variances, axis=1, xp=TORCH.xp)
 
 
+@functools.cache
 def _parts(area: int, longest: int) -> int:
     """Return the smallest divisor of the area that leaves parts of at most so many places."""
     return next(parts for parts in range(1, area + 1) if area % parts == 0 and area // parts <= longest)
-
-
-_known_parts = functools.cache(_parts)  # which a compiler does not look into
 
 
 def is_traced() -> bool:

@@ -26,19 +26,22 @@ def model(data: Path) -> keras.Model:
 def test_the_frameworks_answer_alike_on_every_corruption(recipe: str, data: Path) -> None:
     """The same trained weights in PyTorch and in Keras, on CIFAR-10-C at severity 5."""
     torch = pytest.importorskip("torch")
-    from sita_adapters.bench.networks.cifar_resnet import encode, load_cifar_resnet
+    from sita_adapters.bench.networks.cifar_resnet import encode as encode_cifar
+    from sita_adapters.bench.networks.cifar_resnet import load_cifar_resnet
     from sita_adapters.bench.networks.cifar_resnet_keras import load_cifar_resnet_keras
 
     weights = data / "weights" / "cifar10_resnet20.safetensors"
     files = sorted(path for path in (data / "cifar10c").glob("*.npy") if path.stem != "labels")
     assert len(files) == 15
-    batch = encode(np.concatenate([np.load(path, mmap_mode="r")[-2:] for path in files]))
+    batch = encode_cifar(np.concatenate([np.load(path, mmap_mode="r")[-2:] for path in files]))
     with torch.inference_mode():
         expected = sita.adapt(load_cifar_resnet(20, weights), recipe)(batch).numpy()
     adapted = sita.adapt(load_cifar_resnet_keras(20, weights), recipe)
     answer = adapted.predict_on_batch(np.ascontiguousarray(batch.permute(0, 2, 3, 1).numpy()))
     np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=3e-5)
     assert (answer.argmax(1) == expected.argmax(1)).all()
+    with pytest.raises(sita.InputError, match="weights of a network of 32 layers"):
+        load_cifar_resnet_keras(32, weights)
 
 
 def test_source_is_the_plain_model(model: keras.Model, data: Path) -> None:

@@ -9,6 +9,8 @@ import keras
 import numpy as np
 from keras import layers, ops
 
+from ...errors import InputError
+
 _EPSILON = 1e-5  # PyTorch's; Keras' own is 1e-3
 
 
@@ -24,15 +26,23 @@ def make_cifar_resnet_keras(depth: int, classes: int = 10) -> keras.Model:
 
 
 def load_cifar_resnet_keras(depth: int, weights: Path) -> keras.Model:
-    """Return the network with the weights of the PyTorch network's safetensors file."""
+    """Return the network with the weights of the PyTorch network's safetensors file, all of them."""
     from safetensors.numpy import load_file
 
-    stored = load_file(weights)
+    stored = {name: array for name, array in load_file(weights).items() if array.ndim}  # PyTorch counts batches, too
     model = make_cifar_resnet_keras(depth)
-    for layer in model.layers:
-        if layer.weights:
-            name = layer.name.replace("_", ".")
-            layer.set_weights([_array(stored, name, weight.name) for weight in layer.weights])
+    wanted = {
+        f"{layer.name.replace('_', '.')}.{_NAMES[weight.name]}": weight
+        for layer in model.layers
+        for weight in layer.weights
+    }
+    if set(wanted) != set(stored):
+        raise InputError(
+            f"Expected the {len(wanted)} weights of a network of {depth} layers; {weights} has {len(stored)}. Remedy: "
+            "the depth that they were trained with."
+        )
+    for name, weight in wanted.items():
+        weight.assign(_laid_out(stored[name]))
     return model
 
 
@@ -46,9 +56,8 @@ _NAMES = {
 }
 
 
-def _array(stored: dict[str, np.ndarray], layer: str, name: str) -> np.ndarray:
-    """Return a weight as Keras lies it out: kernels (h, w, in, out), matrices (in, out)."""
-    array = stored[f"{layer}.{_NAMES[name]}"]
+def _laid_out(array: np.ndarray) -> np.ndarray:
+    """Return a weight as Keras lays it out: kernels (h, w, in, out), matrices (in, out)."""
     return np.asarray(array.transpose({4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}[array.ndim]))
 
 

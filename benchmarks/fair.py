@@ -1,0 +1,50 @@
+"""What makes timings comparable: an image as photographs are, an allocator that keeps its memory, calls in turns."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "8000000000"}
+
+
+def keep_memory() -> None:
+    """Start over with an allocator that keeps freed memory: else the fresh pages of every large tensor are timed."""
+    if any(os.environ.get(name) != value for name, value in _MALLOC.items()):
+        os.environ.update(_MALLOC)
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+
+
+def alternate(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Return the seconds of every call, the functions taking turns, every other turn backwards.
+
+    What a call leaves behind, in caches and in the allocator, is then nobody's advantage.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
+    for turn in range(repeats + 1):
+        for name, function in list(functions.items())[:: -1 if turn % 2 else 1]:
+            start = time.perf_counter()
+            function()
+            if turn:  # the first turn warms up
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def picture(size: int) -> Any:
+    """Return an image (1, 3, size, size) with structure of every scale, as photographs have: waves, and fine noise.
+
+    Features of pure noise are nearly constant in deep layers, which is the worst case for exact moments, and not what
+    networks meet (overhead.py --noise runs on it).
+    """
+    random = np.random.default_rng(0)
+    place = np.linspace(0, 2 * np.pi, size)
+    image = 0.3 * random.normal(size=(3, size, size))
+    for waves in (1, 2, 4, 8, 16, 32):
+        phase, tilt = random.uniform(0, 2 * np.pi, size=(2, 3, 1, 1))
+        image += np.sin(waves * (np.cos(tilt) * place[:, None] + np.sin(tilt) * place) + phase) / waves**0.5
+    return image[None].astype(np.float32)
