@@ -48,7 +48,8 @@ class Features:
     wait to be asked for.
 
     `flat`: BatchNorm's own kernel can apply what comes of them, with every channel of every row as one of its
-    channels. It is several times as fast as a multiply-add that broadcasts, unless x is `interleaved`: channels last.
+    channels. It is several times as fast as a multiply-add that broadcasts. `interleaved`: it is the other way round,
+    which is so where channels are last and x is precise.
     """
 
     x: torch.Tensor
@@ -152,7 +153,7 @@ def measure(x: torch.Tensor) -> Features:
         x = x.contiguous()
     precise = _precise(x)
     if interleaved:
-        return Features(x, precise, *_interleaved_moments(precise), interleaved=True)
+        return Features(x, precise, *_interleaved_moments(precise), interleaved=precise is x)
     lines = precise.flatten(2)
     area = lines.shape[2]
     if area > _SMALL_AREA:
