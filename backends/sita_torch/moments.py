@@ -148,11 +148,11 @@ def measure(x: torch.Tensor) -> Features:
         return _measured_by_a_compiler(x)
     if x.requires_grad and torch.is_grad_enabled():
         return _measured_with_a_derivative(_precise(x))
-    interleaved = not x.is_contiguous() and _is_channels_last(x)
-    if not interleaved:
+    channels_last = not x.is_contiguous() and _is_channels_last(x)
+    if not channels_last:
         x = x.contiguous()
     precise = _precise(x)
-    if interleaved:
+    if channels_last:
         return Features(x, precise, *_interleaved_moments(precise), interleaved=precise is x)
     lines = precise.flatten(2)
     area = lines.shape[2]
