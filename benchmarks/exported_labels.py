@@ -97,7 +97,7 @@ def main() -> None:
                         largest = max(largest, float(np.abs(softmax(scores) - softmax(answered)).max()))
                         advance(len(batch))
             labels = f"{same} of {len(images)} labels the same"
-            progress.say(f"{recipe:<10} {name:<10} {labels}, probabilities off by {largest:.1e} at most")
+            progress.say(f"{recipe:<10} {name:<11} {labels}, probabilities off by {largest:.1e} at most")
 
 
 if __name__ == "__main__":

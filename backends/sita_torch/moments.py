@@ -252,8 +252,10 @@ def _interleaved_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     parts = _parts(area, _LONGEST_SUM)
     places = x.movedim(1, -1).reshape(count, area // parts, 1, parts * channels).permute(0, 3, 1, 2)
     moments = [torch.batch_norm_update_stats(row, None, None, 0.0) for row in torch.split(places, 1)]
-    means, variances = (torch.stack(each).view(count, parts, channels) for each in zip(*moments, strict=True))
-    return pool(means, variances, axis=1, xp=TORCH.xp)
+    means, variances = (torch.stack(each) for each in zip(*moments, strict=True))
+    if parts == 1:
+        return means, variances
+    return pool(means.view(count, parts, channels), variances.view(count, parts, channels), axis=1, xp=TORCH.xp)
 
 
 @functools.cache
