@@ -25,7 +25,7 @@ demo: $(READY) ## See it help on corrupted digits; BACKEND=keras for Keras (KERA
 	$(BIN)/sita demo --backend $(BACKEND)
 
 # What depends on Keras rather than on what computes for it is tested on TensorFlow, and everywhere by `make backends`.
-ON_TENSORFLOW := $(foreach name,odd cutting outputs real,--ignore tests/keras_suite/test_keras_$(name).py)
+ON_TENSORFLOW := $(foreach name,odd cutting outputs paper_settings real,--ignore tests/keras_suite/test_keras_$(name).py)
 
 test: $(READY) ## Run the tests; those of Keras on TensorFlow, and a part of them on JAX and torch, in processes of their own
 	$(PYTEST) tests --ignore tests/keras_suite
