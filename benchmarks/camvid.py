@@ -27,9 +27,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 import sita_adapters as sita
-from sita_adapters.bench.console import ConsoleProgress
-from sita_adapters.bench.corruptions import CORRUPTIONS, corrupt
-from sita_adapters.bench.networks import camvid, camvid_torch
+from sita_workbench.console import ConsoleProgress
+from sita_workbench.corruptions import CORRUPTIONS, corrupt
+from sita_workbench.networks import camvid, camvid_torch
 
 KINDS = "gaussian_noise,impulse_noise,defocus_blur,motion_blur,fog,brightness,contrast,jpeg_compression"
 """Two of each family, fixed before anything was measured."""

@@ -19,9 +19,9 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import sita_adapters as sita
-from sita_adapters.bench.corruptions import KINDS, corrupt_all
-from sita_adapters.bench.files import replacing
-from sita_adapters.bench.networks.cifar_resnet import encode, load_cifar_resnet
+from sita_workbench.corruptions import KINDS, corrupt_all
+from sita_workbench.files import replacing
+from sita_workbench.networks.cifar_resnet import encode, load_cifar_resnet
 
 FINE = (0.2, 0.3, 0.4, *(0.5 + 0.5 * p / 14 for p in range(15)))
 COARSE = (0.3, 0.4, *(0.5 + 0.5 * p / 7 for p in range(8)))
@@ -46,10 +46,10 @@ def imagenet(data: Path, count: int, size: int, severity: int) -> tuple[Any, tor
     """Return Keras' ResNet50, ported to PyTorch, and some ImageNet images under every kind of corruption."""
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import sita_adapters.bench.models.torchvision_cure  # noqa: F401  (before torchvision)
-    from sita_adapters.bench.networks.imagenet_images import encode as encode_caffe
-    from sita_adapters.bench.networks.imagenet_images import load_images, load_resnet50
+    import sita_workbench.models.torchvision_cure  # noqa: F401  (before torchvision)
     from sita_adapters.porting import torch_twin
+    from sita_workbench.networks.imagenet_images import encode as encode_caffe
+    from sita_workbench.networks.imagenet_images import load_images, load_resnet50
 
     images, labels = load_images(data, count, size)
     corrupted = np.concatenate([corrupt_all(images, kind, severity) for kind in KINDS])

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import sita_adapters as sita
-from sita_adapters.bench.networks.cifar_resnet import encode, load_cifar_resnet
+from sita_workbench.networks.cifar_resnet import encode, load_cifar_resnet
 
 
 def main() -> None:

@@ -28,7 +28,6 @@ def main() -> None:
     from torch.profiler import ProfilerActivity, profile
 
     import sita_adapters as sita
-    import sita_adapters.bench.models.torchvision_cure
 
     config.cpp.enable_kernel_profile = True
     torch.set_num_threads(1)

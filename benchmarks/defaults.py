@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sita_adapters.bench.metrics import draw_weights
 from sita_adapters.recipe import PAPER_PRIORS
+from sita_workbench.metrics import draw_weights
 
 _TODAY = ("ops", 2, tuple(round(p, 3) for p in PAPER_PRIORS), 3, "vote")
 

@@ -19,8 +19,8 @@ import numpy as np
 from rich.console import Console
 
 import sita_adapters as sita
-from sita_adapters.bench.console import ConsoleProgress
 from sita_adapters.runtimes import open_exported
+from sita_workbench.console import ConsoleProgress
 
 _BATCH = 20
 _FILES = {
@@ -34,7 +34,7 @@ def load_torch(weights: Path) -> tuple[Any, Run, Callable[[Any], Run]]:
     """Return the network, how images reach it, and how an adapted one is run on numpy."""
     import torch
 
-    from sita_adapters.bench.networks.cifar_resnet import encode, load_cifar_resnet
+    from sita_workbench.networks.cifar_resnet import encode, load_cifar_resnet
 
     def runner(adapted: torch.nn.Module) -> Run:
         @torch.no_grad()
@@ -48,8 +48,8 @@ def load_torch(weights: Path) -> tuple[Any, Run, Callable[[Any], Run]]:
 
 def load_keras(weights: Path) -> tuple[Any, Run, Callable[[Any], Run]]:
     """Return the same in Keras."""
-    from sita_adapters.bench.networks.cifar_resnet import encode
-    from sita_adapters.bench.networks.cifar_resnet_keras import load_cifar_resnet_keras
+    from sita_workbench.networks.cifar_resnet import encode
+    from sita_workbench.networks.cifar_resnet_keras import load_cifar_resnet_keras
 
     def channels_last(images: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(encode(images).permute(0, 2, 3, 1).numpy())

@@ -30,7 +30,6 @@ def main() -> None:
     import torch
 
     import sita_adapters as sita
-    import sita_adapters.bench.models.torchvision_cure
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

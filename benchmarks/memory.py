@@ -25,7 +25,6 @@ def measure(options: argparse.Namespace) -> int:
     import torch
 
     import sita_adapters as sita
-    import sita_adapters.bench.models.torchvision_cure
 
     torch.set_num_threads(1)
     import timm

@@ -68,7 +68,7 @@ def fill(options: argparse.Namespace, kept: dict[str, Any]) -> None:
     """Measure the cells that are not there yet, and keep each at once."""
     from rich.console import Console
 
-    from sita_adapters.bench.console import ConsoleProgress
+    from sita_workbench.console import ConsoleProgress
 
     progress = ConsoleProgress(Console())
     cells = [(network, runtime) for runtime in options.runtimes for network in options.networks]

@@ -53,7 +53,7 @@ def task_of(network: str) -> Any:
 def torch_network(name: str) -> Any:
     import torch
 
-    import sita_adapters.bench.models.torchvision_cure  # noqa: F401  (before timm)
+    import sita_workbench.models.torchvision_cure  # noqa: F401  (before timm)
 
     torch.manual_seed(0)
     if name == "segmentation":
@@ -103,7 +103,7 @@ def eager_methods(network: str, recipes: Iterable[str]) -> list[Method]:
             inner = scores_alone(model) if network == "segmentation" else model
             methods.append(Method(recipe, 8, on(views(inner, ttach.aliases.d4_transform()), image), plain(8)))
         elif recipe in PEERS:
-            from sita_adapters.bench.baselines import Memo, Tent
+            from sita_workbench.baselines import Memo, Tent
 
             peer = {"tent": Tent, "memo": Memo}[recipe](model)
             methods.append(Method(recipe, 1, on(peer, image), plain(1)))

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from sita_adapters.bench.console import ConsoleProgress
-from sita_adapters.bench.networks import camvid, camvid_torch
 from sita_adapters.errors import SitaError
+from sita_workbench.console import ConsoleProgress
+from sita_workbench.networks import camvid, camvid_torch
 
 
 def main() -> None:

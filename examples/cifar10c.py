@@ -16,7 +16,7 @@ from rich.progress import track
 from rich.table import Column, Table
 
 import sita_adapters as sita
-from sita_adapters.bench.networks.cifar_resnet import encode, load_cifar_resnet
+from sita_workbench.networks.cifar_resnet import encode, load_cifar_resnet
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("data", type=Path)

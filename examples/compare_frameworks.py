@@ -26,9 +26,8 @@ from rich.table import Table
 import sita_adapters as sita
 
 # Cures a torchvision that was built for another torch; where yours fits, it does nothing.
-import sita_adapters.bench.models.torchvision_cure
-from sita_adapters.bench.networks.imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50
 from sita_adapters.porting import torch_twin
+from sita_workbench.networks.imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50
 
 KERAS, TORCH = "keras", "torch"
 COLOURS = {"source": "#9A9A9A", "bn": "#E69F00", "augbn": "#56B4E9", "ops": "#0072B2", "ops_shared": "#CC79A7"}

@@ -10,7 +10,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 # Cures a torchvision (torchmetrics imports it) that was built for another torch; where yours fits, it does nothing.
-import sita_adapters.bench.models.torchvision_cure
 
 # isort: split
 import lightning

@@ -9,7 +9,6 @@ Untrained weights: this shows the plumbing, not accuracy.
 import torch
 
 # Cures a torchvision that was built for another torch; where yours fits, it does nothing.
-import sita_adapters.bench.models.torchvision_cure
 
 # isort: split
 import segmentation_models_pytorch as smp

@@ -11,7 +11,6 @@ import torch
 from PIL import Image
 
 # Cures a torchvision that was built for another torch; where yours fits, it does nothing.
-import sita_adapters.bench.models.torchvision_cure
 
 # isort: split
 import timm

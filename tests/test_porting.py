@@ -22,8 +22,8 @@ import torchvision
 from torch import nn
 
 import sita_adapters as sita
-from sita_adapters.bench.networks.imagenet_images import encode, load_images, load_resnet50
 from sita_adapters.porting import keras_twin, port_weights, torch_twin
+from sita_workbench.networks.imagenet_images import encode, load_images, load_resnet50
 
 # All three then end in features of 3×3 or 2×2. At 96² Inception's are a single place, without statistics of its own.
 SIZES = {"ResNet50": 96, "DenseNet121": 96, "InceptionV3": 128}

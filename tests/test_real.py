@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import sita_adapters as sita
-from sita_adapters.bench.networks.cifar_resnet import encode, load_cifar_resnet
+from sita_workbench.networks.cifar_resnet import encode, load_cifar_resnet
 
 pytestmark = pytest.mark.real
 

@@ -1,0 +1,337 @@
+"""`sita bench`: what is measured equals what is defined, and a killed run ends as an undisturbed one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from nets import small
+from sklearn.metrics import jaccard_score
+from typer.testing import CliRunner
+
+import sita_adapters as sita
+from sita_workbench import cli, metrics
+from sita_workbench.answers import record
+from sita_workbench.data.datasets import open_data
+from sita_workbench.ledger import Ledger
+from sita_workbench.methods import Said, read_methods
+from sita_workbench.models.loading import load_model
+from sita_workbench.progress import Silence
+from sita_workbench.runs import Run, run_bench
+from sita_workbench.studies import STUDIES, layer_groups, study_methods
+
+TESTS = Path(__file__).parent
+
+MODEL = f"""
+import sys
+sys.path.insert(0, {str(TESTS)!r})
+import torch
+torch.set_num_threads(1)
+from nets import dense, small
+
+def classifier():
+    return small(), {{"inputs": "imagenet"}}
+
+def segmenter():
+    return dense(), {{"inputs": "imagenet", "task": "segmentation"}}
+
+def keras_classifier():
+    import keras
+    keras.utils.set_random_seed(0)
+    from keras import layers
+    inputs = keras.Input((16, 16, 3))
+    x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(8, 3)(inputs)))
+    x = layers.Dense(5, activation="softmax")(layers.GlobalAveragePooling2D()(x))
+    return keras.Model(inputs, x), {{"inputs": "unit"}}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of models, images with labels, and images with label maps."""
+    folder = tmp_path_factory.mktemp("bench")
+    (folder / "models.py").write_text(MODEL)
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (70, 16, 16, 3), dtype=np.uint8)
+    np.savez(folder / "test.npz", images=images, labels=random.integers(0, 5, 70))
+    from PIL import Image
+
+    for name in ("images", "labels"):
+        (folder / "maps" / name).mkdir(parents=True)
+    for place in range(9):
+        Image.fromarray(images[place]).save(folder / "maps" / "images" / f"{place}.png")
+        labels = random.integers(0, 5, (16, 16), dtype=np.uint8)
+        labels[:2] = 255
+        Image.fromarray(labels).save(folder / "maps" / "labels" / f"{place}.png")
+    return folder
+
+
+def arguments(folder: Path, out: str, *others: str, model: str = "classifier", data: str = "npz:test.npz") -> list[str]:
+    kind, _, place = data.partition(":")
+    return [
+        *("bench", "--model", f"{folder / 'models.py'}:{model}", "--data", f"{kind}:{folder / place}"),
+        *("--timing", "0", "--out", str(folder / out), *others),
+    ]
+
+
+def bench(*given: Any, **named: Any) -> dict[str, Any]:
+    done = CliRunner().invoke(cli.make_app(), arguments(*given, **named))
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return json.loads((Path(given[0]) / given[1] / "results.json").read_text())
+
+
+def measure(
+    folder: Path, out: str, recipes: str, corrupt: str, limit: int, *, seeds: int = 1, **named: str
+) -> dict[str, Any]:
+    """What the command measures, without the report that it draws."""
+    kind, _, place = named.get("data", "npz:test.npz").partition(":")
+    subject = load_model(f"{folder / 'models.py'}:{named.get('model', 'classifier')}")
+    run = Run(
+        subject,
+        lambda seed: open_data(f"{kind}:{folder / place}", corrupt=corrupt, limit=limit, seed=seed, size=subject.size),
+        read_methods(recipes, subject.task) if "study" not in named else study_methods(named["study"], subject),
+        seeds,
+    )
+    return run_bench(run, folder / out, Silence())
+
+
+def test_a_killed_run_goes_on_and_ends_as_an_undisturbed_one(folder: Path) -> None:
+    options = ("--corrupt", "clean,fog,contrast", "--recipes", "bn,augbn,ops", "--limit", "24")
+    killed = folder / "killed" / "results.jsonl"
+    command = [sys.executable, "-m", "sita_workbench.cli", *arguments(folder, "killed", *options)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not killed.exists() or len(killed.read_bytes().splitlines()) < 5:
+        assert process.poll() is None, process.stderr.read().decode()  # type: ignore[union-attr]
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = killed.read_bytes()
+    assert not (folder / "killed" / "results.json").exists()
+    killed.write_bytes(before + b'{"key": "torn li')  # what a kill in the middle of a line leaves
+    bench(folder, "killed", *options)
+    undisturbed = bench(folder, "undisturbed", *options)
+    assert (folder / "killed/results.json").read_bytes() == (folder / "undisturbed/results.json").read_bytes()
+    assert killed.read_bytes().startswith(before)
+    assert killed.read_bytes() == (folder / "undisturbed/results.jsonl").read_bytes()
+    assert [method["name"] for method in undisturbed["methods"]] == ["source", "bn", "augbn", "ops"]
+
+
+def test_batches_equal_one_at_a_time(folder: Path) -> None:
+    results = measure(folder, "batches", "augbn,ops", "contrast", 12)
+    with np.load(folder / "test.npz") as stored:
+        images, labels = stored["images"], stored["labels"]
+    from sita_workbench.corruptions import corrupt
+
+    picked = [place * 70 // 12 for place in range(12)]
+    for name in ("source", "augbn", "ops"):
+        adapted = small() if name == "source" else sita.adapt(small(), name)
+        right, entropies = 0, []
+        for place in picked:
+            pixels = corrupt(images[place], "contrast", 5, seed=0, index=place) / 255
+            encoded = (pixels - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+            with torch.inference_mode():
+                logits = adapted(torch.from_numpy(encoded).permute(2, 0, 1)[None].float())[0].double()
+            p = logits.softmax(0)
+            right += int(p.argmax() == labels[place])
+            entropies.append(float(-(p * p.log()).sum()))
+        found = next(m for m in results["methods"] if m["name"] == name)["conditions"]["contrast/5"]
+        assert found["score"] == pytest.approx(100 * right / 12, abs=1e-4)
+        assert found["entropy"] == pytest.approx(np.mean(entropies), abs=1e-4)
+
+
+def test_recipes_can_be_added_and_nothing_is_run_twice(folder: Path) -> None:
+    bench(folder, "added", "--corrupt", "fog", "--recipes", "bn", "--limit", "8")
+    lines = (folder / "added/results.jsonl").read_text().splitlines()
+    results = bench(folder, "added", "--corrupt", "fog", "--recipes", "bn,ops[combine=mean,top_k=5]", "--limit", "8")
+    more = (folder / "added/results.jsonl").read_text().splitlines()
+    assert more[: len(lines)] == lines
+    assert len(more) == len(lines) + 1
+    assert [method["name"] for method in results["methods"]] == ["source", "bn", "ops[combine=mean,top_k=5]"]
+    assert "| command | sita" in (folder / "added/report.md").read_text()
+    with pytest.raises(sita.SitaError, match=r"holds another run: .*Remedy: another --out, or --restart"):
+        bench(folder, "added", "--corrupt", "fog", "--recipes", "bn", "--limit", "9")
+    assert (folder / "added/results.jsonl").read_text().splitlines() == more
+    bench(folder, "added", "--corrupt", "fog", "--recipes", "bn", "--limit", "9", "--restart")
+
+
+def test_seeds_repeat_what_is_random_alone(folder: Path) -> None:
+    results = measure(folder, "seeds", "augbn[augment=paper],memo", "clean", 6, seeds=2)
+    assert [len(method["seeds"]) for method in results["methods"]] == [1, 2, 2]
+    results = measure(folder, "noisy", "bn", "gaussian_noise", 6, seeds=2)
+    assert [len(method["seeds"]) for method in results["methods"]] == [2, 2]
+
+
+def test_segmentation(folder: Path) -> None:
+    results = measure(folder, "maps_out", "bn,ops", "clean,fog", 9, model="segmenter", data="segmentation:maps")
+    assert results["setup"]["metric"] == "mIoU"
+    ops = results["methods"][-1]
+    assert sum(ops["priors"]["clean"]["count"]) == 9 * 14 * 16
+    assert 0 < ops["clean"]["score"] < 100
+
+
+def test_keras_models_and_what_they_cannot(folder: Path) -> None:
+    results = measure(folder, "keras", "ops", "fog", 8, model="keras_classifier")
+    assert results["setup"]["framework"].startswith("keras")
+    assert sum(results["methods"][1]["priors"]["corrupted"]["count"]) == 8
+    with pytest.raises(sita.InputError, match=r"tent: these train on every image.*Remedy: leave them out"):
+        measure(folder, "keras2", "tent", "fog", 8, model="keras_classifier")
+
+
+@pytest.mark.parametrize("study", ["lambda", "layers", "seeds"])
+def test_studies_run_and_draw_their_figure(folder: Path, study: str) -> None:
+    results = bench(folder, f"study_{study}", "--corrupt", "fog", "--limit", "4", "--study", study)
+    points = [method for method in results["methods"] if method["study"]]
+    assert len(points) >= 2
+    names = {path.stem for path in (folder / f"study_{study}" / "figures").glob("*.png")}
+    assert any(study in name for name in names), names
+    for method in results["methods"]:
+        assert method["gain"] is None or method["gain"]["low"] <= method["gain"]["score"] <= method["gain"]["high"]
+
+
+def test_batches_that_share_statistics_run_as_one(folder: Path) -> None:
+    results = {m["name"]: m for m in measure(folder, "sharing", "", "fog", 8, study="batch")["methods"]}
+    assert results["ops, batch of 1"]["conditions"] == results["ops"]["conditions"]
+    assert results["ptn, batch of 8"]["conditions"] != results["ptn, batch of 1"]["conditions"]
+
+
+def test_study_points_of_lambda_end_at_the_source(folder: Path) -> None:
+    results = {m["name"]: m for m in measure(folder, "ends", "", "fog", 16, study="lambda")["methods"]}
+    for name in ("augbn, λ = 1", "no views, λ = 1"):
+        assert results[name]["conditions"] == results["source"]["conditions"]
+        assert results[name]["gain"] == {"score": 0.0, "low": 0.0, "high": 0.0}
+
+
+def test_layers_fall_into_parts() -> None:
+    names = ("bn1", "layer1.0.bn1", "layer1.0.bn2", "layer2.0.bn1")
+    assert list(layer_groups(names)) == ["bn1", "layer1", "layer2"]
+    assert list(layer_groups(("conv1_bn", "conv2_block1_1_bn", "conv2_block2_1_bn"))) == ["conv1", "conv2"]
+    many = tuple(f"bn{place}" for place in range(40))
+    assert [len(group) for group in layer_groups(many).values()] == [10, 10, 10, 10]
+
+
+def test_every_study_has_names_of_its_own(folder: Path) -> None:
+    subject = load_model(f"{folder / 'models.py'}:classifier")
+    for study in STUDIES:
+        names = [method.name for method in study_methods(study, subject)]
+        assert len(names) == len(set(names))
+    with pytest.raises(sita.RecipeError, match="study: expected one of lambda"):
+        study_methods("lamda", subject)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("opps", "received 'opps'. Did you mean"),
+        ("ops[top_k", "whose bracket does not close"),
+        ("ops[top_k]", "expected field=value"),
+        ("ops[top_k=99]", "at most the number of candidates"),
+        ("tent[lr=1]", "'tent' has no fields"),
+    ],
+)
+def test_bad_recipes_are_told_before_anything_runs(text: str, message: str) -> None:
+    with pytest.raises(sita.RecipeError) as error:
+        read_methods(text, "classification")
+    assert message in str(error.value)
+
+
+def said(count: int = 400, classes: int = 5, seed: int = 0) -> tuple[Said, np.ndarray]:
+    random = np.random.default_rng(seed)
+    logits = 2 * random.normal(size=(count, classes))
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    labels = np.array([random.choice(classes, p=line) for line in p])
+    return Said(p, np.round(random.choice([0.5, 1.0], count), 6)), labels
+
+
+def entry(answers: Said, labels: np.ndarray, ignore: int | None = None) -> dict[str, np.ndarray]:
+    return {name: np.asarray(values) for name, values in record(answers, labels, ignore).items()}
+
+
+def test_metrics_equal_plain_loops() -> None:
+    answers, labels = said()
+    kept = entry(answers, labels)
+    weights = metrics.draw_weights(len(labels))
+    found, facts = metrics.summarise_condition([kept], weights)
+    right = [int(np.argmax(p) == label) for p, label in zip(answers.probabilities, labels, strict=True)]
+    assert facts["score"] == pytest.approx(100 * sum(right) / len(right), abs=1e-4)
+    nll = -sum(np.log(p[label]) for p, label in zip(answers.probabilities, labels, strict=True)) / len(labels)
+    assert facts["nll"] == pytest.approx(nll, abs=1e-4)
+    error = 0.0
+    for low in range(15):
+        inside = [i for i, p in enumerate(answers.probabilities) if low / 15 <= p.max() < (low + 1) / 15]
+        if inside:
+            sure = np.mean([answers.probabilities[i].max() for i in inside])
+            error += len(inside) / len(labels) * abs(np.mean([right[i] for i in inside]) - sure)
+    assert facts["ece"] == pytest.approx(100 * error, abs=1e-3)
+    share = sum(right) / len(right)
+    half = 196 * np.sqrt(share * (1 - share) / len(right))  # the normal approximation
+    assert facts["high"] - facts["score"] == pytest.approx(half, rel=0.15)
+    assert (found - found).to_dict() == {"score": 0.0, "low": 0.0, "high": 0.0}
+    counted = metrics.count_priors([kept], (0.5, 1.0))
+    assert counted is not None
+    assert sum(counted["count"]) == len(labels)
+    assert sum(counted["right"]) == sum(right)
+    bins = metrics.bin_entropies([kept], 5)
+    assert bins is not None
+    assert sum(bins["count"]) == len(labels)
+    assert sum(bins["right"]) == sum(right)
+
+
+def test_paired_intervals_are_narrower_than_the_scores_own() -> None:
+    """Two methods that differ on few images: the difference is better known than either score."""
+    answers, labels = said(300)
+    other = Said(answers.probabilities.copy(), None)
+    other.probabilities[:6] = np.eye(5)[labels[:6]]
+    weights = metrics.draw_weights(300)
+    first, second = (metrics.score([entry(each, labels)], weights) for each in (answers, other))
+    own, gain = second.to_dict(), (second - first).to_dict()
+    assert gain["high"] - gain["low"] < 0.5 * (own["high"] - own["low"])
+
+
+def test_mean_iou_equals_sklearns() -> None:
+    random = np.random.default_rng(1)
+    logits = random.normal(size=(3, 4, 6, 6))
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    labels = random.integers(0, 4, (3, 6, 6))
+    labels[0, 0] = 255
+    found = metrics.score([entry(Said(p, None), labels, 255)], metrics.draw_weights(3))
+    counted = labels != 255
+    expected = jaccard_score(labels[counted], p.argmax(1)[counted], average="macro")
+    assert found.value == pytest.approx(100 * expected, abs=1e-6)
+
+
+def test_a_ledger_cuts_a_torn_line_and_refuses_a_spoilt_one(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    ledger = Ledger(path, {"model": "a"})
+    ledger.add("one", {"x": [1]})
+    ledger.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"key":"two"')
+    again = Ledger(path, {"model": "a"})
+    assert again.entries == {"one": {"x": [1]}}
+    again.close()
+    assert path.read_bytes() == whole
+    path.write_bytes(b"spoilt\n" + whole)
+    with pytest.raises(sita.InputError, match="line 1 cannot be read"):
+        Ledger(path, {"model": "a"})
+    path.write_bytes(whole)
+    with pytest.raises(sita.InputError, match="model was 'a' and is 'b'"):
+        Ledger(path, {"model": "b"})
+
+
+def test_help_teaches() -> None:
+    done = CliRunner().invoke(cli.make_app(), ["bench", "--help"])
+    for word in ("cifar10c:DIR", "--study", "results.jsonl", "imagefolder:photos"):
+        assert word in done.output

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from typer.testing import CliRunner
+
+import sita_adapters as sita
+from sita_workbench import cli
+from sita_workbench.commands import shared
+from sita_workbench.demo import demo, figure
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(cache: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path_factory.mktemp("user"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the network learns is test_demo's concern."""
+    plain = demo.Training
+    monkeypatch.setattr(demo, "Training", lambda seed: plain(seed=seed, epochs=1))
+
+
+def invoke(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(cli.make_app(), arguments)
+    return result.exit_code, result.output
+
+
+def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **variables},
+        timeout=120,
+    )
+
+
+def test_help_teaches() -> None:
+    code, output = invoke("--help")
+    assert code == 0
+    for word in ("sita demo", "sita.adapt(model)", "--version"):
+        assert word in output
+
+
+def test_help_of_the_demo_teaches() -> None:
+    code, output = invoke("demo", "--help")
+    assert code == 0
+    for word in ("without a download", "sita demo --images 300", "--out", "--seed", "--backend", "sita-demo.png"):
+        assert word in output
+    assert max(map(len, output.splitlines())) <= 80
+
+
+def test_without_a_command_help_is_shown() -> None:
+    assert "sita demo" in invoke()[1]
+
+
+def test_version() -> None:
+    assert invoke("--version") == (0, f"sita-adapters {sita.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--images", "0"], "--images"),
+        (["--images", "100000"], "597"),
+        (["--images", "many"], "--images"),
+        (["--seed", "-1"], "--seed"),
+        (["--out", "picture.doc"], ".png, .pdf, .svg"),
+        (["--out", "nowhere/picture.png"], "'nowhere' does not exist"),
+        (["--out", "."], "directory"),
+        (["--backend", "caffe"], "'caffe' is not one of 'torch', 'keras'"),
+        (["--what"], "--what"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_any_work(arguments: list[str], words: str, cache: Path) -> None:
+    before = list(cache.rglob("*"))
+    code, output = invoke("demo", *arguments)
+    assert code == 2
+    assert words in re.sub(r"[\s│]+", " ", output)
+    assert list(cache.rglob("*")) == before
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_demo_prints_a_table_and_draws_a_picture() -> None:
+    code, output = invoke("demo", "--images", "2")
+    assert code == 0
+    assert "\x1b" not in output
+    assert max(map(len, output.splitlines()[1:])) <= 80
+    for word in (*demo.SHOWN, "gaussian noise", "mean, corrupted", "ms per image", "sita.adapt(model)"):
+        assert word in output
+    assert re.search(
+        r"ops: \d+\.\d % right against source's \d+\.\d % on corrupted digits, without labels",
+        " ".join(output.split()),
+    )
+    assert Path("sita-demo.png").read_bytes().startswith(b"\x89PNG")
+    assert os.listdir() == ["sita-demo.png"]
+
+
+def test_the_demo_runs_in_keras(cache: Path) -> None:
+    """In a process of its own, as a user has it: what TensorFlow would print on being loaded counts."""
+    quick = "demo.Training = functools.partial(demo.Training, epochs=1)"
+    done = run_python(
+        f"import functools, sys; from sita_workbench import cli; from sita_workbench.demo import demo; {quick};"
+        "sys.argv = ['sita', 'demo', '--backend', 'keras', '--images', '1']; cli.main()",
+        KERAS_BACKEND=os.environ.get("KERAS_BACKEND", "tensorflow"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert max(map(len, done.stdout.splitlines()[1:])) <= 80
+    for word in (*demo.SHOWN, "Keras on ", "gaussian noise", "ms per image"):
+        assert word in done.stdout
+    assert Path("sita-demo.png").read_bytes().startswith(b"\x89PNG")
+    assert len(list(cache.rglob("digits-keras-*.safetensors"))) == 1
+
+
+def test_a_backend_that_keras_lacks_is_an_error_of_ours() -> None:
+    done = run_python(
+        "import sys; from sita_workbench import cli; sys.argv = ['sita', 'demo', '--backend', 'keras']; cli.main()",
+        KERAS_BACKEND="caffe",
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "caffe" in done.stderr
+    assert "KERAS_BACKEND names one of tensorflow, jax, torch" in done.stderr
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_same_seed_gives_the_same_table() -> None:
+    def accuracies() -> str:
+        output = invoke("demo", "--images", "2", "--seed", "3")[1]
+        return output[output.index("corruption") : output.index("ms per image")]
+
+    assert accuracies() == accuracies()
+
+
+@pytest.mark.usefixtures("quick")
+def test_ctrl_c_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    def write_half(self: Figure, path: Path, **_: object) -> None:
+        path.write_bytes(b"half a picture")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Figure, "savefig", write_half)
+    code, output = invoke("demo", "--images", "1")
+    assert code != 0
+    assert "Traceback" not in output
+    assert os.listdir() == []
+    assert all(path.suffix == ".safetensors" for path in (cache / "sita-adapters").iterdir())
+
+
+def test_an_error_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: object) -> None:
+        raise sita.InputError("Expected [this] and received that. " * 5)
+
+    monkeypatch.setattr(demo, "run_demo", fail)
+    monkeypatch.setattr(sys, "argv", ["sita", "demo"])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    assert exit_.value.code == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("Error: Expected [this] and received that.")
+    assert captured.err.count("\n") == 1
+
+
+def test_a_picture_that_cannot_be_written_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(figure, "save", fail)
+    monkeypatch.setattr(demo, "run_demo", lambda *_: _small_result())
+    result = CliRunner().invoke(cli.make_app(), ["demo"])
+    assert isinstance(result.exception, sita.SitaError)
+    assert "could not be written" in str(result.exception)
+
+
+def _small_result() -> demo.DemoResult:
+    images, labels = np.zeros((2, 1, 32, 32), np.float32), np.zeros(1)
+    answers = np.zeros((2, len(demo.SHOWN), 1))
+    return demo.DemoResult(("clean", "fog"), demo.SHOWN, images, labels, answers, np.ones(len(demo.SHOWN)), "PyTorch")
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich.console"])
+def test_without_its_libraries_the_command_names_the_remedy(missing: str) -> None:
+    done = run_python(f"import sys; sys.modules[{missing!r}] = None; from sita_workbench.cli import main; main()")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "pip install 'sita-adapters[bench,torch]'" in done.stderr
+
+
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_without_its_framework_the_demo_names_the_remedy(monkeypatch: pytest.MonkeyPatch, framework: str) -> None:
+    monkeypatch.setattr(shared, "find_spec", lambda name: None if name == framework else object())
+    result = CliRunner().invoke(cli.make_app(), ["demo", "--backend", framework])
+    assert isinstance(result.exception, sita.SitaError)
+    assert f"needs {framework}. Remedy: pip install 'sita-adapters[bench,{framework}]'" in str(result.exception)
+
+
+def test_importing_the_command_imports_nothing_heavy() -> None:
+    done = run_python(
+        "import sys, sita_workbench.cli; sita_workbench.cli.make_app();"
+        "print(*{'torch', 'matplotlib', 'sklearn', 'scipy', 'keras'} & set(sys.modules))"
+    )
+    assert done.stdout.strip() == ""
+    assert done.returncode == 0

@@ -1,0 +1,348 @@
+"""`sita inspect`, `sita predict` and `sita corruptions`, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import sita_adapters as sita
+from sita_adapters.selection import select
+from sita_workbench import cli
+from sita_workbench.commands import inspect as inspecting
+from sita_workbench.corruptions import CORRUPTIONS, corrupt
+from sita_workbench.models.loading import load_model
+from sita_workbench.networks import cifar_resnet
+
+NAME = "cifar10-resnet20"
+
+STREETS = """
+import torch
+from torch import nn
+
+def build():
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
+    return model, {"inputs": "unit", "task": "segmentation"}
+
+def plain():
+    return nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4))
+
+def mixed():
+    norms = nn.BatchNorm2d(4), nn.GroupNorm(2, 4)
+    return nn.Sequential(nn.Conv2d(3, 4, 1), *norms, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "streets.py").write_text(STREETS)
+    return tmp_path
+
+
+def invoke(*arguments: object) -> str:
+    result = CliRunner().invoke(cli.make_app(), [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def flat(text: str) -> str:
+    return re.sub(r"[\s│]+", " ", text)
+
+
+def draw(path: Path | str, height: int = 32, width: int = 32, seed: int = 0) -> np.ndarray:
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    return pixels
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("inspect", ("sita inspect timm:resnet50", "--layers", "--no-time", "file.py:function", "ops_shared")),
+        ("predict", ("sita predict timm:resnet50 photos/", "--corrupt", "--labels", "--json", "≠")),
+        ("corruptions", ("sita corruptions --image cat.jpg", "--severity", "--list", "holdout")),
+    ],
+)
+def test_help_teaches(command: str, words: tuple[str, ...]) -> None:
+    output = invoke(command, "--help")
+    for word in words:
+        assert word in flat(output)
+    assert max(map(len, output.splitlines())) <= 80
+
+
+def test_help_stays_light() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from sita_workbench.cli import make_app; make_app();"
+            "print(*{'torch', 'keras', 'scipy', 'PIL', 'matplotlib', 'sklearn'} & set(sys.modules))",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == ""
+
+
+# --- inspect
+
+
+def test_inspect_tells_of_layers_rows_and_views() -> None:
+    output = invoke("inspect", NAME, "--no-time")
+    parameters = sum(parameter.numel() for parameter in cifar_resnet.CifarResNet(20).parameters())
+    for word in (f"{parameters:,} parameters", "weights random", "32 × 32", "19 of 19", "rot90", "22 of a batch"):
+        assert word in flat(output)
+    rows = {line.split()[0]: line.split()[-1] for line in output.splitlines() if line.strip()}
+    expected = {"source": 1, "ensemble": 3, "ptn": 1, "bn": 1, "augbn": 3, "ops": 22, "ops_shared": 10}
+    assert {name: int(rows[name]) for name in expected} == expected
+    assert "Random weights" in output
+    assert max(map(len, output.splitlines())) <= 80
+
+
+def test_inspect_tells_which_layers_are_left_alone() -> None:
+    lines = invoke("inspect", NAME, "--no-time", "--layers", "layer1", "--layers", "bn1").splitlines()
+    table = {line.split()[0]: "left alone" in line for line in lines if "BatchNorm2d" in line}
+    expected = {f"layer{stage}.{block}.bn{n}": stage > 1 for stage in (1, 2, 3) for block in range(3) for n in (1, 2)}
+    assert table == {"bn1": False, **expected}
+    assert any("--layers" in line for line in lines)
+
+
+def test_inspect_shows_many_layers_as_blocks_that_layers_takes() -> None:
+    lines = invoke("inspect", "cifar10-resnet56", "--no-time").splitlines()
+    blocks = [line.split()[:2] for line in lines if "BatchNorm2d" in line]
+    assert len(blocks) == 28
+    assert ["layer1.0.*", "2"] in blocks
+    norms = {name: layer for name, layer in cifar_resnet.CifarResNet(56).named_modules() if hasattr(layer, "eps")}
+    assert {name: len(select(norms, name)) for name, _ in blocks} == {name: int(count) for name, count in blocks}
+
+
+def test_inspect_measures_every_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspecting, "_ROUNDS", 1)
+    threads = torch.get_num_threads()
+    output = invoke("inspect", NAME, "--size", "16")
+    cells = {line.split()[0]: line.split()[-2:] for line in output.splitlines() if line.strip()}
+    for recipe in sita.RECIPES:
+        ms, relative = map(float, cells[recipe])
+        assert ms > 0
+        assert relative == pytest.approx(ms / float(cells["source"][0]), rel=0.2)
+    assert "one image of 16 × 16 at a time, one thread" in output
+    assert re.search(r"source .* 1\.0 ", output)
+    assert torch.get_num_threads() == threads
+
+
+def test_inspect_takes_the_views_of_the_task() -> None:
+    output = flat(invoke("inspect", "streets.py:build", "--no-time"))
+    for word in ("segmentation", "hflip", "15 of a batch", "its own", "any size"):
+        assert word in output
+    assert "Random weights" not in output
+
+
+def test_inspect_counts_what_cannot_be_adapted() -> None:
+    assert re.search(r"1 +GroupNorm +has no statistics", invoke("inspect", "streets.py:mixed", "--no-time"))
+    with pytest.raises(sita.NoBatchNormError, match="has no BatchNorm layer"):
+        invoke("inspect", "streets.py:plain")
+
+
+def test_inspect_says_where_a_model_fails_on_the_size() -> None:
+    Path("small.py").write_text(
+        "from torch import nn\n"
+        "def build(): return nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 2))"
+    )
+    with pytest.raises(sita.InputError, match=r"failed on an image of 224 × 224.*--size"):
+        invoke("inspect", "small.py:build")
+    assert "one image of 8 × 8" in invoke("inspect", "small.py:build", "--size", "8")
+
+
+# --- predict
+
+
+def in_python(images: np.ndarray, weights: Path, recipe: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The labels and probabilities of the adapted model, and the source's labels, without the command's code."""
+    model = cifar_resnet.load_cifar_resnet(20, weights)
+    with torch.inference_mode():
+        p = sita.adapt(model, recipe)(cifar_resnet.encode(images)).softmax(1)
+        source = model(cifar_resnet.encode(images)).argmax(1)
+    return p.argmax(1).numpy(), p.max(1).values.numpy(), source.numpy()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("recipe", ["ops", "augbn"])
+def test_predict_says_what_the_adapted_model_says(recipe: str, data: Path) -> None:
+    weights = data / "weights" / "cifar10_resnet20.safetensors"
+    stored = np.load(data / "cifar10" / "test_1000.npz")
+    Path("photos").mkdir()
+    seen = []
+    for index in range(5):
+        Image.fromarray(stored["images"][index]).save(f"photos/{index}.png")
+        seen.append(corrupt(stored["images"][index], "gaussian_noise", 5, seed=1, index=index))
+    labels, p, source = in_python(np.stack(seen), weights, recipe)
+    options = ("--weights", weights, "--recipe", recipe, "--corrupt", "gaussian_noise", "--seed", "1")
+    told = json.loads(invoke("predict", NAME, "photos", *options, "--json"))
+    images = told["images"]
+    assert [Path(image["file"]).name for image in images] == [f"{index}.png" for index in range(5)]
+    assert [image["adapted"]["label"] for image in images] == labels.tolist()
+    assert [image["source"]["label"] for image in images] == source.tolist()
+    assert [image["changed"] for image in images] == (labels != source).tolist()
+    np.testing.assert_allclose([image["adapted"]["probability"] for image in images], p, atol=1e-4)
+    assert (labels != source).any()
+    names = {3: "cat", 8: "ship", 0: "airplane", 6: "frog"}
+    for image in images:
+        assert image["adapted"]["name"] == names.get(image["adapted"]["label"], image["adapted"]["name"])
+        assert image["prior"] == 0.8 if recipe == "augbn" else 0.5 <= image["prior"] <= 1
+    output = invoke("predict", NAME, "photos", *options)
+    lines = [line for line in output.splitlines() if ".png" in line]
+    assert ["≠" in line for line in lines] == (labels != source).tolist()
+    assert f"{(labels != source).sum()} of 5 labels differ" in output
+
+
+@pytest.mark.real
+def test_predict_resizes_and_names_by_labels(data: Path) -> None:
+    weights = data / "weights" / "cifar10_resnet20.safetensors"
+    image = np.load(data / "cifar10" / "test_1000.npz")["images"][1]
+    Image.fromarray(image.repeat(3, 0).repeat(3, 1)).save("large.png")
+    Path("names.txt").write_text("\n".join(f"class {index}" for index in range(10)) + "\n\n")
+    output = invoke("predict", NAME, "large.png", "--weights", weights, "--labels", "names.txt", "--top", "3")
+    assert "8 class 8" in output
+    assert len([line for line in output.splitlines() if "class" in line]) == 3
+
+
+def test_entropy_and_top_are_of_the_answer() -> None:
+    draw("noise.png")
+    told = json.loads(invoke("predict", NAME, "noise.png", "--weights", "random", "--top", "10", "--json"))
+    assert told["weights"] == "random"
+    said = told["images"][0]["adapted"]
+    p = np.array([entry["probability"] for entry in said["top"]])
+    assert p.sum() == pytest.approx(1)
+    assert (np.diff(p) <= 0).all()
+    assert said["entropy"] == pytest.approx(-(p * np.log(p)).sum(), abs=1e-5)
+    assert said["label"] == said["top"][0]["label"]
+
+
+def test_predict_turns_a_photograph_as_its_camera_says() -> None:
+    pixels = draw("plain.png", 6, 4)
+    turned = Image.fromarray(np.rot90(pixels).copy())
+    exif = turned.getexif()
+    exif[0x0112] = 6
+    turned.save("turned.png", exif=exif)
+    first, second = (
+        json.loads(invoke("predict", "streets.py:build", f"{name}.png", "--out", "maps", "--json"))["images"][0]
+        for name in ("plain", "turned")
+    )
+    assert first["adapted"] == second["adapted"]
+
+
+def test_predict_writes_label_maps() -> None:
+    pixels = draw("street.png", 12, 20)
+    Path("more").mkdir()
+    draw("more/street.png", 8, 8, seed=1)
+    told = json.loads(
+        invoke("predict", "streets.py:build", "street.png", "more", "--out", "maps", "--json", "--recipe", "augbn")
+    )
+    subject = load_model("streets.py:build")
+    batch = torch.from_numpy(pixels / 255).permute(2, 0, 1)[None].float()
+    with torch.inference_mode():
+        expected = sita.adapt(subject.model, "augbn", task="segmentation")(batch).argmax(1)[0].numpy()
+        source = subject.model(batch).argmax(1)[0].numpy()
+    first, second = told["images"]
+    with Image.open(first["map"]) as picture:
+        assert picture.mode == "P"
+        np.testing.assert_array_equal(np.asarray(picture), expected)
+    assert Path(second["map"]) == Path("maps/street~2.png")
+    assert first["changed"] == pytest.approx((expected != source).mean())
+    shares = {entry["label"]: entry["share"] for entry in first["adapted"]["shares"]}
+    assert shares == {label: pytest.approx((expected == label).mean()) for label in np.unique(expected)}
+    output = invoke("predict", "streets.py:build", "street.png", "--out", "maps", "--recipe", "augbn")
+    assert f"{100 * first['changed']:.1f} % ≠ source" in output
+    assert "Label maps: 1 in maps" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("bad.png",), "Expected an image in bad.png"),
+        (("cut.png",), "Expected an image in cut.png"),
+        (("good.png", "empty"), "Expected images in the folder empty"),
+        (("good.png", "--corrupt", "fogg"), "Did you mean 'fog'?"),
+        (("good.png", "--recipe", "opps"), "Did you mean 'ops'?"),
+        (("good.png", "--labels", "names.txt"), "each of the model's 10 classes; received 2"),
+        (("good.png", "--out", "maps"), "--out is for label maps"),
+        (("good.png", "--task", "segmentation"), "Remedy: --task classification"),
+    ],
+)
+def test_what_cannot_be_predicted_is_told(arguments: tuple[str, ...], words: str) -> None:
+    draw("good.png")
+    Path("bad.png").write_text("no image")
+    Path("cut.png").write_bytes(Path("good.png").read_bytes()[:1500])
+    Path("names.txt").write_text("a\nb\n")
+    Path("empty").mkdir()
+    with pytest.raises(sita.SitaError) as caught:
+        invoke("predict", NAME, *arguments, "--weights", "random")
+    assert words in str(caught.value)
+
+
+def test_a_bad_file_is_told_before_a_model_is_loaded() -> None:
+    Path("bad.png").write_text("no image")
+    with pytest.raises(sita.InputError, match=r"bad\.png"):
+        invoke("predict", "nowhere.py:build", "bad.png")
+
+
+def test_a_function_that_does_not_say_its_pixels_needs_inputs() -> None:
+    draw("good.png")
+    with pytest.raises(sita.InputError, match="--inputs"):
+        invoke("predict", "streets.py:mixed", "good.png")
+    assert "good.png" in invoke("predict", "streets.py:mixed", "good.png", "--inputs", "unit")
+
+
+# --- corruptions
+
+
+def test_corruptions_are_listed() -> None:
+    output = invoke("corruptions", "--list")
+    for kind, corruption in CORRUPTIONS.items():
+        line = next(line for line in output.splitlines() if line.strip().startswith(kind))
+        assert corruption.family in line
+        assert ("holdout" in line) == corruption.holdout
+    assert "0.08 | 0.12 | 0.18 | 0.26 | 0.38" in output
+    assert not list(Path().glob("*.png"))
+    assert max(map(len, output.splitlines())) <= 80
+
+
+def test_corruptions_draws_a_sheet() -> None:
+    draw("cat.png", 40, 30)
+    output = invoke("corruptions", "--image", "cat.png", "--severity", "5", "--out", "sheet.png")
+    with Image.open("sheet.png") as sheet:
+        assert min(sheet.size) > 500
+    assert "cat.png, under 19 kinds of corruption at severity 5" in output
+    first = Path("sheet.png").read_bytes()
+    invoke("corruptions", "--image", "cat.png", "--severity", "5", "--out", "sheet.png", "--seed", "1")
+    assert Path("sheet.png").read_bytes() != first
+
+
+def test_corruptions_brings_an_image_and_scales_it() -> None:
+    output = invoke("corruptions", "--severity", "1")
+    assert "scikit-learn" in output
+    assert "scaled to 336 × 224" in output
+    assert Path("sita-corruptions.png").is_file()
+
+
+def test_corruptions_refuses_what_it_cannot_write_or_read() -> None:
+    result = CliRunner().invoke(cli.make_app(), ["corruptions", "--out", "sheet.doc"])
+    assert result.exit_code == 2
+    assert ".png, .pdf, .svg" in flat(result.output)
+    Path("bad.jpg").write_text("no image")
+    with pytest.raises(sita.InputError, match=r"bad\.jpg"):
+        invoke("corruptions", "--image", "bad.jpg")

@@ -1,0 +1,346 @@
+"""Models by name and from files: their weights, their pixels, and what is said where something does not fit."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import sita_adapters as sita
+from sita_workbench.models import file as model_file
+from sita_workbench.models import loading as models
+from sita_workbench.models.loading import load_model
+from sita_workbench.networks import cifar_resnet
+
+NAME = "cifar10-resnet20"
+
+NET = """
+from torch import nn
+from neighbour import WIDTH
+
+def build():
+    return nn.Sequential(nn.Conv2d(3, WIDTH, 3), nn.BatchNorm2d(WIDTH), nn.Flatten(), nn.LazyLinear(2)).train()
+
+def told():
+    return nn.BatchNorm2d(3), {"inputs": "caffe", "size": [20, 30], "crop": 1.0, "task": "segmentation"}
+
+def segments():
+    return nn.BatchNorm2d(3), {"task": "segmentation"}
+
+def odd():
+    return nn.BatchNorm2d(3), {"input": "caffe"}
+
+def wrong_crop():
+    return nn.BatchNorm2d(3), {"crop": 7}
+
+def wrong_size():
+    return nn.BatchNorm2d(3), {"size": "big"}
+
+def number():
+    return 3
+
+def fails():
+    raise KeyError("where")
+
+def _private():
+    pass
+"""
+
+
+LINE = NET.splitlines().index('    raise KeyError("where")') + 1
+
+SMALL_KERAS = """
+import keras
+
+def build():
+    image = keras.Input((32, 32, 3))
+    x = keras.layers.Flatten()(keras.layers.BatchNormalization()(keras.layers.Conv2D(2, 3)(image)))
+    return keras.Model(image, keras.layers.Dense(3)(x))
+"""
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    (tmp_path / "neighbour.py").write_text("WIDTH = 4")
+    (tmp_path / "net.py").write_text(NET)
+    return tmp_path / "net.py"
+
+
+def save(state: object, path: Path) -> str:
+    torch.save(state, path)
+    return str(path)
+
+
+@pytest.mark.real
+def test_a_real_network_is_as_its_own_loader_gives_it(data: Path) -> None:
+    file = data / "weights" / "cifar10_resnet20.safetensors"
+    stored = np.load(data / "cifar10" / "test_1000.npz")
+    subject = load_model(NAME, str(file))
+    assert (subject.size, subject.crop, subject.task, subject.names[3]) == (32, 1.0, "classification", "cat")
+    assert subject.weights == f"{file.name} sha256 {hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
+    images = torch.from_numpy(subject.encode(stored["images"])).permute(0, 3, 1, 2)
+    torch.testing.assert_close(images, cifar_resnet.encode(stored["images"]))
+    with torch.inference_mode():
+        said = subject.model(images[:200]).argmax(1).numpy()
+        expected = cifar_resnet.load_cifar_resnet(20, file)(cifar_resnet.encode(stored["images"][:200])).argmax(1)
+    np.testing.assert_array_equal(said, expected)
+    assert (said == stored["labels"][:200]).mean() > 0.9
+
+
+def test_random_weights_are_the_same_every_time_and_leave_the_generator_alone() -> None:
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    first, second = (load_model("timm:test_resnet", "random") for _ in range(2))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert first.weights == "random"
+    assert not first.model.training
+    for one, other in zip(first.model.state_dict().values(), second.model.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_timm_says_how_its_images_are() -> None:
+    subject = load_model("timm:test_resnet", "random")
+    assert subject.inputs == sita.Inputs(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    assert (subject.size, subject.crop) == (160, 0.95)
+
+
+def test_torchvision_says_how_its_images_are() -> None:
+    subject = load_model("torchvision:shufflenet_v2_x0_5", "random")
+    assert subject.inputs == sita.inputs.ENCODINGS["imagenet"]
+    assert (subject.size, subject.crop, subject.task) == (224, 224 / 256, "classification")
+    segmenter = load_model("torchvision:segmentation.lraspp_mobilenet_v3_large", "random")
+    assert (segmenter.size, segmenter.crop, segmenter.task) == (None, 1.0, "segmentation")
+
+
+def test_what_is_said_goes_before_what_is_known() -> None:
+    subject = load_model("timm:test_resnet", "random", inputs="byte", size=40)
+    assert subject.inputs == sita.inputs.ENCODINGS["byte"]
+    assert subject.size == 40
+
+
+@pytest.mark.parametrize("encoding", sita.inputs.ENCODINGS)
+def test_pixels_are_encoded_as_the_formula_says(encoding: str) -> None:
+    inputs = sita.inputs.ENCODINGS[encoding]
+    images = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 3), dtype=np.uint8)
+    encoded = models.Subject("x", None, inputs).encode(images)
+    assert encoded.dtype == np.float32
+    for place in np.ndindex(images.shape):
+        *where, channel = place
+        byte = int(images[(*where, 2 - channel if inputs.order == "bgr" else channel)])
+        mean, std = (values[channel % len(values)] for values in (inputs.mean, inputs.std))
+        assert encoded[place] == pytest.approx((byte / 255 * inputs.white - mean) / std, abs=1e-4)
+
+
+def test_only_rgb_bytes_are_encoded() -> None:
+    subject = models.Subject("x", None, sita.inputs.ENCODINGS["unit"])
+    with pytest.raises(sita.InputError, match="uint8"):
+        subject.encode(np.zeros((1, 2, 2, 3)))
+    with pytest.raises(sita.InputError, match=r"\(N, h, w, 3\)"):
+        subject.encode(np.zeros((2, 2, 3), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrap"),
+    [
+        ("plain.pt", lambda state: state),
+        ("wrapped.pth", lambda state: {"epoch": 3, "state_dict": state}),
+        ("model.pth", lambda state: {"model": state}),
+        ("parallel.pt", lambda state: {"state_dict": {f"module.{key}": value for key, value in state.items()}}),
+        ("lightning.pth.tar", lambda state: {"state_dict": {f"model.{key}": value for key, value in state.items()}}),
+        ("old.pt", lambda state: {key: value for key, value in state.items() if "num_batches" not in key}),
+        ("half.pt", lambda state: {key: value.half() for key, value in state.items()}),
+    ],
+)
+def test_weights_are_found_in_whatever_they_are_wrapped(name: str, wrap: object, tmp_path: Path) -> None:
+    torch.manual_seed(9)
+    model = cifar_resnet.CifarResNet(20)
+    loaded = load_model(NAME, save(wrap(model.state_dict()), tmp_path / name)).model  # type: ignore[operator]
+    exact = 1e-3 if name == "half.pt" else 0.0
+    for key, value in model.state_dict().items():
+        torch.testing.assert_close(loaded.state_dict()[key], value, atol=exact, rtol=exact)
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".npz"])
+def test_weights_are_read_from_arrays(ending: str, tmp_path: Path) -> None:
+    torch.manual_seed(9)
+    state, path = cifar_resnet.CifarResNet(20).state_dict(), tmp_path / f"net{ending}"
+    if ending == ".npz":
+        np.savez(path, **{key: value.numpy() for key, value in state.items()})
+    else:
+        save_file(state, path)
+    assert torch.equal(load_model(NAME, str(path)).model.state_dict()["linear.weight"], state["linear.weight"])
+
+
+def test_a_model_is_made_for_the_classes_of_its_weights(tmp_path: Path) -> None:
+    import timm
+
+    path = save(timm.create_model("test_resnet", num_classes=7).state_dict(), tmp_path / "seven.pt")
+    subject = load_model("timm:test_resnet", path)
+    with torch.inference_mode():
+        assert subject.model(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
+    hundred = save(cifar_resnet.CifarResNet(20, 100).state_dict(), tmp_path / "hundred.pt")
+    assert load_model(NAME, hundred).model.linear.out_features == 100
+    assert load_model(NAME, hundred).names == ()
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    """Two blocks more or fewer a stage are six in all, each of two convolutions and two BatchNorms of four."""
+    path = save(cifar_resnet.CifarResNet(32).state_dict(), tmp_path / "net32.pt")
+    with pytest.raises(sita.InputError, match=r"net32.pt does not fit cifar10-resnet20: 60 unexpected \(layer1.3"):
+        load_model(NAME, path)
+    with pytest.raises(sita.InputError, match=r"cifar10-resnet44: 60 of \d+ missing .*Remedy: name the model"):
+        load_model("cifar10-resnet44", path)
+    state = cifar_resnet.CifarResNet(20).state_dict()
+    state["layer1.0.conv1.weight"] = torch.zeros(16, 16, 5, 5)
+    with pytest.raises(sita.InputError, match=r"1 of another shape \(layer1.0.conv1.weight \(16, 16, 5, 5\) for"):
+        load_model(NAME, save(state, tmp_path / "odd.pt"))
+
+
+def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "broken.pt").write_bytes(b"no tensors")
+    with pytest.raises(sita.InputError, match=r"broken.pt cannot be read.*model\.state_dict\(\)"):
+        load_model(NAME, str(tmp_path / "broken.pt"))
+    with pytest.raises(sita.InputError, match=r"whole.pt cannot be read"):  # unpickling it could run anything
+        load_model(NAME, save(nn.Linear(2, 2), tmp_path / "whole.pt"))
+    with pytest.raises(sita.InputError, match="a dict of 'epoch'"):
+        load_model(NAME, save({"epoch": 3}, tmp_path / "empty.pt"))
+    with pytest.raises(sita.InputError, match=r"there is no 'nowhere.pt'"):
+        load_model(NAME, "nowhere.pt")
+    with pytest.raises(sita.InputError, match=r"that ends in .safetensors, .pt"):
+        load_model(NAME, "net.onnx")
+
+
+@pytest.mark.parametrize(
+    ("spec", "weights", "words"),
+    [
+        (NAME, None, "Remedy: --weights FILE"),
+        (NAME, "pretrained", "none to download"),
+        ("cifar10-resnet21", "random", "Did you mean 'cifar10-resnet"),
+        ("resnet50", "random", "Did you mean 'timm:resnet50'"),
+        ("tim:resnet50", "random", "Did you mean 'timm:resnet50'"),
+        ("timm:resnet5", "random", "Did you mean 'timm:resnet50'"),
+        ("timm:resnet50.nobodys_tag", "random", "nobodys_tag"),
+        ("torchvision:fcn_resnet50", "random", "Did you mean 'torchvision:segmentation.fcn_resnet50'"),
+        ("torchvision:resnet5", "random", "Did you mean 'torchvision:resnet50'"),
+        ("nowhere.py:build", None, "there is no 'nowhere.py'"),
+    ],
+)
+def test_a_wrong_name_is_told_with_a_remedy(spec: str, weights: str | None, words: str) -> None:
+    with pytest.raises(sita.InputError) as caught:
+        load_model(spec, weights)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision", "keras"])
+def test_a_library_that_is_missing_is_named(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = models.importlib.import_module
+
+    def find(name: str) -> object:
+        if name.partition(".")[0] == library:
+            raise ModuleNotFoundError(f"No module named {library!r}", name=library)
+        return plain(name)
+
+    monkeypatch.setattr(models.importlib, "import_module", find)
+    brings = "'sita-adapters[keras]'" if library == "keras" else library
+    with pytest.raises(sita.SitaError, match=f"needs {library}. Remedy: pip install ") as caught:
+        load_model(f"{library}:some_net", "random")
+    assert str(caught.value).endswith(brings)
+
+
+def test_a_function_in_a_file_brings_its_model(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(net.parent)
+    subject = load_model("net.py:told")
+    assert subject.inputs == sita.inputs.ENCODINGS["caffe"]
+    assert (subject.size, subject.crop, subject.task, subject.weights) == ((20, 30), 1.0, "segmentation", "its own")
+    bare = load_model("net.py:build")
+    assert not bare.model.training
+    assert (bare.inputs, bare.size, bare.crop, bare.task) == (None, None, 0.875, "classification")
+    with pytest.raises(sita.InputError, match="does not say how its pixels are encoded"):
+        bare.encode(np.zeros((1, 4, 4, 3), np.uint8))
+    assert load_model("net.py:build", inputs="unit").encode(np.zeros((1, 4, 4, 3), np.uint8)).shape == (1, 4, 4, 3)
+    assert load_model("net.py:segments").crop == 1.0
+
+
+def test_a_file_of_weights_goes_into_the_model_of_a_function(net: Path) -> None:
+    state = {**nn.BatchNorm2d(3).state_dict(), "running_mean": torch.arange(3.0)}
+    path = save(state, net.parent / "norm.pt")
+    subject = load_model(f"{net}:told", path)
+    assert torch.equal(subject.model.running_mean, torch.arange(3.0))
+    assert subject.weights.startswith("norm.pt sha256 ")
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (":bild", "It has: build, told, segments, odd, wrong_crop, wrong_size, number, fails. Did you mean 'build'?"),
+        ("", "received none. It has: build"),
+        (":odd", "received 'input'. Did you mean 'inputs'?"),
+        (":wrong_crop", "crop: expected a share"),
+        (":wrong_size", "size: expected pixels"),
+        (":fails", f"failed in line {LINE}: KeyError: 'where'"),
+        (":number", "received an object of type builtins.int"),
+    ],
+)
+def test_a_function_that_does_not_do_is_told(function: str, words: str, net: Path) -> None:
+    with pytest.raises(sita.SitaError) as caught:
+        load_model(f"{net}{function}")
+    assert words in str(caught.value)
+
+
+def test_a_function_decides_its_weights(net: Path) -> None:
+    with pytest.raises(sita.InputError, match="decides its weights itself"):
+        load_model(f"{net}:told", "random")
+
+
+def test_nothing_is_left_on_the_path_of_imports(net: Path) -> None:
+    with pytest.raises(sita.InputError):
+        model_file.call(f"{net}:fails")
+    assert str(net.parent) not in sys.path
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_keras_applications(tmp_path: Path) -> None:
+    """One test, since importing Keras takes seconds: encodings, arrays by name, classes, sizes, files of Keras."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import keras
+
+    images = np.random.default_rng(0).integers(0, 256, (1, 2, 2, 3), dtype=np.uint8)
+    applications = [getattr(keras.applications, name) for name in dir(keras.applications) if name[0].isupper()]
+    assert len(applications) > 30
+    for application in applications:
+        family = getattr(keras.applications, application.__module__.rpartition(".")[2])
+        expected = family.preprocess_input(images.astype(np.float32))
+        inputs = sita.inputs.ENCODINGS[models.keras_encoding(application)]
+        np.testing.assert_allclose(models.Subject("x", None, inputs).encode(images), expected, atol=1e-4)
+
+    spec, batch = "keras:MobileNet", np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype(np.float32)
+    five = keras.applications.MobileNet(weights=None, classes=5, input_shape=(32, 32, 3))
+    arrays = {f"{layer.name}/{weight.name}": weight.numpy() for layer in five.layers for weight in layer.weights}
+    np.savez(tmp_path / "five.npz", **arrays)
+    loaded = load_model(spec, str(tmp_path / "five.npz"), size=32)
+    assert (loaded.size, loaded.inputs, loaded.task) == (32, sita.inputs.ENCODINGS["tf"], "classification")
+    np.testing.assert_allclose(np.asarray(loaded.model(batch)), np.asarray(five(batch)), atol=1e-6)
+
+    (tmp_path / "small.py").write_text(SMALL_KERAS)
+    small, again = (load_model(f"{tmp_path / 'small.py'}:build") for _ in range(2))
+    assert (small.size, small.inputs) == (32, None)
+    small.model.save(tmp_path / "small.keras")
+    whole = load_model(spec, str(tmp_path / "small.keras"))
+    small.model.save_weights(tmp_path / "small.weights.h5")
+    filled = load_model(f"{tmp_path / 'small.py'}:build", str(tmp_path / "small.weights.h5"))
+    assert not np.allclose(np.asarray(again.model(batch)), np.asarray(small.model(batch)))
+    for subject in (whole, filled):
+        assert subject.size == 32
+        np.testing.assert_allclose(np.asarray(subject.model(batch)), np.asarray(small.model(batch)), atol=1e-6)
+
+    with pytest.raises(sita.InputError, match="Did you mean 'keras:MobileNetV3Small'"):
+        load_model("keras:MobilenetV3small", "random")
+    with pytest.raises(sita.InputError, match="16 × 16"):
+        load_model("keras:MobileNetV2", "random", size=16)

@@ -1,0 +1,83 @@
+"""The `sita` command. What a command runs is imported when it runs, so that `sita --help` is quick."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from sita_adapters.errors import SitaError
+from sita_adapters.version import __version__
+
+try:
+    import typer
+    from rich.console import Console
+    from rich.text import Text
+except ImportError:  # main says what to install
+    typer = None  # type: ignore[assignment]
+
+_REMEDY = "pip install 'sita-adapters[bench,torch]'"
+
+_ABOUT = """Adapt trained BatchNorm image models to every single image they meet.
+
+One forward pass; no labels, no gradients, no second image. In Python:
+
+  import sita_adapters as sita
+  adapted = sita.adapt(model)
+
+Start here: sita demo
+Then, with a model of yours: sita inspect MODEL, sita predict MODEL IMAGE,
+sita export MODEL --out model.onnx
+"""
+
+
+def main() -> None:
+    """Run the command that the user typed. An error of ours is one line, without a traceback."""
+    if typer is None:
+        sys.exit(f"sita needs libraries that are not installed. Remedy: {_REMEDY}")
+    try:
+        make_app()()
+    except SitaError as error:
+        Console(stderr=True).print(Text(f"Error: {error}", "red"), soft_wrap=True)
+        sys.exit(1)
+
+
+def make_app() -> typer.Typer:
+    """Return the application with all its commands."""
+    from .commands.bench import bench
+    from .commands.corruptions import corruptions
+    from .commands.demo import demo
+    from .commands.export import export
+    from .commands.inspect import inspect
+    from .commands.predict import predict
+
+    app = typer.Typer(
+        name="sita",
+        help=_ABOUT,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_sita)
+    for command in (demo, bench, inspect, predict, export, corruptions):
+        app.command()(command)
+    return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sita-adapters {__version__}")
+        raise typer.Exit
+
+
+def _sita(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+if __name__ == "__main__":
+    main()

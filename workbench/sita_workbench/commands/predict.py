@@ -1,0 +1,273 @@
+"""`sita predict`: what an adapted model says of images, beside what it says as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from sita_adapters.errors import InputError, SitaError, suggestion
+from sita_adapters.recipe import RECIPES
+
+from .model_options import PixelInputs, Side, TaskName, Weights
+from .shared import require
+
+if TYPE_CHECKING:
+    from sita_adapters.recipe import Task
+
+    from ..models.loading import Subject
+    from .answers import Answer, Asked
+    from .exported_files import AskedFile
+
+_DEFAULT_RECIPE = "ops"
+
+AnyModel = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="As for sita inspect: timm:NAME, torchvision:NAME, keras:NAME, cifar10-resnet20, file.py:function, …; or "
+        "a file that sita export wrote (.onnx, .pt2, .pt, .tflite, a SavedModel's folder), which brings its weights "
+        "and its recipe.",
+        show_default=False,
+    ),
+]
+
+
+def predict(
+    model: AnyModel,
+    images: Annotated[
+        list[Path],
+        typer.Argument(metavar="IMAGE", exists=True, help="Image files, or folders of them.", show_default=False),
+    ],
+    *,
+    weights: Weights = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"One of {', '.join(RECIPES)}. By default {_DEFAULT_RECIPE}; an exported file has its own.",
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="The classes' names, one a line.", show_default=False),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Show so many classes of each answer, the likeliest first.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    corrupt: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="Corrupt the images first; sita corruptions --list.", show_default=False),
+    ] = None,
+    severity: Annotated[int, typer.Option(min=1, max=5, help="How much to corrupt them.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Draws what is random in a corruption.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Segmentation: write the label maps here, as PNG.", show_default=False),
+    ] = None,
+    task: TaskName = None,
+    inputs: PixelInputs = None,
+    size: Side = None,
+    crop: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01, max=1.0, help="Keep this share of the shorter side, instead of its usual.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Label images with an adapted model, beside its plain answers.
+
+    Each image is adapted to by itself. Of each you see the label, its
+    probability, the entropy of the answer in nats (0: certain), and λ, the
+    prior of the most certain candidate (1: the image is like those that the
+    model knows; the lower, the stranger); beside it the source model's
+    answer, marked ≠ where it is another. Images are resized and cut as the
+    model expects them. Of a segmentation model you see how much of the image
+    is what. An exported file gives its own answer alone, without λ: the
+    source model is not in it.
+
+    Examples:
+      sita predict cifar10-resnet20 cat.png --weights resnet20.safetensors
+      sita predict timm:resnet50 photos/ --weights pretrained --top 3
+      sita predict keras:ResNet50 cat.jpg --weights resnet50.weights.h5 \\
+        --labels imagenet.txt --corrupt fog --severity 4
+      sita predict net.py:build street.jpg --out maps --json
+      sita predict resnet50.onnx cat.jpg
+    """
+    require("PIL", "scipy", extra="torch")
+    from sita_adapters.recipe import read_recipe
+
+    from ..console import ConsoleProgress
+    from .answer_tables import Report
+
+    read_recipe(recipe or _DEFAULT_RECIPE, {}, task or "classification")
+    _check_kind(corrupt)
+    paths = _find_images(images)
+    _check_images(paths)
+    names = None if labels is None else _read_names(labels)
+    errors = Console(stderr=True)
+    with errors.status(f"Loading {model} …"):
+        asked = _load(model, recipe, weights=weights, inputs=inputs, size=size, task=task, crop=crop)
+    subject = asked.subject
+    if out is not None and subject.task != "segmentation":
+        raise InputError(f"--out is for label maps; {model} gives one label an image. Remedy: leave it out, or --json.")
+    answers = []
+    with ConsoleProgress(errors).track(f"{len(paths)} images", len(paths)) as advance:
+        for place, path in enumerate(paths):
+            pixels = _read_image(path, subject)
+            if corrupt is not None:
+                from ..corruptions import corrupt as corrupt_image
+
+                pixels = corrupt_image(pixels, corrupt, severity, seed=seed, index=place)
+            answers.append(asked.answer(path, pixels))
+            known = _fit_names(names, subject.names, answers[0].classes)
+            advance()
+    maps = None if out is None else _write_maps(answers, out)
+    seen_as = "" if corrupt is None else f"{corrupt}, severity {severity}"
+    report = Report(subject, asked.recipe, answers, known, top, seen_as, maps)
+    if as_json:
+        typer.echo(json.dumps(report.to_dict(), indent=2, ensure_ascii=False))
+    else:
+        report.print(Console(highlight=False))
+
+
+def _load(
+    model: str,
+    recipe: str | None,
+    *,
+    weights: str | None,
+    inputs: str | None,
+    size: int | None,
+    task: Task | None,
+    crop: float | None,
+) -> Asked | AskedFile:
+    from .answers import Asked
+    from .exported_files import is_exported, open_model
+
+    if is_exported(model):
+        if recipe is not None:
+            raise InputError(
+                f"--recipe: {model} was exported with a recipe of its own, and runs by it; received {recipe!r}. "
+                "Remedy: leave --recipe out, or export the model again (sita export --recipe)."
+            )
+        return open_model(model, weights=weights, inputs=inputs, size=size, task=task, crop=crop)
+    from ..models.loading import load_model
+
+    subject = load_model(model, weights, inputs=inputs, size=size)
+    return Asked(replace(subject, task=task or subject.task, crop=crop or subject.crop), recipe or _DEFAULT_RECIPE)
+
+
+def _check_kind(corrupt: str | None) -> None:
+    from ..corruptions import CORRUPTIONS
+
+    if corrupt is not None and corrupt not in CORRUPTIONS:
+        raise InputError(
+            f"--corrupt: expected one of {', '.join(CORRUPTIONS)}; received {corrupt!r}."
+            f"{suggestion(corrupt, CORRUPTIONS)}"
+        )
+
+
+def _find_images(given: Sequence[Path]) -> list[Path]:
+    """Return the files, those of folders in the order of their names."""
+    from ..data.images import ENDINGS
+
+    found: list[Path] = []
+    for path in given:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(
+            file
+            for file in path.rglob("*")
+            if file.suffix.lower() in ENDINGS and not file.name.startswith(".") and file.is_file()
+        )
+        if not inside:
+            raise InputError(
+                f"Expected images in the folder {path}; there is no file that ends in {', '.join(ENDINGS)}."
+            )
+        found += inside
+    return found
+
+
+def _check_images(paths: Sequence[Path]) -> None:
+    """Decode every file, so that a damaged one is told of before a model has run for minutes."""
+    from ..data.images import opened
+
+    for path in paths:
+        with opened(path) as image:
+            image.load()
+
+
+def _read_image(path: Path, subject: Subject) -> np.ndarray:
+    """Return an image in bytes (h, w, 3), at the size that the model takes."""
+    from PIL import ImageOps
+    from PIL.Image import Resampling
+
+    from ..data.images import Fit, opened, read_size
+
+    size = read_size(subject.size)
+    with opened(path) as file:
+        image = ImageOps.exif_transpose(file).convert("RGB")
+    if subject.task != "segmentation":
+        image = Fit(size, subject.crop).apply(image)
+    elif size is not None:  # a label map shall be of the whole image
+        image = image.resize((size[1], size[0]), Resampling.BILINEAR)
+    return np.asarray(image)
+
+
+def _read_names(path: Path) -> tuple[str, ...]:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except ValueError as error:
+        raise InputError(f"--labels: expected a text file, one name a line; {path} is not: {error}.") from error
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return tuple(line.strip() for line in lines)
+
+
+def _fit_names(given: tuple[str, ...] | None, known: tuple[str, ...], classes: int) -> tuple[str, ...]:
+    """Return a name for every class, or none at all."""
+    if given is not None and len(given) != classes:
+        raise InputError(f"--labels: expected a name for each of the model's {classes} classes; received {len(given)}.")
+    names = known if given is None else given
+    return names if len(names) == classes else ()
+
+
+def _write_maps(answers: Sequence[Answer], folder: Path) -> list[Path]:
+    """Write every label map as a PNG whose values are the labels, with colours to look at."""
+    from PIL import Image
+
+    from ..files import replacing
+
+    written: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for answer in answers:
+            same = sum(path.stem.split("~")[0] == answer.path.stem for path in written)
+            path = folder / f"{answer.path.stem}{f'~{same + 1}' if same else ''}.png"
+            if answer.classes <= 256:
+                picture = Image.fromarray(answer.adapted.labels.astype(np.uint8))
+                picture.putpalette(_palette())
+            else:
+                picture = Image.fromarray(answer.adapted.labels.astype(np.uint16))
+            with replacing(path) as temporary:
+                picture.save(temporary)
+            written.append(path)
+    except OSError as error:
+        raise SitaError(f"The label maps could not be written: {error}") from error
+    return written
+
+
+def _palette() -> bytes:
+    """Return the colours of 256 labels as Pascal VOC has them: a label's bits, three at a time, from the top bit on."""
+    labels = np.arange(256)
+    colours = np.zeros((256, 3), np.uint8)
+    for bit in range(8):
+        for channel in range(3):
+            colours[:, channel] |= ((labels >> (3 * bit + channel) & 1) << (7 - bit)).astype(np.uint8)
+    return colours.tobytes()

@@ -1,0 +1,173 @@
+"""Image files: found in folders, read, brought to the size that a model takes, and told apart cheaply."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import numpy as np
+
+from sita_adapters.errors import InputError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+
+Size: TypeAlias = tuple[int, int]
+"""Height and width, in this order."""
+
+_Item = TypeVar("_Item")
+
+_SAMPLED_FILES, _SAMPLED_PLACES, _SAMPLED_LENGTH = 16, 16, 512
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How an image is brought to a size (height, width); with none, it stays as it is.
+
+    It is resized (bicubic) to just cover size / crop, so that a square's shorter side becomes round(size / crop), and
+    the centre is cut out. This is what torchvision's Resize and CenterCrop do. With `keep`, an image that has the size
+    already is taken as cut.
+    """
+
+    size: Size | None = None
+    crop: float = 0.875
+    keep: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.crop <= 1:
+            raise InputError(f"Expected crop, the share that the centre crop keeps, in (0, 1]; received {self.crop!r}.")
+
+    def apply(self, image: Image) -> Image:
+        """Return the image at the size."""
+        if self.size is None or (self.keep and self.size == (image.height, image.width)):
+            return image
+        height, width = self.size
+        tall, wide = round(height / self.crop), round(width / self.crop)
+        if tall * image.width >= wide * image.height:
+            wide = max(wide, int(tall * image.width / image.height))
+        else:
+            tall = max(tall, int(wide * image.height / image.width))
+        from PIL.Image import Resampling
+
+        left, top = round((wide - width) / 2), round((tall - height) / 2)
+        return image.resize((wide, tall), Resampling.BICUBIC).crop((left, top, left + width, top + height))
+
+
+def read_size(size: int | tuple[int, int] | None) -> Size | None:
+    """Return the size that a caller gave: a side of a square, (height, width), or None."""
+    if size is None:
+        return None
+    sides = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
+    if len(sides) != 2 or any(
+        isinstance(side, bool) or not isinstance(side, (int, np.integer)) or side < 1 for side in sides
+    ):
+        raise InputError(f"Expected size as a number of pixels, (height, width) or None; received {size!r}.")
+    return int(sides[0]), int(sides[1])
+
+
+def list_images(folder: Path) -> list[str]:
+    """Return the names of the image files in a folder, in order; hidden ones are left out."""
+    with os.scandir(folder) as entries:
+        return sorted(
+            entry.name
+            for entry in entries
+            if not entry.name.startswith(".") and entry.name.lower().endswith(ENDINGS) and entry.is_file()
+        )
+
+
+def list_folders(folder: Path) -> list[str]:
+    """Return the names of the folders in a folder, in order; hidden ones are left out."""
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+
+
+def require_folder(folder: Path, layout: str) -> None:
+    """Raise unless this folder is there; `layout` says what should be in it."""
+    if not folder.is_dir():
+        received = "a file" if folder.exists() else "nothing there"
+        raise InputError(f"Expected a folder {folder}; received {received}. The layout is {layout}.")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Image]:
+    """Give an image file, of which only the head is read at first. What cannot be read is named."""
+    # OSError: not an image, or cut short. SyntaxError, ValueError: a damaged PNG. DecompressionBombError derives from
+    # Exception alone.
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            yield image
+    except InputError:
+        raise
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise InputError(
+            f"Expected an image in {path}; it cannot be read: {error}. Remedy: copy the file anew, or take it out."
+        ) from error
+
+
+def find_size(paths: Sequence[Path], fit: Fit) -> Size:
+    """Return the size (height, width) at which all of these files will come, and raise where there is no one size."""
+    if fit.size is not None:
+        return fit.size
+    first: Size | None = None
+    for path in paths:
+        with opened(path) as image:
+            size = (image.height, image.width)
+        first = first or size
+        if size != first:
+            raise _differing(path, size, first)
+    if first is None:
+        raise InputError("Expected at least one image; received none.")
+    return first
+
+
+def read_images(paths: Sequence[Path], fit: Fit, size: Size) -> np.ndarray:
+    """Return image files as RGB bytes (N, h, w, 3), all of the size that `find_size` promised."""
+    images = np.empty((len(paths), *size, 3), np.uint8)
+    for place, path in enumerate(paths):
+        with opened(path) as file:
+            image = fit.apply(file.convert("RGB"))
+        if (image.height, image.width) != size:
+            raise _differing(path, (image.height, image.width), size)
+        images[place] = np.asarray(image)
+    return images
+
+
+def _differing(path: Path, received: Size, expected: Size) -> InputError:
+    return InputError(
+        f"Expected images of one size, {expected[1]}×{expected[0]} as the others'; received "
+        f"{received[1]}×{received[0]} in {path}. Remedy: --size, to which all are brought."
+    )
+
+
+def fingerprint_file(path: Path) -> Iterator[bytes]:
+    """Yield a file's name, its length, and some bytes from all over it: enough to tell it from others."""
+    length = path.stat().st_size
+    yield f"{path.name} {length}".encode()
+    with path.open("rb") as file:
+        for place in range(_SAMPLED_PLACES):
+            file.seek(place * max(length - _SAMPLED_LENGTH, 0) // (_SAMPLED_PLACES - 1))
+            yield file.read(_SAMPLED_LENGTH)
+
+
+def fingerprint_files(paths: Sequence[Path]) -> Iterator[bytes]:
+    """Yield what tells many files from others: the length of each, and some bytes of a few.
+
+    The names that matter, which may be those of folders, are the caller's to add.
+    """
+    yield np.array([os.stat(path).st_size for path in paths], "<i8").tobytes()
+    for path in pick_few(paths):
+        yield from fingerprint_file(path)
+
+
+def pick_few(items: Sequence[_Item]) -> list[_Item]:
+    """Return a few of many, from all over."""
+    count = min(_SAMPLED_FILES, len(items))
+    return [items[place * len(items) // count] for place in range(count)]

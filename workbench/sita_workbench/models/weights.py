@@ -1,0 +1,218 @@
+"""Weights from a file into a model: what the file holds, whether it fits, and how many classes it is for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from sita_adapters.errors import InputError
+
+TORCH_ENDINGS = (".safetensors", ".pt", ".pth", ".pth.tar", ".bin", ".npz")
+KERAS_ENDINGS = (".keras", ".weights.h5", ".h5", ".npz", ".safetensors")
+
+Build: TypeAlias = Callable[[int | None], Any]
+"""Makes the model for a number of classes; None: as many as it has by itself."""
+
+_Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+
+# Where training frameworks put the weights among other things, and what they put before the names.
+_WRAPPINGS = ("state_dict", "model_state_dict", "model", "net")
+_PREFIXES = ("module.", "_orig_mod.", "model.")
+
+_SHOWN = 3
+
+
+def find_file(spec: str, weights: str, endings: tuple[str, ...]) -> Path:
+    """Return the path of a file of weights that is there and whose ending can be read."""
+    path = Path(weights)
+    if not path.name.lower().endswith(endings):
+        raise InputError(
+            f"weights: expected 'pretrained', 'random' or a file that ends in {', '.join(endings)} for {spec}; "
+            f"received {weights!r}."
+        )
+    if not path.is_file():
+        raise InputError(f"weights: expected a file; there is no {weights!r}.")
+    return path
+
+
+def name_file(path: Path) -> str:
+    """Return the file's name and the beginning of its sha256, by which a report tells files apart."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return f"{path.name} sha256 {digest.hexdigest()[:12]}"
+
+
+def load_torch(build: Build, path: Path, spec: str) -> Any:
+    """Return the module with the file's weights, made for as many classes as these are for."""
+    import torch
+
+    model = build(None)
+    state = _without_prefix(_read_state(path), model.state_dict())
+    stored = {name: tuple(value.shape) for name, value in state.items()}
+    if classes := _other_classes(stored, _shapes(model.state_dict()), axis=0):
+        model = build(classes)
+    own = _shapes(model.state_dict())
+    # Old files lack these counters, which only training uses, and evaluation needs no auxiliary classifier.
+    spare = {name for name in (*own, *stored) if name.endswith("num_batches_tracked")}
+    spare |= {name for name in stored.keys() - own.keys() if name.startswith("aux_classifier.")}
+    _check_fit(spec, path, stored, own, spare)
+    with torch.no_grad():
+        model.load_state_dict({name: value for name, value in state.items() if name in own}, strict=False)
+    return model
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    """Return the tensors of a file by name, from within whatever they are wrapped in."""
+    import torch
+
+    try:
+        if path.suffix.lower() in (".safetensors", ".npz"):
+            return {name: torch.from_numpy(value) for name, value in _read_arrays(path).items()}
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"weights: {path} cannot be read as a file of tensors: {first_line(error)} "
+            "Remedy: torch.save(model.state_dict(), path), not the model itself."
+        ) from error
+    for key in _WRAPPINGS:
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+            break
+    tensors = (
+        {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+        if (isinstance(found, Mapping))
+        else {}
+    )
+    if not tensors:
+        raise InputError(
+            f"weights: expected tensors by name in {path}, as model.state_dict() has them; received {_kind(found)}."
+        )
+    return tensors
+
+
+def _kind(found: Any) -> str:
+    return f"a dict of {', '.join(map(repr, list(found)[:5]))}" if isinstance(found, dict) else type(found).__name__
+
+
+def _without_prefix(state: dict[str, Any], own: Collection[str]) -> dict[str, Any]:
+    """Return the weights without what a parallel, compiling or training wrapper put before every name."""
+    for prefix in _PREFIXES:
+        ours = any(name.startswith(prefix) for name in own)
+        if not ours and all(name.startswith(prefix) for name in state):
+            state = {name.removeprefix(prefix): value for name, value in state.items()}
+    return state
+
+
+def load_keras(build: Build, path: Path, spec: str) -> Any:
+    """Return the Keras model with the file's weights; a .keras file brings the model as well."""
+    import keras
+
+    name = path.name.lower()
+    if name.endswith((".npz", ".safetensors")):
+        return _load_keras_arrays(build, path, spec)
+    try:
+        if name.endswith(".keras"):
+            return keras.saving.load_model(path, compile=False)
+        model = build(None)
+        model.load_weights(path)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"weights: {path} does not fit {spec}: {first_line(error)} "
+            "Remedy: name the model that these weights were saved from."
+        ) from error
+    return model
+
+
+def _load_keras_arrays(build: Build, path: Path, spec: str) -> Any:
+    """Load arrays that are called `<layer>/<weight>`."""
+    model = build(None)
+    arrays = _read_arrays(path)
+    stored = _shapes(arrays)
+    if classes := _other_classes(stored, _shapes(_keras_variables(model)), axis=-1):
+        model = build(classes)
+    variables = _keras_variables(model)
+    _check_fit(spec, path, stored, _shapes(variables), ())
+    for name, variable in variables.items():
+        variable.assign(arrays[name].astype(variable.dtype))
+    return model
+
+
+def _keras_variables(model: Any) -> dict[str, Any]:
+    pairs = [(f"{layer.name}/{variable.name}", variable) for layer in model.layers for variable in layer.weights]
+    if len(dict(pairs)) < len(pairs):
+        raise InputError(
+            f"weights: {model.name} has layers within layers, so that the names <layer>/<weight> of a file of arrays "
+            "are ambiguous. Remedy: model.save_weights('model.weights.h5')."
+        )
+    return dict(pairs)
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        if path.suffix.lower() == ".safetensors":
+            from safetensors.numpy import load_file
+
+            return dict(load_file(path))
+        with np.load(path) as stored:
+            return dict(stored)
+    except Exception as error:
+        raise InputError(f"weights: {path} cannot be read: {first_line(error)}") from error
+
+
+def _shapes(weights: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in weights.items()}
+
+
+def _other_classes(stored: _Shapes, own: _Shapes, axis: int) -> int | None:
+    """Return how many classes the file is for, where it differs from the model in nothing but that.
+
+    Then the only weights of another shape are the last layers', and they differ in the axis of the classes alone.
+    """
+    counts = set()
+    for name in own.keys() & stored.keys():
+        theirs, ours = list(stored[name]), list(own[name])
+        if theirs == ours:
+            continue
+        if len(theirs) != len(ours) or not ours:
+            return None
+        counts.add((theirs.pop(axis), ours.pop(axis)))
+        if theirs != ours:
+            return None
+    return counts.pop()[0] if len(counts) == 1 else None
+
+
+def _check_fit(spec: str, path: Path, stored: _Shapes, own: _Shapes, spare: Collection[str]) -> None:
+    missing = [name for name in own if name not in stored and name not in spare]
+    unexpected = [name for name in stored if name not in own and name not in spare]
+    reshaped = [f"{name} {stored[name]} for {own[name]}" for name in own if stored.get(name, own[name]) != own[name]]
+    found = (
+        (f"{len(missing)} of {len(own)} missing", missing),
+        (f"{len(unexpected)} unexpected", unexpected),
+        (f"{len(reshaped)} of another shape", reshaped),
+    )
+    if any(names for _, names in found):
+        told = "; ".join(f"{text} ({_sample(names)})" for text, names in found if names)
+        raise InputError(
+            f"weights: {path.name} does not fit {spec}: {told}. "
+            "Remedy: name the model that these weights were saved from."
+        )
+
+
+def _sample(names: list[str]) -> str:
+    return ", ".join([*names[:_SHOWN], *(["…"] if len(names) > _SHOWN else [])])
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says first, as a sentence; frameworks add pages of advice."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if line.endswith(".") else f"{line}."
