@@ -33,7 +33,7 @@ from .errors import (
 )
 from .export import Exported, export
 from .inputs import Inputs
-from .observation import Seen, Summary, observe
+from .observe import Seen, Summary, observe
 from .recipe import RECIPES, Recipe
 from .version import __version__
 

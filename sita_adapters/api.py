@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
-from .backend import Settings, backend_of
+from .backend import Settings, backend_of, read_adaptation
 from .description import Description
 from .inputs import Inputs, read_inputs
 from .outputs import Selector, check_selector
@@ -58,10 +58,21 @@ def adapt(
 
 
 def describe(adapted: Any) -> Description:
-    """Return what `adapt` did: recipe, rows an image costs, layers adapted and left alone. Print it for a table."""
-    return backend_of(adapted).describe(adapted)
+    """Return what `adapt` did: recipe, rows per image, layers adapted and left alone. Print it for a table."""
+    adaptation, backend = read_adaptation(adapted), backend_of(adapted)
+    return Description(
+        model=backend.source_name(adapted),
+        backend=backend.label,
+        recipe=adaptation.recipe,
+        inputs=adaptation.inputs,
+        scores=adaptation.scores,
+        layers=adaptation.layers,
+        max_rows=adaptation.max_rows,
+        kinds=adaptation.kinds,
+    )
 
 
 def unwrap(adapted: Model) -> Model:
     """Return a plain model again. It shares the adapted one's weights, and is on its device."""
+    read_adaptation(adapted)
     return cast("Model", backend_of(adapted).unwrap(adapted))

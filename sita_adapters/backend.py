@@ -6,17 +6,21 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from .description import Description
-from .errors import BackendImportError, UnknownModelError
+from .errors import BackendImportError, NotAdaptedError, UnknownModelError
 from .inputs import Inputs
-from .outputs import Selector
+from .ops import Array, Ops
+from .outputs import Selector, find_scores, flatten
 from .recipe import Recipe
 from .selection import Layers
 from .voting import Scores
+
+if TYPE_CHECKING:
+    from .cascade import CascadeRule
+    from .engine import Adaptation
 
 GROUP = "sita_adapters.backends"
 """The entry-point group. An entry's name is the import package whose classes the backend's models descend from."""
@@ -33,63 +37,51 @@ class Settings:
     max_rows: int | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Written:
-    """An exported file: what it takes (None: any number), and what it must answer.
-
-    `batches` are images, in several numbers, and the adapted model's outputs on them in the file's order. Which of
-    the outputs the scores are is `scores_place`; None where none is known to be.
-    """
-
-    input_shape: tuple[int | None, ...]
-    batches: tuple[tuple[np.ndarray, list[np.ndarray]], ...]
-    scores_place: int | None
-
-
 class Backend(Protocol):
-    """What a framework's adapter does. Everything else is the core's."""
+    """What only a framework can do. Everything else is the core's."""
 
+    ops: Ops
     export_formats: tuple[str, ...]
 
-    def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> Any:
-        """Return an adapted model that shares the weights of this one, which stays as it was."""
+    @property
+    def label(self) -> str:
+        """The framework's name, and what it computes with."""
 
-    def describe(self, adapted: Any) -> Description:
-        """Return what was done to an adapted model."""
+    def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> Any:
+        """Return an adapted clone that shares the weights of a model, which stays as it was."""
 
     def unwrap(self, adapted: Any) -> Any:
-        """Return a plain model that shares the weights of the adapted one."""
+        """Return a plain clone of an adapted model, that shares its weights."""
 
-    def observing(self, adapted: Any) -> AbstractContextManager[object]:
-        """Make an adapted model tell of its votes while inside; gives the object that it tells them in the name of."""
+    def adaptation_of(self, model: Any) -> Adaptation | None:
+        """Return what makes a model an adapted one; None if it is a plain one."""
 
-    def cascade(self, model: Any, adapted: Any, threshold: float, scores: str | None) -> Any:
-        """Return what runs the model, and the adapted one on the images whose entropy exceeds the threshold."""
+    def source_name(self, adapted: Any) -> str:
+        """Return the name of the class that was adapted."""
 
     def scores_of(self, model: Any) -> Scores:
         """Return what a plain model's scores are, as `adapt` would read them."""
 
-    def export(self, adapted: Any, path: Path, format: str, example: Any) -> Written:
-        """Write an adapted model to a file of this format, for any number of images such as the example's."""
+    def observing(self, adapted: Any) -> AbstractContextManager[object]:
+        """Make an adapted model run so that its votes have values; give the key under which they are recorded."""
 
-    def runner(self) -> Runner:
-        """Return what runs this framework's models on numpy arrays."""
-
-
-class Runner(Protocol):
-    """Runs a framework's models on numpy arrays."""
-
-    class_axis: int
-
-    @property
-    def label(self) -> str:
-        """What a reader is told."""
+    def cascade(self, model: Any, adapted: Any, rule: CascadeRule) -> Any:
+        """Return what is called as the model, and runs the adapted one on what the rule says."""
 
     def arrange(self, name: str, model: Any, images: np.ndarray) -> np.ndarray:
         """Return images (N, h, w, channels) with their axes as the model takes them."""
 
-    def run(self, model: Any, batch: np.ndarray) -> np.ndarray:
-        """Return the model's scores, computed the way it would be run in earnest."""
+    def run(self, model: Any, batch: np.ndarray) -> Any:
+        """Return the model's output for numpy images, computed the way it would be run in production."""
+
+    def read_example(self, adapted: Any, example: Any) -> np.ndarray:
+        """Return at least two images to export an adapted model with."""
+
+    def write(self, adapted: Any, path: Path, format: str, images: np.ndarray) -> None:
+        """Write an adapted model to a file of this format, for any number of images of this size."""
+
+    def file_outputs(self, output: Any) -> list[tuple[str, Array]]:
+        """Return the arrays of an output, with their paths, in the order that an exported file has them in."""
 
 
 def backend_of(model: Any) -> Backend:
@@ -113,6 +105,27 @@ def backend_of(model: Any) -> Backend:
         f"Expected a model of an installed backend ({', '.join(sorted(installed)) or 'none is installed'}); "
         f"received {_name(model)}.{_hint(model)}"
     )
+
+
+def read_adaptation(adapted: Any) -> Adaptation:
+    """Return what makes this model an adapted one; raise where it is a plain one."""
+    adaptation = backend_of(adapted).adaptation_of(adapted)
+    if adaptation is None:
+        raise NotAdaptedError(
+            f"Expected a model that sita.adapt returned; received a plain {type(adapted).__name__}. "
+            "Remedy: adapted = sita.adapt(model)."
+        )
+    return adaptation
+
+
+def run_scores(model: Any, batch: np.ndarray) -> np.ndarray:
+    """Return a model's scores for numpy images with their axes as it takes them."""
+    backend = backend_of(model)
+    adaptation = backend.adaptation_of(model)
+    selector = None if adaptation is None else adaptation.output
+    is_array, output = backend.ops.is_array, backend.run(model, batch)
+    place = find_scores(output, selector, is_array, lambda a: len(a.shape) > 1 and a.shape[0] == len(batch))
+    return backend.ops.to_numpy(flatten(output, is_array)[place][1])
 
 
 def _name(model: Any) -> str:

@@ -11,18 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from .api import adapt, describe
-from .backend import Runner, backend_of
+from .api import adapt
+from .backend import backend_of, run_scores
 from .errors import (
     InputError,
-    NotAdaptedError,
     OutputError,
     RecipeError,
     SitaError,
 )
-from .observation import observe
+from .observe import observe
 from .recipe import Recipe
-from .voting import Scores, read_scores
+from .voting import Scores, probabilities, read_scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +92,7 @@ def compare(
     scores: str | None = None,
     **changes: Any,
 ) -> Comparison:
-    """Run the same images through every model, each in its own framework, and set the answers side by side.
+    """Run the same images through every model, each in its own framework, and compare the answers.
 
     - `models`: by name. An adapted model runs as it is; so does a plain one, unless a recipe is given.
     - `images`: a numpy array (N, h, w, channels), channels last whatever the framework, and encoded as the models take
@@ -111,14 +110,14 @@ def compare(
     size = _read_batch_size(batch_size)
     arrays = _read_images(images, list(models))
     runs = [_prepare(name, model, recipe, scores, changes) for name, model in models.items()]
-    arranged = [run.runner.arrange(run.name, run.model, arrays[run.name]) for run in runs]
+    arranged = [backend_of(run.model).arrange(run.name, run.model, arrays[run.name]) for run in runs]
     answers = tuple(_answer(run, images, size) for run, images in zip(runs, arranged, strict=True))
     first = answers[0]
     for other in answers[1:]:
         if other.probabilities.shape != first.probabilities.shape:
             raise OutputError(
                 f"Expected models with the same classes and places; {first.name!r} answers with "
-                f"{first.probabilities.shape[1:]} probabilities an image and {other.name!r} with "
+                f"{first.probabilities.shape[1:]} probabilities per image and {other.name!r} with "
                 f"{other.probabilities.shape[1:]}."
             )
     return Comparison(answers, tuple(_agree(first, other) for other in answers[1:]), size)
@@ -174,87 +173,71 @@ class _Run:
     model: Any
     recipe: Recipe | None
     scores: Scores
-    runner: Runner
 
 
 def _prepare(
     name: str, model: Any, recipe: Recipe | str | None, scores: str | None, changes: Mapping[str, Any]
 ) -> _Run:
     """Adapt the model where there is a recipe for it."""
-    runner = backend_of(model).runner()
-    try:
-        description = describe(model)
-    except NotAdaptedError:
-        pass
-    else:
+    adaptation = backend_of(model).adaptation_of(model)
+    if adaptation is not None:
         if recipe is not None or changes or scores is not None:
             raise RecipeError(
-                f"recipe: {name!r} is adapted already, by {description.recipe.name!r}, and would not run by what was "
+                f"recipe: {name!r} is adapted already, by {adaptation.recipe.name!r}, and would not run by what was "
                 "given. Remedy: leave recipe= and its changes out, or give plain models (sita.unwrap(adapted))."
             )
-        return _Run(name, model, description.recipe, description.scores, runner)
+        return _Run(name, model, adaptation.recipe, adaptation.scores)
     if recipe is not None:
-        adapted = adapt(model, recipe, scores=scores, **changes)
-        description = describe(adapted)
-        return _Run(name, adapted, description.recipe, description.scores, runner)
+        return _prepare(name, adapt(model, recipe, scores=scores, **changes), None, None, {})
     if changes:
         raise RecipeError(
             f"{next(iter(changes))}: there is no recipe to change. Remedy: compare(models, images, 'ops')."
         )
-    return _Run(name, model, None, _plain_scores(name, model, scores), runner)
-
-
-def _plain_scores(name: str, model: Any, scores: str | None) -> Scores:
-    """Return what a plain model's scores are said to be, or what its backend reads when it adapts the model."""
-    return read_scores(scores, backend_of(model).scores_of(model))
+    return _Run(name, model, None, read_scores(scores, backend_of(model).scores_of(model)))
 
 
 def _answer(run: _Run, images: np.ndarray, batch_size: int) -> Answers:
-    name, runner, recipe = run.name, run.runner, run.recipe
+    name, backend, recipe = run.name, backend_of(run.model), run.recipe
     batches = [images[start : start + batch_size] for start in range(0, len(images), batch_size)]
     try:
         for batch in {len(batch): batch for batch in batches}.values():
-            runner.run(run.model, batch)
+            run_scores(run.model, batch)
         start = time.perf_counter()
-        outputs = [runner.run(run.model, batch) for batch in batches]
+        outputs = [run_scores(run.model, batch) for batch in batches]
         seconds = (time.perf_counter() - start) / len(images)
-        priors = None if recipe is None else _priors(run.model, recipe, runner, batches)
+        priors = None if recipe is None else _priors(run.model, recipe, batches)
     except SitaError:
         raise
     except Exception as error:
         raise InputError(f"{name!r} failed on images that it received as {images.shape}: {error}") from error
+    class_axis = backend.ops.class_axis
     raw = np.concatenate(outputs).astype(np.float64)
     if run.scores.startswith("sigmoid"):
         raise OutputError(
-            f"compare is for models of one label an image or place; {name!r} has labels with a sigmoid each."
+            f"compare is for models of one label per image or place; {name!r} has labels with a sigmoid each."
         )
-    if raw.ndim < 2 or len(raw) != len(images) or raw.shape[runner.class_axis] < 2:
+    if raw.ndim < 2 or len(raw) != len(images) or raw.shape[class_axis] < 2:
         raise OutputError(
             f"Expected {name!r} to return scores of two classes or more for each of {len(images)} images; "
             f"received shape {raw.shape}."
         )
-    values = np.moveaxis(raw, runner.class_axis, -1)
-    p = values if run.scores == "probabilities" else _softmax(values)
+    values = np.moveaxis(raw, class_axis, -1)
+    p = probabilities(values, run.scores, -1)
     log_p = np.log(p, out=np.zeros_like(p), where=p > 0)
     entropies = -np.sum(p * log_p, axis=-1)
     if priors is None and recipe is not None:
         priors = np.full(entropies.shape, recipe.lambdas[0])
-    return Answers(name, runner.label, recipe, values.argmax(axis=-1), p, entropies, priors, seconds)
+    return Answers(name, backend.label, recipe, values.argmax(axis=-1), p, entropies, priors, seconds)
 
 
-def _priors(model: Any, recipe: Recipe, runner: Runner, batches: Iterable[np.ndarray]) -> np.ndarray | None:
-    """Return λ of the candidate of lowest entropy; None where there is but one candidate, and so no vote."""
+def _priors(model: Any, recipe: Recipe, batches: Iterable[np.ndarray]) -> np.ndarray | None:
+    """Return λ of the candidate of lowest entropy; None where there is one candidate, and so no vote."""
     if recipe.candidate_count == 1:
         return None
     with observe(model) as seen:
         for batch in batches:
-            runner.run(model, batch)
+            run_scores(model, batch)
     return seen.priors
-
-
-def _softmax(z: np.ndarray) -> np.ndarray:
-    e = np.exp(z - z.max(axis=-1, keepdims=True))
-    return np.asarray(e / e.sum(axis=-1, keepdims=True))
 
 
 def _agree(first: Answers, other: Answers) -> Agreement:

@@ -1,4 +1,4 @@
-"""What `describe` tells of an adapted model, as an object and as a table."""
+"""What `describe` returns: an adapted model as an object and as a table."""
 
 from __future__ import annotations
 
@@ -8,24 +8,15 @@ from dataclasses import dataclass
 from .inputs import ENCODINGS, Inputs
 from .plan import make_plan
 from .recipe import Recipe
+from .selection import LayerInfo
 from .version import __version__
-from .views import Frame
+from .views import SpatialKind
 from .voting import Scores
 
 
 @dataclass(frozen=True)
-class LayerInfo:
-    """One BatchNorm layer of the model."""
-
-    name: str
-    type: str
-    channels: int
-    adapted: bool
-
-
-@dataclass(frozen=True)
 class Description:
-    """An adapted model: who runs it, by which recipe, what a call costs, and which layers take part."""
+    """An adapted model: its framework, recipe, cost per image, and which layers take part."""
 
     model: str
     backend: str
@@ -35,10 +26,8 @@ class Description:
     layers: tuple[LayerInfo, ...]
     max_rows: int | None = None
     """How many rows run at once, at most."""
-    frames: tuple[Frame, ...] = ("square", "oblong")
-    """What the model's inputs can be; the first is what `rows` counts."""
-    views_end_after: str | None = None
-    """The layer after which the rows that do not answer run no further; None: all rows run to the end."""
+    kinds: tuple[SpatialKind, ...] = ("square", "rectangle")
+    """What the model's inputs can be; `rows` counts those of the first."""
 
     @property
     def adapted(self) -> tuple[str, ...]:
@@ -53,13 +42,13 @@ class Description:
     @property
     def rows(self) -> int:
         """How many rows of a batch one image becomes, a square one where that matters."""
-        return make_plan(self.recipe, self.frames[0]).rows
+        return make_plan(self.recipe, self.kinds[0]).rows
 
     def _bound(self) -> str:
         return "" if self.max_rows is None else f", at most {self.max_rows} at once"
 
     def __str__(self) -> str:
-        plans = [make_plan(self.recipe, frame) for frame in self.frames]
+        plans = [make_plan(self.recipe, kind) for kind in self.kinds]
         facts = [
             ("model", f"{self.model}, {self.backend} backend, sita-adapters {__version__}"),
             ("recipe", str(self.recipe)),
@@ -69,8 +58,6 @@ class Description:
             facts.append(("views", f"{self.recipe.view_count}, drawn for every image"))
         elif len(plans[0].views) > 1:
             facts.append(("views", _each(", ".join(view.name for view in plan.views[1:]) for plan in plans)))
-        if self.views_end_after is not None:
-            facts.append(("ending", f"views end after {self.views_end_after}"))
         facts += [
             ("scores", self.scores),
             ("inputs", _name_inputs(self.inputs)),
@@ -81,7 +68,7 @@ class Description:
 
 
 def _each(texts: Iterable[str]) -> str:
-    """Say it once where it is the same for all frames."""
+    """Say it once where it is the same for all kinds."""
     first, *others = dict.fromkeys(texts)
     return first + "".join(f" (where images are not square: {other})" for other in others)
 

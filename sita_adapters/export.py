@@ -14,12 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from .backend import Backend, Written, backend_of
+from .api import describe
+from .backend import Backend, backend_of, read_adaptation
 from .card import KEY, Card, card_path
 from .description import Description
-from .errors import ExportError, SitaError, suggestion
+from .errors import ExportError, OutputError, SitaError, suggestion
+from .outputs import Selector, find_scores, flatten
 from .plan import refuse_resampling
 from .runtimes import RUNTIMES, SUFFIXES, Shape, first_line, installed_runtime, open_exported
+from .voting import probabilities
 
 TOLERANCE = 1e-4
 """How far a probability of the file may be from the adapted model's."""
@@ -95,26 +98,26 @@ def export_with_card(
     An ONNX file has a card in any case; any other gets one, beside it, if there is something to tell.
     """
     backend = backend_of(adapted)
-    description = backend.describe(adapted)
+    description = describe(adapted)
     _check_exportable(description)
     target = Path(path)
     chosen = _read_format(target, format, backend, description)
     _check_place(target, chosen)
-    with _workshop(target) as folder:
+    with _temporary_directory(target) as folder:
         made = folder / f"model{_NATIVE_SUFFIX[chosen]}"
-        written = _write(backend, adapted, made, chosen, example)
-        card = _make_card(description, backend, written, about or {})
+        check = _write(backend, adapted, made, chosen, example)
+        card = _make_card(description, backend, check, about or {})
         if chosen == "onnx":
-            _sign(made, card)
+            _write_metadata(made, card)
         difference = None
         if installed_runtime(chosen) is not None:
-            difference = _verify(made, chosen, written, description, backend.runner().class_axis)
+            difference = _verify(made, chosen, check, description, backend.ops.class_axis)
         beside = folder / "card.json"
         beside.write_text(card.to_json(), encoding="utf-8")
         _move(made, target)
         if chosen != "onnx" and (about is not None or card_path(target).is_file()):
             _move(beside, card_path(target))
-    return Exported(target, chosen, written.input_shape, difference)
+    return Exported(target, chosen, check.input_shape, difference)
 
 
 def require_exporter(*packages: str, to: str) -> None:
@@ -178,8 +181,8 @@ def _check_place(path: Path, format: str) -> None:
 
 
 @contextlib.contextmanager
-def _workshop(path: Path) -> Iterator[Path]:
-    """Give a folder beside `path` to make things in, and take it away again, whatever happens."""
+def _temporary_directory(path: Path) -> Iterator[Path]:
+    """Give a folder beside `path`, and remove it again, whatever happens."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{path.stem}-", dir=path.resolve().parent))
     except OSError as error:
@@ -191,7 +194,7 @@ def _workshop(path: Path) -> Iterator[Path]:
 
 
 def _move(made: Path, target: Path) -> None:
-    """Put what was made in its place. A folder that is there goes to the workshop, and away with it."""
+    """Put what was made in its place. A folder that is there is moved to the temporary one, and removed with it."""
     target, old = target.resolve(), made.with_name("replaced")
     if target.is_dir():
         target.rename(old)
@@ -203,16 +206,52 @@ def _move(made: Path, target: Path) -> None:
         raise ExportError(f"{str(target)!r} could not be written: {error}. Remedy: another place.") from error
 
 
-def _write(backend: Backend, adapted: Any, path: Path, format: str, example: Any) -> Written:
+@dataclass(frozen=True, eq=False)
+class _Check:
+    """What an exported file takes (None: any number), and what it must answer.
+
+    `batches` are images, in several numbers, and the adapted model's outputs on them in the file's order. Which of
+    the outputs the scores are is `scores_place`; None where none is known to be.
+    """
+
+    input_shape: Shape
+    batches: tuple[tuple[np.ndarray, list[np.ndarray]], ...]
+    scores_place: int | None
+
+
+def _write(backend: Backend, adapted: Any, path: Path, format: str, example: Any) -> _Check:
+    """Write the file, and run the adapted model on what it is to be checked with."""
     try:
-        return backend.export(adapted, path, format, example)
+        images = backend.read_example(adapted, example)
+        backend.write(adapted, path, format, images)
+        batches = []
+        for batch in (images, images[:1], np.concatenate([images, images[::-1]])):
+            outputs = backend.file_outputs(backend.run(adapted, batch))
+            batches.append((batch, [backend.ops.to_numpy(array) for _, array in outputs]))
     except SitaError:
         raise
     except Exception as error:
         raise ExportError(
             f"The adapted model could not be exported to {_TITLES[format]}: {first_line(error)} Remedy: where the "
-            f"plain model cannot be exported either, {_others(backend, format)}; else tell us of it."
+            f"plain model cannot be exported either, {_others(backend, format)}; else report it to us."
         ) from error
+    place = _scores_place(backend, backend.run(adapted, images), read_adaptation(adapted).output, len(images))
+    return _Check((None, *images.shape[1:]), tuple(batches), place)
+
+
+def _scores_place(backend: Backend, output: Any, selector: Selector, count: int) -> int | None:
+    """Return which of a file's outputs the scores are; None where a recipe of one candidate leaves it open."""
+    ops = backend.ops
+
+    def eligible(array: Any) -> bool:
+        return len(array.shape) > 1 and ops.is_float(array) and array.shape[0] == count
+
+    try:
+        path = flatten(output, ops.is_array)[find_scores(output, selector, ops.is_array, eligible)][0]
+    except OutputError:
+        return None
+    paths = [path for path, _ in backend.file_outputs(output)]
+    return paths.index(path) if path in paths else None
 
 
 def _others(backend: Backend, format: str) -> str:
@@ -220,20 +259,20 @@ def _others(backend: Backend, format: str) -> str:
     return f"another format ({', '.join(others)})"
 
 
-def _make_card(description: Description, backend: Backend, written: Written, about: Mapping[str, Any]) -> Card:
+def _make_card(description: Description, backend: Backend, check: _Check, about: Mapping[str, Any]) -> Card:
     """Return a card with what is known of the adapted model and of the file, and what the caller adds."""
     known = Card(
         recipe=str(description.recipe),
         scores=description.scores,
-        class_axis=backend.runner().class_axis,
-        scores_place=written.scores_place or 0,
-        input_shape=written.input_shape,
+        class_axis=backend.ops.class_axis,
+        scores_place=check.scores_place or 0,
+        input_shape=check.input_shape,
         inputs=description.inputs,
     )
     return replace(known, **about)
 
 
-def _sign(path: Path, card: Card) -> None:
+def _write_metadata(path: Path, card: Card) -> None:
     """Write the card into an ONNX file."""
     import onnx
 
@@ -243,11 +282,11 @@ def _sign(path: Path, card: Card) -> None:
     onnx.save(model, str(path))
 
 
-def _verify(path: Path, format: str, written: Written, description: Description, class_axis: int) -> float:
+def _verify(path: Path, format: str, check: _Check, description: Description, class_axis: int) -> float:
     """Return the largest difference from the adapted model's answers; raise where it is too large."""
     file = open_exported(path, format)
     largest = 0.0
-    for images, expected in written.batches:
+    for images, expected in check.batches:
         try:
             answered = file.run(images)
         except Exception as error:
@@ -263,13 +302,13 @@ def _verify(path: Path, format: str, written: Written, description: Description,
                 "an example of as many images as you will run."
             )
         for place, (wanted, given) in enumerate(zip(expected, answered, strict=True)):
-            is_scores = place == written.scores_place
+            is_scores = place == check.scores_place
             gaps = _differences(wanted, given, description.scores if is_scores else None, class_axis)
             largest = max(largest, float(gaps.max(initial=0.0)))
             if not np.mean(~(gaps <= TOLERANCE)) <= (_STRAY_PIXELS if is_scores and gaps.ndim > 1 else 0.0):
                 raise ExportError(
                     f"The exported {_TITLES[format]} answers otherwise than the adapted model: on {len(images)} images "
-                    f"by up to {float(gaps.max()):.1e}, more than {TOLERANCE:.0e}. Nothing was written. Remedy: "
+                    f"by up to {float(gaps.max()):.1e}, more than {TOLERANCE:.0e}. Nothing was check. Remedy: "
                     "another format, or another example, if two candidates of this one are equally certain."
                 )
     return largest
@@ -283,14 +322,5 @@ def _differences(expected: np.ndarray, answered: np.ndarray, scores: str | None,
     wanted, given = (array.astype(np.float64) for array in (expected, answered))
     if scores is None:
         return np.asarray(np.abs(wanted - given) / max(1.0, float(np.abs(wanted).max(initial=0.0))))
-    gaps = np.abs(_probabilities(wanted, scores, class_axis) - _probabilities(given, scores, class_axis))
+    gaps = np.abs(probabilities(wanted, scores, class_axis) - probabilities(given, scores, class_axis))
     return np.asarray(gaps.max(axis=class_axis) if gaps.ndim > 1 else gaps)
-
-
-def _probabilities(values: np.ndarray, scores: str, class_axis: int) -> np.ndarray:
-    if scores == "logits" and values.ndim > 1:
-        raised = np.exp(values - values.max(axis=class_axis, keepdims=True))
-        return np.asarray(raised / raised.sum(axis=class_axis, keepdims=True))
-    if scores == "sigmoid":
-        return np.asarray(0.5 * (1.0 + np.tanh(values / 2)))
-    return values

@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from .arrays import Array
 from .errors import OutputError
+from .ops import Array
 
 Selector: TypeAlias = "str | int | Callable[[Any], Any] | None"
 """Which part of an output the scores are: a key or field, a position, or a function of the output that returns it."""

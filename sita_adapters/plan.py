@@ -6,14 +6,14 @@ Every method is a Plan, and the code that runs a Plan knows no method.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .errors import RecipeError
 from .recipe import Recipe
-from .views import IMAGE, Frame, View, content_seed, make_views
+from .views import IMAGE, SpatialKind, View, content_seed, make_views
 
 
 @dataclass(frozen=True)
@@ -21,19 +21,14 @@ class Plan:
     """One image as R rows of a batch. Row r runs views[view_of_row[r]] under the prior priors[r].
 
     Its target statistics are Σ_q weights[r, q] · statistics of row q (each line of `weights` sums to 1), and the
-    outputs of the rows `answers` are the candidates for the prediction.
+    outputs of `candidate_rows` are the candidates for the prediction.
     """
 
     views: tuple[View, ...]
     view_of_row: tuple[int, ...]
     weights: tuple[tuple[float, ...], ...]
     priors: tuple[float, ...]
-    answers: tuple[int, ...]
-    alike: bool = field(init=False)
-    """Whether all rows are normalised alike."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "alike", len(set(zip(self.weights, self.priors, strict=True))) == 1)
+    candidate_rows: tuple[int, ...]
 
     @property
     def rows(self) -> int:
@@ -41,7 +36,7 @@ class Plan:
         return len(self.view_of_row)
 
     def moves_pixels(self, row: int) -> bool:
-        """Whether what this row answers of a place is of another place of the image."""
+        """Whether this row runs a view in which pixels changed places."""
         return self.views[self.view_of_row[row]].moves_pixels
 
     @property
@@ -50,18 +45,18 @@ class Plan:
         return any(prior != 1.0 for prior in self.priors)
 
 
-def make_plan(recipe: Recipe, frame: Frame = "square") -> Plan:
-    """Compile a recipe for inputs of this frame."""
-    views = make_views(recipe.augment, recipe.view_count, recipe.seed, frame)
+def make_plan(recipe: Recipe, kind: SpatialKind = "square") -> Plan:
+    """Compile a recipe for inputs of this kind."""
+    views = make_views(recipe.augment, recipe.view_count, recipe.seed, kind)
     rows = _shared_rows(recipe, len(views)) if recipe.shared_views else _grouped_rows(recipe, len(views))
-    view_of_row, weights, priors, answers = rows
-    return Plan((IMAGE, *views), view_of_row, tuple(map(tuple, weights.tolist())), priors, answers)
+    view_of_row, weights, priors, candidates = rows
+    return Plan((IMAGE, *views), view_of_row, tuple(map(tuple, weights.tolist())), priors, candidates)
 
 
-def redraw(plan: Plan, recipe: Recipe, frame: Frame, image: np.ndarray) -> Plan:
-    """Return the Plan of `resample`: the views drawn anew for this image (…, channels), by what is in it."""
+def redraw(plan: Plan, recipe: Recipe, kind: SpatialKind, image: np.ndarray) -> Plan:
+    """Return the Plan of `resample`: views drawn for this image (…, channels), by what is in it."""
     seed = content_seed(image, recipe.seed)
-    return replace(plan, views=(IMAGE, *make_views(recipe.augment, recipe.view_count, seed, frame)))
+    return replace(plan, views=(IMAGE, *make_views(recipe.augment, recipe.view_count, seed, kind)))
 
 
 def refuse_resampling(what: str) -> RecipeError:
@@ -82,14 +77,14 @@ def read_max_rows(max_rows: Any) -> int | None:
 
 
 def split(plan: Plan, max_rows: int | None) -> tuple[Plan, ...]:
-    """Return Plans of at most so many rows, which together have all the answers, in order.
+    """Return Plans of at most so many rows, which together have all the candidates, in order.
 
-    A row travels with every row that its statistics draw from, so that every answer stays the same. Rows that several
+    A row travels with every row that its statistics draw from, so that every output stays the same. Rows that several
     parts draw from (shared views) are run in each of them.
     """
     if max_rows is None or plan.rows <= max_rows:
         return (plan,)
-    needed = [_needed(plan, answer) for answer in plan.answers]
+    needed = [_needed(plan, candidate) for candidate in plan.candidate_rows]
     least = max(map(len, needed))
     if least > max_rows:
         raise RecipeError(
@@ -97,13 +92,13 @@ def split(plan: Plan, max_rows: int | None) -> tuple[Plan, ...]:
             f"views); received {max_rows}. Remedy: a larger max_rows, or fewer views (n_views=)."
         )
     parts: list[tuple[set[int], list[int]]] = []
-    for answer, rows in zip(plan.answers, needed, strict=True):
+    for candidate, rows in zip(plan.candidate_rows, needed, strict=True):
         if parts and len(parts[-1][0] | rows) <= max_rows:
             parts[-1][0].update(rows)
-            parts[-1][1].append(answer)
+            parts[-1][1].append(candidate)
         else:
-            parts.append((set(rows), [answer]))
-    return tuple(_restrict(plan, sorted(rows), answers) for rows, answers in parts)
+            parts.append((set(rows), [candidate]))
+    return tuple(_restrict(plan, sorted(rows), candidates) for rows, candidates in parts)
 
 
 def _needed(plan: Plan, row: int) -> set[int]:
@@ -119,7 +114,7 @@ def _needed(plan: Plan, row: int) -> set[int]:
     return needed
 
 
-def _restrict(plan: Plan, rows: list[int], answers: list[int]) -> Plan:
+def _restrict(plan: Plan, rows: list[int], candidates: list[int]) -> Plan:
     """Return the Plan of these rows alone."""
     weights = []
     for place, row in enumerate(rows):
@@ -131,7 +126,7 @@ def _restrict(plan: Plan, rows: list[int], answers: list[int]) -> Plan:
         tuple(plan.view_of_row[row] for row in rows),
         tuple(weights),
         tuple(plan.priors[row] for row in rows),
-        tuple(rows.index(answer) for answer in answers),
+        tuple(rows.index(candidate) for candidate in candidates),
     )
 
 
@@ -145,13 +140,13 @@ def _grouped_rows(recipe: Recipe, n: int) -> _Rows:
     """
     view_of_row: list[int] = []
     priors: list[float] = []
-    answers: list[int] = []
+    candidates: list[int] = []
     groups: list[int] = []
     for prior in recipe.lambdas:
         with_views = prior != 1.0 or recipe.candidates == "views"
         size = 1 + n if with_views else 1
         first = len(view_of_row)
-        answers.extend(range(first, first + size) if recipe.candidates == "views" else [first])
+        candidates.extend(range(first, first + size) if recipe.candidates == "views" else [first])
         view_of_row.extend(range(size))
         priors.extend([prior] * size)
         groups.append(size)
@@ -160,7 +155,7 @@ def _grouped_rows(recipe: Recipe, n: int) -> _Rows:
     for size in groups:
         weights[first : first + size, first : first + size] = _image_and_views(size - 1)
         first += size
-    return tuple(view_of_row), weights, tuple(priors), tuple(answers)
+    return tuple(view_of_row), weights, tuple(priors), tuple(candidates)
 
 
 def _shared_rows(recipe: Recipe, n: int) -> _Rows:

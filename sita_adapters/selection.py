@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -10,6 +11,16 @@ from .errors import LayersError, suggestion
 
 Layers: TypeAlias = "str | Sequence[str] | Callable[[str, Any], bool] | None"
 """A name, a glob ("layer1.*"), a parent's name ("layer1"), several of these, or a predicate on (name, layer)."""
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """One BatchNorm layer of the model."""
+
+    name: str
+    type: str
+    channels: int
+    adapted: bool
 
 
 def select(found: Mapping[str, Any], layers: Layers) -> set[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .arrays import Array
+from .ops import Array
 
 
 def pool(means: Array, variances: Array, *, axis: int, xp: Any) -> tuple[Array, Array]:
@@ -26,7 +26,7 @@ def target(means: Array, variances: Array, *, weights: Array, xp: Any) -> tuple[
 
     m_t = Σ_q w_q · m_q,   v_t = Σ_q w_q · (v_q + (m_q − m_t)²)
 
-    `means` and `variances` are (B, R, C), `weights` (R, R), or one line where all rows are normalised alike. The
+    `means` and `variances` are (B, R, C), `weights` (R, R). The
     spread between rows is Σ_q w_q · d_q² − (Σ_q w_q · d_q)² with d_q = m_q − m_0: measured from the image's own first
     row it cannot cancel the way moments about zero do, and no (B, R, R, C) array is made.
     """
@@ -37,20 +37,7 @@ def target(means: Array, variances: Array, *, weights: Array, xp: Any) -> tuple[
     return origin + offset, xp.maximum(spread, 0.0)
 
 
-def target_of_squares(
-    means: Array, squares: Array, *, weights: Array, weights_over_area: Array, xp: Any
-) -> tuple[Array, Array]:
-    """Return the same from the sums of squares over an area of A places, in fewer operations.
-
-    v_t = Σ_q w_q / A · Σx_q² − m_t²
-
-    It cancels: the rounding error of the squares, 1e-7 and more, comes out 1 + m_t² / v_t times as large.
-    """
-    mean = xp.matmul(weights, means)
-    return mean, xp.matmul(weights_over_area, squares) - mean * mean
-
-
-def towards_source(
+def blend_with_source(
     mean: Array, variance: Array, *, priors: Array, source_mean: Array, source_variance: Array, xp: Any
 ) -> tuple[Array, Array]:
     """Return the statistics that every row is normalised with (paper, eq. 4).
@@ -79,15 +66,15 @@ def blend(
 ) -> tuple[Array, Array]:
     """Return the statistics that every row is normalised with: the target's, drawn towards the source's."""
     mean, variance = target(means, variances, weights=weights, xp=xp)
-    return towards_source(
+    return blend_with_source(
         mean, variance, priors=priors, source_mean=source_mean, source_variance=source_variance, xp=xp
     )
 
 
-def rewriting(
+def input_affine(
     mean: Array, variance: Array, *, source_mean: Array, source_variance: Array, epsilon: float, xp: Any
 ) -> tuple[Array, Array]:
-    """Return the scale and shift which, applied to a layer's input, make it normalise with (mean, variance).
+    """Return the scale and shift which, applied to a layer's input, make the layer normalise with (mean, variance).
 
     scale = sqrt((v_s + ε) / (v + ε)),   shift = m_s − m · scale
 
@@ -97,10 +84,10 @@ def rewriting(
     return scale, source_mean - mean * scale
 
 
-def normalising(
+def output_affine(
     mean: Array, variance: Array, *, gamma: Array, beta: Array, epsilon: float, xp: Any
 ) -> tuple[Array, Array]:
-    """Return the scale and shift that do a layer's whole work with (mean, variance): out = x · scale + shift.
+    """Return the scale and shift that give a layer's output with (mean, variance): out = x · scale + shift.
 
     scale = γ / sqrt(v + ε),   shift = β − m · scale
     """

@@ -6,13 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
-from .arrays import Array, Arrays
 from .errors import InputError
 from .inputs import Inputs
+from .ops import Array, Ops
+
+if TYPE_CHECKING:
+    from .views import SpatialKind
 
 _LUMA = (0.299, 0.587, 0.114)
 
@@ -24,7 +27,8 @@ class Canvas:
     `axes` are the spatial axes (height and width, or the length alone), counted from the end as `channel` is.
     """
 
-    arrays: Arrays
+    ops: Ops
+    kind: SpatialKind
     channel: int
     axes: tuple[int, ...]
     inputs: Inputs | None = None
@@ -60,7 +64,7 @@ class Flip:
 
     def apply(self, x: Array, canvas: Canvas) -> Array:
         """Return the flipped images."""
-        return canvas.arrays.xp.flip(x, axis=canvas.axes[self.axis])
+        return canvas.ops.xp.flip(x, axis=canvas.axes[self.axis])
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ class Transpose:
                 f"A quarter turn or transposition needs square images; received {height}×{width}. "
                 "Give views that keep the shape: 'vflip', 'hflip', 'rot180'."
             )
-        return canvas.arrays.xp.swapaxes(x, *canvas.axes)
+        return canvas.ops.xp.swapaxes(x, *canvas.axes)
 
 
 @dataclass(frozen=True)
@@ -95,14 +99,14 @@ class Rotate:
         """Return the rotated images."""
         first, second = sorted(axis % len(x.shape) for axis in canvas.axes)
         height, width, after = x.shape[first], x.shape[second], tuple(x.shape[second + 1 :])
-        indices, weights = canvas.arrays.evaluated(rotation_taps, height, width, self.degrees)
+        indices, weights = canvas.ops.as_constants(rotation_taps, height, width, self.degrees)
         # The number of images may be open, where a graph is made.
-        flat = canvas.arrays.xp.reshape(x, (-1, *x.shape[1:first], height * width, *after))
+        flat = canvas.ops.xp.reshape(x, (-1, *x.shape[1:first], height * width, *after))
         turned = 0.0
         for index, weight in zip(indices, weights, strict=True):
-            taken = canvas.arrays.xp.take(flat, canvas.arrays.indices(index, x), axis=first)
-            turned = turned + taken * canvas.arrays.constant(weight.reshape(-1, *[1] * len(after)), x)
-        return canvas.arrays.xp.reshape(turned, (-1, *x.shape[1:]))
+            taken = canvas.ops.xp.take(flat, canvas.ops.indices(index, x), axis=first)
+            turned = turned + taken * canvas.ops.constant(weight.reshape(-1, *[1] * len(after)), x)
+        return canvas.ops.xp.reshape(turned, (-1, *x.shape[1:]))
 
 
 @dataclass(frozen=True)
@@ -117,10 +121,10 @@ class Blur:
     def apply(self, x: Array, canvas: Canvas) -> Array:
         """Return the blurred images."""
         for axis in canvas.axes:
-            (kernel,) = canvas.arrays.evaluated(_blur_matrices, x.shape[axis], self.sigma)
-            matrix = canvas.arrays.constant(kernel, x)
-            last = canvas.arrays.xp.swapaxes(x, axis, -1)
-            x = canvas.arrays.xp.swapaxes(canvas.arrays.xp.matmul(last, matrix), axis, -1)
+            (kernel,) = canvas.ops.as_constants(_blur_matrices, x.shape[axis], self.sigma)
+            matrix = canvas.ops.constant(kernel, x)
+            last = canvas.ops.xp.swapaxes(x, axis, -1)
+            x = canvas.ops.xp.swapaxes(canvas.ops.xp.matmul(last, matrix), axis, -1)
         return x
 
 
@@ -141,7 +145,7 @@ class Colour:
 
     def apply(self, x: Array, canvas: Canvas) -> Array:
         """Return the images with distorted colours, in the encoding they came in."""
-        inputs, xp, channels = canvas.inputs, canvas.arrays.xp, x.shape[canvas.channel]
+        inputs, xp, channels = canvas.inputs, canvas.ops.xp, x.shape[canvas.channel]
         assert inputs is not None  # check_inputs
         if channels not in (1, 3):
             raise InputError(f"Colour distortion expects images of 1 or 3 channels; received {channels}.")
@@ -153,7 +157,7 @@ class Colour:
 
         def per_channel(values: Sequence[float]) -> Array:
             column = np.asarray(values, dtype=np.float32).reshape(-1, *[1] * (-canvas.channel - 1))
-            return canvas.arrays.constant(column, x)
+            return canvas.ops.constant(column, x)
 
         luma = _LUMA if inputs.order == "rgb" else _LUMA[::-1]
         luma_weights = per_channel(luma if channels == 3 else (1.0,))

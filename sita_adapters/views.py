@@ -14,23 +14,24 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from .arrays import Array
 from .errors import InputError, RecipeError, suggestion
 from .inputs import Inputs
+from .ops import Array
 from .view_steps import Blur, Canvas, Colour, Custom, Flip, Rotate, Step, Transpose
 
-Frame: TypeAlias = Literal["square", "oblong", "line", "point"]
-"""What an input's spatial sizes allow: four-fold symmetry, two-fold, a reversal, or nothing."""
+SpatialKind: TypeAlias = Literal["square", "rectangle", "signal", "vector"]
+"""What the spatial axes of an input are. It decides which views fit: a square has seven symmetries beside the
+identity, a rectangle three, a one-dimensional signal one, a vector (no spatial axes) none."""
 
 Augmentation: TypeAlias = "str | Callable[[Array], Array]"
 Augment: TypeAlias = "Augmentation | Sequence[Augmentation | Sequence[Augmentation]]"
 
 
-def frame_of(sizes: Sequence[int]) -> Frame:
-    """Return the frame of an input with these spatial sizes, of which the last two are an image's."""
+def spatial_kind(sizes: Sequence[int]) -> SpatialKind:
+    """Return the kind of an input with these spatial sizes, of which the last two are an image's."""
     if len(sizes) >= 2:
-        return "square" if sizes[-2] == sizes[-1] else "oblong"
-    return "line" if len(sizes) == 1 else "point"
+        return "square" if sizes[-2] == sizes[-1] else "rectangle"
+    return "signal" if len(sizes) == 1 else "vector"
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,14 @@ SYMMETRIES: dict[str, tuple[Step, ...]] = {
 }
 """The symmetries of the square other than the identity, in the order in which they are taken."""
 
-_FITTING: dict[Frame, tuple[str, ...]] = {
+_FITTING: dict[SpatialKind, tuple[str, ...]] = {
     "square": tuple(SYMMETRIES),
-    "oblong": ("vflip", "hflip", "rot180"),
-    "line": ("hflip",),
-    "point": (),
+    "rectangle": ("vflip", "hflip", "rot180"),
+    "signal": ("hflip",),
+    "vector": (),
 }
 
-_DIMENSIONS: dict[Frame, int] = {"square": 2, "oblong": 2, "line": 1, "point": 0}
+_DIMENSIONS: dict[SpatialKind, int] = {"square": 2, "rectangle": 2, "signal": 1, "vector": 0}
 _RANDOM = ("rotate", "blur", "colour")
 _PAPER = ("colour", "rotate", "transpose", "hflip", "vflip")
 PRESETS = ("lossless", "paper", "paper_segmentation")
@@ -93,30 +94,30 @@ NAMES = (*SYMMETRIES, *_RANDOM)
 """The single augmentations that a caller can name."""
 
 
-def make_views(augment: Augment, count: int, seed: int, frame: Frame) -> tuple[View, ...]:
-    """Return the `count` views of an input of this frame; fewer where a preset has no more that fit it."""
+def make_views(augment: Augment, count: int, seed: int, kind: SpatialKind) -> tuple[View, ...]:
+    """Return the `count` views of an input of this kind; fewer where a preset has no more that fit it."""
     if augment == "lossless":
-        if count and not _FITTING[frame]:
+        if count and not _FITTING[kind]:
             raise InputError(
                 "Views need something to turn or flip; this input has no spatial axes. "
                 "Remedy: a recipe without views ('bn'), or augment= with a function of your own."
             )
-        return tuple(View(name, SYMMETRIES[name]) for name in _FITTING[frame][:count])
+        return tuple(View(name, SYMMETRIES[name]) for name in _FITTING[kind][:count])
     random = np.random.default_rng(seed)
     if augment in ("paper", "paper_segmentation"):
-        if frame in ("line", "point"):
+        if kind in ("signal", "vector"):
             raise InputError(
-                f"augment={augment!r} turns images, which have a height and a width; this input is a {frame}."
+                f"augment={augment!r} turns images, which have a height and a width; this input is a {kind}."
             )
         if augment == "paper_segmentation":
             return tuple(_draw_segmentation_view(random) for _ in range(count))
-        return tuple(_draw_paper_view(random, frame) for _ in range(count))
+        return tuple(_draw_paper_view(random, kind) for _ in range(count))
     entries: Sequence[Any] = [augment] * count if isinstance(augment, str) or callable(augment) else augment
     views = tuple(_compose(entry, random) for entry in entries[:count])
     for view in views:
-        if any(step.dimensions > _DIMENSIONS[frame] for step in view.steps):
+        if any(step.dimensions > _DIMENSIONS[kind] for step in view.steps):
             raise InputError(
-                f"The view {view.name!r} needs images with a height and a width; this input is a {frame}. "
+                f"The view {view.name!r} needs images with a height and a width; this input is a {kind}. "
                 "Remedy: views of your own, as functions on a batch."
             )
     return views
@@ -208,16 +209,16 @@ def _draw(name: str, random: np.random.Generator) -> Step:
     return Colour(brightness, contrast, saturation, order)
 
 
-def _draw_paper_view(random: np.random.Generator, frame: Frame) -> View:
+def _draw_paper_view(random: np.random.Generator, kind: SpatialKind) -> View:
     """Draw a view of the paper's set for classification: all five, shuffled, the reflections by chance ½.
 
-    Every draw is made whatever the frame, so that a square and an oblong image meet the same view but for the
-    transposition, which only a square survives.
+    Every draw is made whatever the kind, so that a square and a rectangular image get the same view but for the
+    transposition, which only a square allows.
     """
     steps = {name: (_draw(name, random),) if name in _RANDOM else SYMMETRIES[name] for name in _PAPER}
     used = {name: name in _RANDOM or bool(random.random() < 0.5) for name in _PAPER}
     order = [str(name) for name in random.permutation(_PAPER)]
-    kept = [name for name in order if used[name] and not (name == "transpose" and frame != "square")]
+    kept = [name for name in order if used[name] and not (name == "transpose" and kind != "square")]
     return View("+".join(kept), tuple(step for name in kept for step in steps[name]))
 
 

@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from .arrays import Array, Arrays
 from .errors import OutputError, suggestion
+from .ops import Array, Ops
 
 Scores: TypeAlias = Literal["logits", "probabilities", "sigmoid", "sigmoid_probabilities"]
 """What a model's scores are: of classes of which one is true, or ("sigmoid") of labels each true or not by itself."""
@@ -54,7 +54,7 @@ def read_scores(scores: str | None, default: Scores) -> Scores:
     return scores
 
 
-def decide(candidates: Array, *, top_k: int, combine: str, scores: Scores, class_axis: int, arrays: Arrays) -> Verdict:
+def decide(candidates: Array, *, top_k: int, combine: str, scores: Scores, class_axis: int, ops: Ops) -> Verdict:
     """Return the verdict of candidates (B, P, …) whose classes are on `class_axis`, counted from the end.
 
     H_p = −Σ softmax(z_p) · log softmax(z_p); the k candidates of lowest H are kept; the label is their majority's,
@@ -66,21 +66,21 @@ def decide(candidates: Array, *, top_k: int, combine: str, scores: Scores, class
 
     Labels with a sigmoid each are decided one by one, as the two classes (not, so) of logits (0, z).
     """
-    xp = arrays.xp
+    xp = ops.xp
     if scores in ("sigmoid", "sigmoid_probabilities"):
-        return _decide_each_label(candidates, top_k, combine, scores, arrays)
+        return _decide_each_label(candidates, top_k, combine, scores, ops)
     z = _log(candidates, xp) if scores == "probabilities" else candidates
     entropies = _entropies(z, class_axis, xp)
-    labels = _first_largest(z, class_axis, arrays)
+    labels = _first_largest(z, class_axis, ops)
 
-    ranks = _ranks(entropies, arrays)
+    ranks = _ranks(entropies, ops)
     kept = ranks < top_k
-    votes = _votes(labels, kept, arrays)
+    votes = _votes(labels, kept, ops)
     if combine == "mean":
-        mean = _mean(xp.exp(_log_softmax(z, class_axis, xp)), kept, arrays)
+        mean = _mean(xp.exp(_log_softmax(z, class_axis, xp)), kept, ops)
         answer = mean if scores == "probabilities" else _log(mean, xp)
     else:
-        answer = _mean(z, _winners(labels, kept, votes, ranks, xp), arrays)
+        answer = _mean(z, _winners(labels, kept, votes, ranks, xp), ops)
         if scores == "probabilities":
             answer = xp.exp(_log_softmax(answer, class_axis, xp))
     return Verdict(answer, labels, entropies, kept, votes)
@@ -97,6 +97,14 @@ def entropy(values: Array, *, scores: Scores, class_axis: int, xp: Any) -> Array
     return _entropies(_log(values, xp) if scores == "probabilities" else values, class_axis, xp)
 
 
+def probabilities(values: np.ndarray, scores: str, class_axis: int) -> np.ndarray:
+    """Return scores, in numpy, as the probabilities that they stand for."""
+    if scores == "logits" and values.ndim > 1:
+        powers = np.exp(values - values.max(axis=class_axis, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=class_axis, keepdims=True))
+    return np.asarray(0.5 * (1.0 + np.tanh(values / 2))) if scores == "sigmoid" else values
+
+
 def _entropies(z: Array, class_axis: int, xp: Any) -> Array:
     """Return H = −Σ p · log p of p = softmax(z), which is log Σ eˢ − Σ eˢ · s / Σ eˢ with s = z − max z."""
     shifted = z - xp.max(z, axis=class_axis, keepdims=True)
@@ -108,9 +116,9 @@ def _entropies(z: Array, class_axis: int, xp: Any) -> Array:
     return xp.where(certain == certain, certain, float("inf"))  # noqa: PLR0124
 
 
-def _decide_each_label(candidates: Array, top_k: int, combine: str, scores: Scores, arrays: Arrays) -> Verdict:
-    pairs, kind = _two_classes(candidates, scores, arrays.xp)
-    verdict = decide(pairs, top_k=top_k, combine=combine, scores=kind, class_axis=-1, arrays=arrays)
+def _decide_each_label(candidates: Array, top_k: int, combine: str, scores: Scores, ops: Ops) -> Verdict:
+    pairs, kind = _two_classes(candidates, scores, ops.xp)
+    verdict = decide(pairs, top_k=top_k, combine=combine, scores=kind, class_axis=-1, ops=ops)
     answer = verdict.scores[..., 1] - verdict.scores[..., 0] if kind == "logits" else verdict.scores[..., 1]
     return Verdict(answer, *(each[..., 0] for each in (verdict.labels, verdict.entropies, verdict.kept, verdict.votes)))
 
@@ -118,8 +126,8 @@ def _decide_each_label(candidates: Array, top_k: int, combine: str, scores: Scor
 def _two_classes(values: Array, scores: Scores, xp: Any) -> tuple[Array, Scores]:
     """Return every label's two classes, not and so, along a new last axis, and what these scores are."""
     if scores == "sigmoid":
-        nought = xp.where(values == values, 0.0, values)  # noqa: PLR0124 (a NaN is to stay one)
-        return xp.stack([nought, values], axis=-1), "logits"
+        zeros = xp.where(values == values, 0.0, values)  # noqa: PLR0124 (a NaN is to stay one)
+        return xp.stack([zeros, values], axis=-1), "logits"
     return xp.stack([1 - values, values], axis=-1), "probabilities"
 
 
@@ -133,13 +141,13 @@ def _log_softmax(z: Array, axis: int, xp: Any) -> Array:
     return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
 
 
-def _first_largest(z: Array, axis: int, arrays: Arrays) -> Array:
+def _first_largest(z: Array, axis: int, ops: Ops) -> Array:
     """Return min {c : z_c ≥ max z}, as a float; K where there is none, as among NaNs."""
     count = z.shape[axis]
-    indices = arrays.xp.reshape(arrays.constant(list(range(count)), z), (count, *[1] * (-axis - 1)))
-    largest = z >= arrays.xp.max(z, axis=axis, keepdims=True)
-    found = arrays.xp.where(largest, indices, float(count))
-    return arrays.xp.min(found, axis=axis, keepdims=True)
+    indices = ops.xp.reshape(ops.constant(list(range(count)), z), (count, *[1] * (-axis - 1)))
+    largest = z >= ops.xp.max(z, axis=axis, keepdims=True)
+    found = ops.xp.where(largest, indices, float(count))
+    return ops.xp.min(found, axis=axis, keepdims=True)
 
 
 def _pairs(array: Array) -> tuple[Array, Array]:
@@ -147,20 +155,20 @@ def _pairs(array: Array) -> tuple[Array, Array]:
     return array[:, :, None], array[:, None]
 
 
-def _ranks(entropies: Array, arrays: Arrays) -> Array:
+def _ranks(entropies: Array, ops: Ops) -> Array:
     """rank_p = Σ_q [H_q < H_p, or H_q = H_p and q < p]: a permutation of 0 … P−1."""
     count, trailing = entropies.shape[1], len(entropies.shape) - 2
-    places = arrays.xp.reshape(arrays.constant(list(range(count)), entropies), (1, count, *[1] * trailing))
+    places = ops.xp.reshape(ops.constant(list(range(count)), entropies), (1, count, *[1] * trailing))
     (first, second), (first_place, second_place) = _pairs(entropies), _pairs(places)
     ahead = (second < first) | ((second == first) & (second_place < first_place))
-    return arrays.xp.sum(arrays.numbers(ahead, entropies), axis=2)
+    return ops.xp.sum(ops.mask_to_float(ahead, entropies), axis=2)
 
 
-def _votes(labels: Array, kept: Array, arrays: Arrays) -> Array:
+def _votes(labels: Array, kept: Array, ops: Ops) -> Array:
     """votes_p = Σ_q [label_p = label_q and kept_q]."""
     first, second = _pairs(labels)
     _, second_kept = _pairs(kept)
-    return arrays.xp.sum(arrays.numbers((first == second) & second_kept, labels), axis=2)
+    return ops.xp.sum(ops.mask_to_float((first == second) & second_kept, labels), axis=2)
 
 
 def _winners(labels: Array, kept: Array, votes: Array, ranks: Array, xp: Any) -> Array:
@@ -172,7 +180,7 @@ def _winners(labels: Array, kept: Array, votes: Array, ranks: Array, xp: Any) ->
     return kept & (labels == winning)
 
 
-def _mean(values: Array, chosen: Array, arrays: Arrays) -> Array:
+def _mean(values: Array, chosen: Array, ops: Ops) -> Array:
     """Return the mean of the chosen candidates; what the others hold, be it infinite, leaves no trace."""
-    total = arrays.xp.sum(arrays.xp.where(chosen, values, 0.0), axis=1)
-    return total / arrays.xp.sum(arrays.numbers(chosen, values), axis=1)
+    total = ops.xp.sum(ops.xp.where(chosen, values, 0.0), axis=1)
+    return total / ops.xp.sum(ops.mask_to_float(chosen, values), axis=1)

@@ -1,6 +1,7 @@
 """The Keras backend of sita-adapters."""
 
-from .backend import AdaptedModel, KerasBackend
+from .backend import KerasBackend
+from .call import AdaptedModel
 
 backend = KerasBackend()
 

@@ -7,13 +7,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from sita_adapters.cascade import Tally
-from sita_adapters.errors import InputError, OutputError
-from sita_adapters.outputs import flatten, rebuild
-from sita_adapters.voting import Scores, entropy
+from sita_adapters.cascade import CascadeRule, Tally
+from sita_adapters.errors import InputError
+from sita_adapters.ops import NUMPY
 
-from .runner import is_numpy
-from .training import refuse_training
+from .guards import refuse_training
 
 
 class Cascade:
@@ -22,10 +20,13 @@ class Cascade:
     So it is no keras.Model itself; both models inside run compiled, with their `predict_on_batch`.
     """
 
-    def __init__(self, model: keras.Model, adapted: keras.Model, threshold: float, scores: Scores, path: str) -> None:
-        self.model, self.adapted = model, adapted
-        self.threshold, self.scores, self.path = threshold, scores, path
-        self.tally = Tally()
+    def __init__(self, model: keras.Model, adapted: keras.Model, rule: CascadeRule) -> None:
+        self.model, self.adapted, self.rule = model, adapted, rule
+
+    @property
+    def tally(self) -> Tally:
+        """How many images went on."""
+        return self.rule.tally
 
     def __call__(self, images: Any, training: bool = False) -> Any:
         """Return the model's output, in which unsure images have the adapted model's answer."""
@@ -42,44 +43,20 @@ class Cascade:
         for done, start in enumerate(starts, 1):
             parts.append(self.predict_on_batch(images[start : start + batch_size]))
             bar.update(done)
-        flat = [[array for _, array in flatten(part, is_numpy)] for part in parts]
-        return rebuild(parts[0], iter([np.concatenate(arrays) for arrays in zip(*flat, strict=True)]), is_numpy)
+        return keras.tree.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
 
     def predict_on_batch(self, images: Any) -> Any:
         """Return the outputs for a batch of images."""
         images = _to_numpy(images)
         output = self.model.predict_on_batch(images)
-        found = dict(flatten(output, is_numpy))
-        unsure = self._entropies(found[self.path], len(images)) > self.threshold
-        self.tally.add(len(images), int(unsure.sum()))
-        if not unsure.any():
-            return output
-        adapted = dict(flatten(self.adapted.predict_on_batch(images[unsure]), is_numpy))
-        merged = []
-        for path, array in found.items():
-            changed = np.array(array)
-            changed[unsure] = adapted[path]
-            merged.append(changed)
-        return rebuild(output, iter(merged), is_numpy)
-
-    def _entropies(self, scores: np.ndarray, count: int) -> np.ndarray:
-        """Return each image's entropy, the mean over its pixels or labels."""
-        classes = self.scores.startswith("sigmoid") or (scores.ndim > 1 and scores.shape[-1] > 1)
-        if len(scores) != count or not classes:
-            raise OutputError(
-                f"Expected scores (N, …, classes) of two classes or more for each of {count} images; received shape "
-                f"{scores.shape}. Remedy: say where they are, with adapt(…, output=…), or that each label is true or "
-                "not by itself, with adapt(…, scores=…)."
-            )
-        found = entropy(scores.astype(np.float64), scores=self.scores, class_axis=-1, xp=np)
-        return np.asarray(found.reshape(count, -1).mean(axis=1))
+        return self.rule.apply(output, [images], lambda some: self.adapted.predict_on_batch(some[0]), NUMPY)
 
     def __repr__(self) -> str:
-        return f"Cascade({self.model.name}, entropy > {self.threshold:g} nats; {self.tally})"
+        return f"Cascade({self.model.name}, {self.rule})"
 
 
 def _to_numpy(images: Any) -> np.ndarray:
-    if is_numpy(images) or keras.ops.is_tensor(images):
+    if NUMPY.is_array(images) or keras.ops.is_tensor(images):
         return np.asarray(keras.ops.convert_to_numpy(images))
     raise InputError(
         f"Expected an array or tensor of images; received {type(images).__name__}. Remedy: of a dataset, call the "

@@ -14,7 +14,6 @@ import keras
 import numpy as np
 from keras import tree
 
-from sita_adapters.backend import Written
 from sita_adapters.errors import ExportError
 from sita_adapters.export import require_exporter
 
@@ -30,7 +29,7 @@ _PACKAGES = {
 }
 
 
-def export(adapted: keras.Model, scores_path: str, path: Path, format: str, example: Any) -> Written:
+def write(adapted: keras.Model, path: Path, format: str, images: np.ndarray) -> None:
     """Write an adapted model to a file that takes any number of images."""
     engine = keras.backend.backend()
     if engine not in _ABLE[format]:
@@ -40,20 +39,23 @@ def export(adapted: keras.Model, scores_path: str, path: Path, format: str, exam
             f"KERAS_BACKEND={_ABLE[format][0]} (a saved .keras file loads there), or one of {', '.join(able)}."
         )
     require_exporter(*_PACKAGES.get((format, engine), ()), to=format)
-    images = _read_example(adapted, example)
     signature = [tree.map_structure(lambda _: _spec(adapted, images), adapted._inputs_struct)]
     with _quiet():
-        adapted(_arranged(adapted, images))  # Keras exports no model that was never called
+        adapted(arrange_inputs(adapted, images))  # Keras exports no model that was never called
         kind = {"saved_model": "tf_saved_model"}.get(format, format)
         adapted.export(str(path), format=kind, verbose=False, input_signature=signature)
-    batches = []
-    for batch in (images, images[:1], np.concatenate([images, images[::-1]])):
-        outputs = adapted.predict_on_batch(_arranged(adapted, batch))
-        batches.append((batch, [np.asarray(array) for array in tree.flatten(outputs)]))
-    return Written((None, *images.shape[1:]), tuple(batches), _scores_place(outputs, scores_path))
 
 
-def _read_example(adapted: keras.Model, example: Any) -> np.ndarray:
+def file_outputs(output: Any) -> list[tuple[str, Any]]:
+    """Return the arrays of an output in the order that Keras flattens it in, which files keep."""
+    found = []
+    for path, array in tree.flatten_with_path(output):
+        name = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
+        found.append((name or "the output", array))
+    return found
+
+
+def read_example(adapted: keras.Model, example: Any) -> np.ndarray:
     """Return at least two images: the example, or noise where the model says how large they are."""
     (image,) = tree.flatten(adapted._inputs_struct)
     sizes = tuple(image.shape[1:])
@@ -83,18 +85,9 @@ def _spec(adapted: keras.Model, images: np.ndarray) -> Any:
     return keras.InputSpec(shape=(None, *images.shape[1:]), dtype=image.dtype, name=image.name)
 
 
-def _arranged(adapted: keras.Model, images: np.ndarray) -> Any:
+def arrange_inputs(adapted: keras.Model, images: np.ndarray) -> Any:
     """Return the images as the model takes them: by name, or in a list, where it was made so."""
     return tree.pack_sequence_as(adapted._inputs_struct, [images])
-
-
-def _scores_place(outputs: Any, scores_path: str) -> int | None:
-    """Return where, in the order that Keras flattens outputs in, the scores are."""
-    paths = [".".join(map(str, path)) for path, _ in tree.flatten_with_path(outputs)]
-    if len(paths) == 1:
-        return 0
-    plain = scores_path.replace("[", ".").replace("]", "").lstrip(".")
-    return paths.index(plain) if plain in paths else None
 
 
 @contextlib.contextmanager

@@ -1,24 +1,21 @@
-"""The arguments of a call: which of them is the image, and how they become rows."""
+"""The arguments of a call: which of them are the images, and which are aligned with them."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from sita_adapters.errors import InputError
-from sita_adapters.plan import Plan
-from sita_adapters.view_steps import Canvas
 
-from .layers import ImageLayout
+from .inspection import ImageLayout
 
-SURE_KEYWORDS = ("pixel_values", "image", "images", "img")
+_SURE_KEYWORDS = ("pixel_values", "image", "images", "img")
 """What only an image is called; it is taken for one even where another tensor comes before it."""
 
-IMAGE_KEYWORDS = (*SURE_KEYWORDS, "x", "input", "inputs")
+_IMAGE_KEYWORDS = (*_SURE_KEYWORDS, "x", "input", "inputs")
 """Where an image is looked for among keyword arguments, before any other tensor is taken for it."""
 
 
@@ -30,49 +27,36 @@ class _Slot:
 
 
 class Arguments:
-    """What a model is called with: an image batch, its companions (whose leading size is the batch's), and the rest.
+    """What a model is called with: `batch` holds the images, then the arguments with an entry for each image.
 
-    Who goes along with the image is settled once, by the whole batch: in a part of it, sizes may agree by chance. A
-    mask that a whole batch shares, (1, …, h, w), is everyone's.
+    Which are aligned with the images is settled once, by the whole batch: in a part of it, sizes may agree by chance. A
+    mask that a whole batch shares, (1, …, h, w), is repeated for each image.
     """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        place = find_image(args, kwargs)
-        image: torch.Tensor = args[place] if isinstance(place, int) else kwargs[place]
-        self.tensors = [image]
-        self.template = self._empty((args, kwargs), image)
+        place = find_images(args, kwargs)
+        images: torch.Tensor = args[place] if isinstance(place, int) else kwargs[place]
+        self.batch = [images]
+        self.template = self._take_out((args, kwargs), images)
 
-    @property
-    def image(self) -> torch.Tensor:
-        """The image batch."""
-        return self.tensors[0]
-
-    def part(self, batch: slice) -> Arguments:
-        """Return the arguments for some of the images."""
-        some = copy.copy(self)
-        some.tensors = [tensor[batch] for tensor in self.tensors]
-        return some
-
-    def with_image(
-        self, image: torch.Tensor, companion: Callable[[torch.Tensor], torch.Tensor]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments with another image, and every companion changed along with it."""
-        args, kwargs = _fill(self.template, [image, *map(companion, self.tensors[1:])])
+    def fill(self, batch: list[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with another batch in the place of this one."""
+        args, kwargs = _fill(self.template, batch)
         return args, kwargs
 
-    def _empty(self, value: Any, image: torch.Tensor) -> Any:
+    def _take_out(self, value: Any, images: torch.Tensor) -> Any:
         """Return the arguments with slots for the tensors of the batch, which are collected."""
-        if value is image:
+        if value is images:
             return _Slot(0)
         if isinstance(value, torch.Tensor):
-            if not _goes_along(value, image):
+            if not _is_batch_aligned(value, images):
                 return value
-            self.tensors.append(value.expand(image.shape[0], *value.shape[1:]))
-            return _Slot(len(self.tensors) - 1)
+            self.batch.append(value.expand(images.shape[0], *value.shape[1:]))
+            return _Slot(len(self.batch) - 1)
         if type(value) in (list, tuple):
-            return type(value)([self._empty(part, image) for part in value])
+            return type(value)([self._take_out(part, images) for part in value])
         if type(value) is dict:
-            return {key: self._empty(part, image) for key, part in value.items()}
+            return {key: self._take_out(part, images) for key, part in value.items()}
         return value
 
 
@@ -86,22 +70,22 @@ def _fill(template: Any, tensors: list[torch.Tensor]) -> Any:
     return template
 
 
-def _goes_along(value: torch.Tensor, image: torch.Tensor) -> bool:
+def _is_batch_aligned(value: torch.Tensor, images: torch.Tensor) -> bool:
     if value.ndim == 0:
         return False
-    shared_mask = value.shape[0] == 1 and value.ndim > 2 and value.shape[-2:] == image.shape[-2:]
-    return shared_mask or value.shape[0] == image.shape[0]
+    shared_mask = value.shape[0] == 1 and value.ndim > 2 and value.shape[-2:] == images.shape[-2:]
+    return shared_mask or value.shape[0] == images.shape[0]
 
 
-def find_image(args: Sequence[Any], kwargs: dict[str, Any]) -> int | str:
+def find_images(args: Sequence[Any], kwargs: dict[str, Any]) -> int | str:
     """Return the position or the keyword of the image: what is called so, or else the first tensor."""
-    for keyword in SURE_KEYWORDS:
+    for keyword in _SURE_KEYWORDS:
         if isinstance(kwargs.get(keyword), torch.Tensor):
             return keyword
     for position, value in enumerate(args):
         if isinstance(value, torch.Tensor):
             return position
-    for keyword in (*IMAGE_KEYWORDS, *kwargs):
+    for keyword in (*_IMAGE_KEYWORDS, *kwargs):
         if isinstance(kwargs.get(keyword), torch.Tensor):
             return keyword
     received = [type(value).__name__ for value in (*args, *kwargs.values())]
@@ -111,85 +95,31 @@ def find_image(args: Sequence[Any], kwargs: dict[str, Any]) -> int | str:
     )
 
 
-def check_image(image: torch.Tensor, layout: ImageLayout) -> int:
+def check_images(images: torch.Tensor, layout: ImageLayout) -> int:
     """Return how many spatial axes the images have, after checking that they are a batch of them."""
-    rank, dimensions = image.ndim, layout.dimensions
+    rank, dimensions = images.ndim, layout.dimensions
     if dimensions is None:
         if rank < 2:
-            raise InputError(f"Expected a batch, of rank 2 or more; received shape {tuple(image.shape)}.")
+            raise InputError(f"Expected a batch, of rank 2 or more; received shape {tuple(images.shape)}.")
         dimensions = min(rank - 2, 2)
     elif rank not in (dimensions + 2, dimensions + 3):
         one = "if this is one image, image.unsqueeze(0); if it is a batch without channels, image.unsqueeze(1)"
         remedy = one if rank == dimensions + 1 else "check the shape"
         raise InputError(
             f"Expected a batch of images of rank {dimensions + 2} (N, C, …), or {dimensions + 3} with time; received "
-            f"rank {rank}, shape {tuple(image.shape)}. Remedy: {remedy}."
+            f"rank {rank}, shape {tuple(images.shape)}. Remedy: {remedy}."
         )
-    if image.shape[0] == 0:
+    if images.shape[0] == 0:
         raise InputError(
-            f"Expected at least one image; received an empty batch of shape {tuple(image.shape)}. "
+            f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}. "
             "Remedy: leave empty batches out."
         )
-    channels = image.shape[-dimensions - 1]
-    if layout.channels is not None and channels != layout.channels and image.shape[-1] == layout.channels:
+    channels = images.shape[-dimensions - 1]
+    if layout.channels is not None and channels != layout.channels and images.shape[-1] == layout.channels:
         raise InputError(
-            f"Expected images with channels first, (N, {layout.channels}, …); received shape {tuple(image.shape)}, "
+            f"Expected images with channels first, (N, {layout.channels}, …); received shape {tuple(images.shape)}, "
             "which looks like channels last: views would turn and flip the wrong axes. Remedy: permute before the "
             "adapted "
             "model, not inside it."
         )
     return dimensions
-
-
-def expand(image: torch.Tensor, plans: Sequence[Plan], canvas: Canvas) -> torch.Tensor:
-    """(B, …) → (B·R, …): the rows of an image stand together. One Plan for all images, or one for each."""
-    if len(plans) == 1:
-        return _rows(image, plans[0], canvas)
-    return torch.cat([_rows(one, plan, canvas) for one, plan in zip(torch.split(image, 1), plans, strict=True)])
-
-
-def _rows(image: torch.Tensor, plan: Plan, canvas: Canvas) -> torch.Tensor:
-    """Return the rows of all these images, in the image's own memory layout."""
-    if plan.view_of_row == (0,):
-        return image
-    if not image.is_floating_point() and not all(plan.views[view].lossless for view in plan.view_of_row):
-        names = ", ".join(view.name for view in plan.views if not view.lossless)
-        raise InputError(
-            f"The views {names} compute new pixel values, which integers cannot hold; received {image.dtype}. "
-            "Remedy: give floating-point images, or take augment='lossless'."
-        )
-    used = sorted(set(plan.view_of_row))
-    views = {view: plan.views[view].apply(image, canvas) for view in used}
-    rows = torch.stack([views[view] for view in plan.view_of_row], dim=1).flatten(0, 1)
-    if image.ndim == 4 and image.is_contiguous(memory_format=torch.channels_last) and not image.is_contiguous():
-        return rows.contiguous(memory_format=torch.channels_last)
-    return rows
-
-
-def expand_companion(
-    companion: torch.Tensor, image: torch.Tensor, plans: Sequence[Plan], canvas: Canvas
-) -> torch.Tensor:
-    """Return a companion for every row. One that has the image's height and width (a mask) moves as the views do."""
-    if len(plans) == 1:
-        return _companion_rows(companion, image, plans[0], canvas)
-    each = zip(torch.split(companion, 1), plans, strict=True)
-    return torch.cat([_companion_rows(one, image, plan, canvas) for one, plan in each])
-
-
-def _companion_rows(companion: torch.Tensor, image: torch.Tensor, plan: Plan, canvas: Canvas) -> torch.Tensor:
-    if plan.view_of_row == (0,):
-        return companion
-    space = len(canvas.axes)
-    if companion.ndim <= space or companion.shape[-space:] != image.shape[-space:]:
-        return companion.repeat_interleave(plan.rows, 0)
-    moved: dict[int, torch.Tensor] = {}
-    for view in sorted(set(plan.view_of_row)):
-        steps = [step for step in plan.views[view].steps if step.moves_pixels]
-        if not companion.is_floating_point() and not all(step.lossless for step in steps):
-            raise InputError(
-                f"The view {plan.views[view].name!r} moves pixels to places between pixels, where an argument of "
-                f"{companion.dtype} and shape {tuple(companion.shape)} has no values. Remedy: give it in floating "
-                "point, or take augment='lossless'."
-            )
-        moved[view] = plan.views[view].move(companion, canvas)
-    return torch.stack([moved[view] for view in plan.view_of_row], dim=1).flatten(0, 1)

@@ -1,151 +1,140 @@
-"""The PyTorch backend: adapt, describe, unwrap."""
+"""The PyTorch backend: what the core asks of the framework."""
 
 from __future__ import annotations
 
-import functools
-import inspect
+import itertools
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from sita_adapters.backend import Settings, Written
-from sita_adapters.description import Description, LayerInfo
-from sita_adapters.errors import AlreadyAdaptedError, NotAdaptedError, SitaWarning, UnknownModelError
-from sita_adapters.observation import refuse_compiled
+from sita_adapters.backend import Settings, read_adaptation
+from sita_adapters.cascade import CascadeRule
+from sita_adapters.errors import AlreadyAdaptedError, InputError, SitaWarning, UnknownModelError
+from sita_adapters.observe import refuse_compiled
+from sita_adapters.outputs import flatten
 from sita_adapters.recipe import Recipe
-from sita_adapters.selection import select
+from sita_adapters.selection import LayerInfo, select
 from sita_adapters.voting import Scores, read_scores
 
-from .blending import adaptation_of_layer, attach, detach
+from .batchnorm import adaptation_of_layer, attach, detach
+from .call import Adaptation, install_forward
 from .cascade import Cascade
-from .cutting import find_ending
-from .exporting import FORMATS, export
-from .forward import Adaptation, adapted_forward
-from .guards import guard, unguard
-from .layers import find_layers, image_layout
-from .runner import TorchRunner
-from .structure import share, walk
+from .clone import clone, walk
+from .exporting import FORMATS, read_example, write
+from .guards import refuse_source_in_training, unguard
+from .inspection import find_layers, image_layout
+from .ops import TORCH
 
 
 class TorchBackend:
-    """Adapts nn.Modules: a weight-sharing copy whose BatchNorm layers blend their statistics."""
+    """Adapts nn.Modules: a weight-sharing clone whose BatchNorm layers blend their statistics."""
 
+    ops = TORCH
+    label = "torch"
     export_formats = FORMATS
 
     def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> nn.Module:
-        """Return an adapted copy in eval mode. Everything is checked before anything is made."""
+        """Return an adapted clone in eval mode. Everything is checked before anything is made."""
         source = _module_of(model, warn=True)
         _refuse_adapted(source)
         found = find_layers(source)
         chosen = select(found, settings.layers)
-        scores = read_scores(settings.scores, "logits")
-        layers = tuple(
-            LayerInfo(name, type(layer).__name__, layer.running_mean.numel(), name in chosen)  # type: ignore[operator]
-            for name, layer in found.items()
-        )
         layout = image_layout(source)
-        copied = share(source).eval()
-        own_forward = vars(copied).get("forward")
+        cloned = clone(source).eval()
         adaptation = Adaptation(
-            recipe, settings.inputs, scores, settings.output, settings.max_rows, layers, layout, own_forward
+            recipe=recipe,
+            inputs=settings.inputs,
+            scores=read_scores(settings.scores, "logits"),
+            output=settings.output,
+            max_rows=settings.max_rows,
+            layers=tuple(
+                LayerInfo(name, type(layer).__name__, layer.running_mean.numel(), name in chosen)  # type: ignore[operator]
+                for name, layer in found.items()
+            ),
+            kinds=layout.kinds,
+            layout=layout,
+            own_forward=vars(cloned).get("forward"),
         )
-        if len(chosen) < len(found) and adaptation.has_rows_without_answer:
-            adaptation.ending = find_ending(copied, chosen, layout)
-        for name, layer in find_layers(copied).items():
-            attach(layer, adaptation, name, blends=name in chosen)
-        _dress(copied, adaptation)
-        return copied
-
-    def describe(self, adapted: Any) -> Description:
-        """Return what was done to an adapted model."""
-        model = _module_of(adapted)
-        adaptation = _adaptation_of(model)
-        return Description(
-            model=type(model).__name__,
-            backend="torch",
-            recipe=adaptation.recipe,
-            inputs=adaptation.inputs,
-            scores=adaptation.scores,
-            layers=adaptation.layers,
-            max_rows=adaptation.max_rows,
-            frames=adaptation.layout.frames,
-            views_end_after=None if adaptation.ending is None else adaptation.ending.after,
-        )
-
-    @contextmanager
-    def observing(self, adapted: Any) -> Iterator[Adaptation]:
-        """Give the adaptation, which tells of every vote; there is nothing to switch on."""
-        if type(adapted).__name__ == "OptimizedModule":
-            raise refuse_compiled("A torch.compile of the adapted model")
-        watched = adapted.adapted if isinstance(adapted, Cascade) else adapted
-        yield _adaptation_of(_module_of(watched))
-
-    def cascade(self, model: Any, adapted: Any, threshold: float, scores: str | None) -> Cascade:
-        """Return a module that runs the adapted model on what the plain one is unsure of."""
-        adaptation = _adaptation_of(_module_of(adapted))
-        return Cascade(_module_of(model), adapted, threshold, read_scores(scores, adaptation.scores), adaptation.output)
-
-    def scores_of(self, model: Any) -> Scores:
-        """Return "logits": what PyTorch's models put out."""
-        return "logits"
-
-    def export(self, adapted: Any, path: Path, format: str, example: Any) -> Written:
-        """Write an adapted module to a file."""
-        model = _module_of(adapted)
-        return export(model, _adaptation_of(model), path, format, example)
-
-    def runner(self) -> TorchRunner:
-        """Return what runs modules on numpy arrays."""
-        return TorchRunner()
+        for name, layer in find_layers(cloned).items():
+            attach(layer, adaptation, name, adapted=name in chosen)
+        install_forward(cloned, adaptation)
+        return cloned
 
     def unwrap(self, adapted: Any) -> nn.Module:
-        """Return a plain copy of an adapted model, that shares its weights."""
-        model = _module_of(adapted)
-        _adaptation_of(model)
-        plain = share(model)
-        own_forward = _adaptation_of(plain).own_forward
-        for name in ("_sita", "forward"):
-            del vars(plain)[name]
-        if own_forward is not None:
-            vars(plain)["forward"] = own_forward
+        """Return a plain clone of an adapted model, that shares its weights."""
+        plain = clone(_module_of(adapted))
+        adaptation: Adaptation = vars(plain).pop("_sita")
+        del vars(plain)["forward"]
+        if adaptation.own_forward is not None:
+            vars(plain)["forward"] = adaptation.own_forward
         unguard(plain)
         for layer in find_layers(plain).values():
             detach(layer)
         return plain
 
+    def adaptation_of(self, model: Any) -> Adaptation | None:
+        """Return what makes a model an adapted one; None if it is a plain one."""
+        return vars(_module_of(model)).get("_sita")
 
-def _dress(model: nn.Module, adaptation: Adaptation) -> None:
-    """Make a copy, whose layers are attached, run its calls through the adaptation."""
-    forward = functools.partial(adapted_forward, model)
-    signature = _signature(adaptation.own_forward or functools.partial(type(model).forward, model))
-    if signature is not None:
-        forward.__signature__ = signature  # type: ignore[attr-defined]
-    vars(model).update(_sita=adaptation, forward=forward)
-    guard(model)
-    if isinstance(model, torch.fx.GraphModule):  # its own way to copy itself keeps none of the above
-        model._register_deepcopy_hook(_dress_again)
+    def source_name(self, adapted: Any) -> str:
+        """Return the name of the model's class."""
+        return type(_module_of(adapted)).__name__
 
+    def scores_of(self, model: Any) -> Scores:
+        """Return "logits": what PyTorch's models put out."""
+        return "logits"
 
-def _dress_again(copied: Any) -> None:
-    """Deepcopy hook of an adapted graph module."""
-    adaptation = next(filter(None, map(adaptation_of_layer, copied.modules())))
-    _dress(copied, adaptation)
+    @contextmanager
+    def observing(self, adapted: Any) -> Iterator[Adaptation]:
+        """Give the adaptation; an eager module always has values to record."""
+        if type(adapted).__name__ == "OptimizedModule":
+            raise refuse_compiled("A torch.compile of the adapted model")
+        observed = adapted.adapted if isinstance(adapted, Cascade) else adapted
+        yield read_adaptation(observed)  # type: ignore[misc]
 
+    def cascade(self, model: Any, adapted: Any, rule: CascadeRule) -> Cascade:
+        """Return a module that runs the adapted model on what the plain one is unsure of."""
+        return Cascade(_module_of(model), adapted, rule)
 
-def _signature(function: Any) -> inspect.Signature | None:
-    """Return the signature that the source's forward shows, which exporters read; its annotations may not pickle."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
-    bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
-    return inspect.Signature(bare)
+    def arrange(self, name: str, model: Any, images: np.ndarray) -> np.ndarray:
+        """Return the images with their channels first."""
+        refuse_source_in_training(model, name)
+        first = next((module for module in model.modules() if hasattr(module, "in_channels")), None)
+        channels = getattr(first, "in_channels", None)
+        if channels == images.shape[1] != images.shape[-1]:
+            raise InputError(
+                f"images: expected channels last, (N, h, w, {channels}) for {name!r}; received shape {images.shape}, "
+                "which looks like channels first. Remedy: images.transpose(0, 2, 3, 1); torch models get their own "
+                "order from here."
+            )
+        return np.moveaxis(images, -1, 1)
+
+    def run(self, model: Any, batch: np.ndarray) -> Any:
+        """Return the module's output, without gradients, on the device and in the precision of its weights."""
+        images = torch.from_numpy(np.array(batch, order="C"))
+        like = next(itertools.chain(model.parameters(), model.buffers()), images)
+        floating = like.is_floating_point() and images.is_floating_point()
+        with torch.no_grad():
+            return model(images.to(like.device, like.dtype if floating else images.dtype))
+
+    def read_example(self, adapted: Any, example: Any) -> np.ndarray:
+        """Return at least two images to export an adapted module with."""
+        return read_example(_module_of(adapted), example)
+
+    def write(self, adapted: Any, path: Path, format: str, images: np.ndarray) -> None:
+        """Write an adapted module to a file."""
+        write(_module_of(adapted), path, format, images)
+
+    def file_outputs(self, output: Any) -> list[tuple[str, torch.Tensor]]:
+        """Return the tensors of an output in their own order, which files keep."""
+        return flatten(output, TORCH.is_array)
 
 
 def _module_of(model: Any, *, warn: bool = False) -> nn.Module:
@@ -179,13 +168,3 @@ def _refuse_adapted(model: nn.Module) -> None:
                 f"Expected a plain {type(model).__name__}, but {place} is adapted already. Remedy: adapt the source "
                 "model, or sita.unwrap(adapted) first."
             )
-
-
-def _adaptation_of(model: nn.Module) -> Adaptation:
-    adaptation = vars(model).get("_sita")
-    if not isinstance(adaptation, Adaptation):
-        raise NotAdaptedError(
-            f"Expected a model that sita.adapt returned; received a plain {type(model).__name__}. "
-            "Remedy: adapted = sita.adapt(model)."
-        )
-    return adaptation

@@ -6,42 +6,30 @@ import itertools
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from sita_adapters.backend import Written
-from sita_adapters.errors import ExportError, OutputError, SitaError
+from sita_adapters.errors import ExportError, SitaError
 from sita_adapters.export import require_exporter
-from sita_adapters.outputs import find_scores, flatten
+from sita_adapters.outputs import flatten
 
-from .answers import is_tensor
-
-if TYPE_CHECKING:
-    from .forward import Adaptation
+from .ops import TORCH
 
 FORMATS = ("onnx", "pt2", "torchscript")
 
 _IMAGES = "images"
 
 
-def export(adapted: nn.Module, adaptation: Adaptation, path: Path, format: str, example: Any) -> Written:
+def write(adapted: nn.Module, path: Path, format: str, example: np.ndarray) -> None:
     """Write an adapted module to a file that takes any number of images of the example's height and width."""
-    images = _read_example(adapted, example)
-    with torch.no_grad():
-        named = flatten(adapted(images), is_tensor)
-        names = [name for name, _ in named]
-        writers: dict[str, Callable[..., None]] = {"onnx": _to_onnx, "pt2": _to_pt2, "torchscript": _to_torchscript}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on sizes that a trace keeps, and on exporters that will go one day
-            writers[format](adapted, path, images, names)
-        batches = []
-        for batch in (images, images[:1], torch.cat([images, images.flip(0)])):
-            answers = [array for _, array in flatten(adapted(batch), is_tensor)]
-            batches.append((batch.numpy(), [array.numpy() for array in answers]))
-    return Written((None, *images.shape[1:]), tuple(batches), _scores_place(adapted, adaptation, images))
+    images = torch.from_numpy(example)
+    writers: dict[str, Callable[..., None]] = {"onnx": _to_onnx, "pt2": _to_pt2, "torchscript": _to_torchscript}
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on sizes that a trace keeps, and on exporters that will go one day
+        writers[format](adapted, path, images)
 
 
 class _Plain(nn.Module):
@@ -54,19 +42,20 @@ class _Plain(nn.Module):
 
     def forward(self, images: torch.Tensor) -> Any:
         """Return the adapted model's answer."""
-        found = flatten(self.adapted(images), is_tensor)
+        found = flatten(self.adapted(images), TORCH.is_array)
         if len(found) == 1:
             return found[0][1]
         return dict(found) if self.by_name else tuple(array for _, array in found)
 
 
-def _to_onnx(adapted: nn.Module, path: Path, images: torch.Tensor, names: list[str]) -> None:
+def _to_onnx(adapted: nn.Module, path: Path, images: torch.Tensor) -> None:
     """Trace the module; where an operation cannot be traced, follow it symbolically, which takes ten times as long.
 
     The two give graphs of the same answers; the traced one is faster.
     """
     require_exporter("onnx", to="onnx")
     module = _Plain(adapted, by_name=False)
+    names = [name for name, _ in flatten(adapted(images), TORCH.is_array)]
     outputs = ["scores"] if len(names) == 1 else names
     dynamic = {name: {0: "batch"} for name in (_IMAGES, *outputs)}
     try:
@@ -95,11 +84,11 @@ def _to_onnx(adapted: nn.Module, path: Path, images: torch.Tensor, names: list[s
         )
 
 
-def _to_pt2(adapted: nn.Module, path: Path, images: torch.Tensor, names: list[str]) -> None:
+def _to_pt2(adapted: nn.Module, path: Path, images: torch.Tensor) -> None:
     torch.export.save(_program(_Plain(adapted, by_name=True), images), str(path))
 
 
-def _to_torchscript(adapted: nn.Module, path: Path, images: torch.Tensor, names: list[str]) -> None:
+def _to_torchscript(adapted: nn.Module, path: Path, images: torch.Tensor) -> None:
     module = _Plain(adapted, by_name=True)
     traced: Any = torch.jit.trace(module, (images,), strict=False, check_trace=False)  # type: ignore[no-untyped-call]
     traced.save(str(path))
@@ -110,7 +99,7 @@ def _program(module: nn.Module, images: torch.Tensor) -> torch.export.ExportedPr
     return torch.export.export(module, (images,), dynamic_shapes=sizes, strict=False)
 
 
-def _read_example(adapted: nn.Module, example: Any) -> torch.Tensor:
+def read_example(adapted: nn.Module, example: Any) -> np.ndarray:
     """Return at least two images where the model is; of one, exporters would take the batch for a constant."""
     if example is None:
         raise ExportError(
@@ -131,16 +120,4 @@ def _read_example(adapted: nn.Module, example: Any) -> torch.Tensor:
             "sita.export(adapted.cpu().float(), …); the file runs on any device that its runtime supports."
         )
     images = images.to("cpu", like.dtype if images.is_floating_point() else images.dtype).contiguous()
-    return images if len(images) > 1 else torch.cat([images, images.flip(-1)])
-
-
-def _scores_place(adapted: nn.Module, adaptation: Adaptation, images: torch.Tensor) -> int | None:
-    """Return which of the outputs the scores are; None where a recipe of one candidate leaves it open."""
-
-    def could_be(array: torch.Tensor) -> bool:
-        return array.ndim > 1 and array.is_floating_point() and array.shape[0] == len(images)
-
-    try:
-        return find_scores(adapted(images), adaptation.output, is_tensor, could_be)
-    except OutputError:
-        return None
+    return np.asarray((images if len(images) > 1 else torch.cat([images, images.flip(-1)])).numpy())

@@ -1,4 +1,4 @@
-"""What an adapted copy refuses, because it would reach the source model or go around the adaptation."""
+"""What an adapted clone refuses, because it would write through to the source model or go around the adaptation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from sita_adapters.errors import CloneError, SharedWeightsError
+from sita_adapters.errors import CloneError, InputError, SharedWeightsError
 
 
 def guard(model: nn.Module) -> None:
-    """Make the copy refuse training, loaded weights and replication."""
+    """Make a clone refuse training, loaded weights and replication."""
     vars(model).update(
         train=functools.partial(_train, model),
         _replicate_for_data_parallel=functools.partial(_refuse_replication, model),
@@ -23,7 +23,7 @@ def guard(model: nn.Module) -> None:
 
 
 def unguard(model: nn.Module) -> None:
-    """Take the guards off a copy again."""
+    """Take the guards off a clone again."""
     for name in ("train", "_replicate_for_data_parallel"):
         vars(model).pop(name, None)
     for module in _loadable(model):
@@ -43,6 +43,15 @@ def refuse_training(name: str, layer: nn.Module, *_: Any) -> None:
         raise SharedWeightsError(
             f"The layer {name!r} of an adapted model is in training mode and would overwrite the statistics that it "
             "shares with the source model. Expected eval mode. Remedy: adapted.eval(); train the source model."
+        )
+
+
+def refuse_source_in_training(model: nn.Module, name: str) -> None:
+    """Raise where a plain model is to be run beside an adapted one, and is in training mode."""
+    if any(module.training for module in model.modules()):
+        raise InputError(
+            f"{name!r} is in training mode, in which a call would mix its images and change its statistics. "
+            "Remedy: model.eval()."
         )
 
 
@@ -67,5 +76,5 @@ def _refuse_load(*_: Any) -> NoReturn:
 def _refuse_replication(model: nn.Module) -> NoReturn:
     raise CloneError(
         f"An adapted {type(model).__name__} cannot be replicated by DataParallel: replicas would run the layers of the "
-        "original. Remedy: one adapted model a device (sita.adapt(model).to(device)), or one process a device."
+        "original. Remedy: one adapted model per device (sita.adapt(model).to(device)), or one process per device."
     )

@@ -1,4 +1,4 @@
-"""Which modules of a model are BatchNorm layers with source statistics, and which models cannot be adapted at all."""
+"""What a model is made of: its BatchNorm layers, the layout of its images, and what cannot be adapted."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sita_adapters.errors import (
     ScriptedModelError,
     UninitialisedModelError,
 )
-from sita_adapters.views import Frame
+from sita_adapters.views import SpatialKind
 
-from .structure import walk
+from .clone import walk
 
 
 def find_layers(model: nn.Module) -> dict[str, nn.Module]:
@@ -73,9 +73,9 @@ class ImageLayout:
     channels: int | None = None
 
     @property
-    def frames(self) -> tuple[Frame, ...]:
+    def kinds(self) -> tuple[SpatialKind, ...]:
         """What the images can be."""
-        return ("line",) if self.dimensions == 1 else ("square", "oblong")
+        return ("signal",) if self.dimensions == 1 else ("square", "rectangle")
 
 
 def image_layout(model: nn.Module) -> ImageLayout:

@@ -1,9 +1,9 @@
-"""observe(): what the candidates of an adapted model decided, told to whoever watches; free where nobody does."""
+"""observe(): record what the candidates of an adapted model decide. It costs nothing while nobody observes."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array
 from .backend import backend_of
 from .errors import InputError, NotObservedError, SitaError
+from .ops import Array, Ops
 from .plan import Plan
 from .voting import Scores, Verdict
 
@@ -51,7 +51,7 @@ class Seen:
         if self._candidates is None:
             raise NotObservedError(
                 "Nothing was observed yet. Expected calls of the adapted model inside `with sita.observe(adapted)`, in "
-                "the same thread (all_threads=True hears others'), and not of a compiled copy of it."
+                "the same thread (all_threads=True records every thread), and not of a compiled copy of it."
             )
         return self._candidates
 
@@ -121,7 +121,7 @@ class Seen:
             )
         return np.concatenate(parts)
 
-    def _hear(self, vote: _Vote, candidates: tuple[float, ...]) -> None:
+    def _append(self, vote: _Vote, candidates: tuple[float, ...]) -> None:
         with self._lock:
             if self._candidates not in (None, candidates):
                 raise InputError(
@@ -162,74 +162,66 @@ class Summary:
 
 
 @dataclass(frozen=True, eq=False)
-class _Watch:
-    """Someone who watches one adapted model."""
+class _Observer:
+    """Records the votes of one adaptation."""
 
-    who: object
+    key: object
     seen: Seen
 
 
-class _Here(threading.local):
-    """Those who watch in this thread. A plain thread-local, which compilers can follow."""
+class _ThreadObservers(threading.local):
+    """Those of this thread. A plain thread-local, which compilers can follow."""
 
-    watches: tuple[_Watch, ...] = ()
-
-
-class _Everywhere:
-    """Those who watch in all threads. Replaced as a whole, so that readers need no lock."""
-
-    watches: tuple[_Watch, ...] = ()
+    observers: tuple[_Observer, ...] = ()
 
 
-_here, _everywhere = _Here(), _Everywhere()
+class _GlobalObservers:
+    """Those of all threads. Replaced as a whole, so that readers need no lock."""
+
+    observers: tuple[_Observer, ...] = ()
+
+
+_thread_observers, _global_observers = _ThreadObservers(), _GlobalObservers()
 _lock = threading.Lock()
 
 
 @contextmanager
 def observe(adapted: Any, *, all_threads: bool = False) -> Iterator[Seen]:
-    """Watch what an adapted model decides while inside.
+    """Record what an adapted model decides while inside.
 
-    Calls in this thread are seen, so that a server's threads each observe their own; `all_threads` sees everyone's.
-    A Keras model runs uncompiled meanwhile, since a compiled graph has no numbers to tell of.
+    Calls in this thread are recorded, so that each thread of a server observes its own; `all_threads` records those of
+    every thread. A Keras model runs uncompiled meanwhile, since a compiled graph has no values to record.
 
     >>> with sita.observe(adapted) as seen:
     ...     adapted(images)
     >>> print(seen.summary())
     """
-    place = _everywhere if all_threads else _here
-    with backend_of(adapted).observing(adapted) as who:
-        watch = _Watch(who, Seen())
+    group = _global_observers if all_threads else _thread_observers
+    with backend_of(adapted).observing(adapted) as key:
+        observer = _Observer(key, Seen())
         with _lock:
-            place.watches = (*place.watches, watch)
+            group.observers = (*group.observers, observer)
         try:
-            yield watch.seen
+            yield observer.seen
         finally:
             with _lock:
-                place.watches = tuple(other for other in place.watches if other is not watch)
+                group.observers = tuple(other for other in group.observers if other is not observer)
 
 
-def is_observed(who: object) -> bool:
-    """Whether anyone watches this adaptation in this thread."""
-    return any(watch.who is who for watch in (*_here.watches, *_everywhere.watches))
+def is_observed(key: object) -> bool:
+    """Whether the votes of this adaptation are recorded in this thread."""
+    return any(observer.key is key for observer in (*_thread_observers.observers, *_global_observers.observers))
 
 
-def tell(
-    who: object,
-    verdict: Verdict,
-    plan: Plan,
-    *,
-    class_axis: int,
-    scores: Scores,
-    to_numpy: Callable[[Array], np.ndarray],
-) -> None:
-    """Tell those who watch this adaptation of a vote."""
+def record_vote(key: object, verdict: Verdict, plan: Plan, *, class_axis: int, scores: Scores, ops: Ops) -> None:
+    """Record a vote for all who observe this adaptation."""
     each_label = scores.startswith("sigmoid")
 
     def plain(array: Array) -> np.ndarray:
-        values = to_numpy(array)
+        values = ops.to_numpy(array)
         return values if each_label else values.squeeze(class_axis)
 
-    answer = to_numpy(verdict.scores)
+    answer = ops.to_numpy(verdict.scores)
     if each_label:
         decided = (answer > (0.5 if scores == "sigmoid_probabilities" else 0.0)).astype(np.int64)
     else:
@@ -241,13 +233,13 @@ def tell(
         plain(verdict.labels).astype(np.int64),
         decided,
     )
-    for watch in (*_here.watches, *_everywhere.watches):
-        if watch.who is who:
-            watch.seen._hear(vote, tuple(plan.priors[row] for row in plan.answers))
+    for observer in (*_thread_observers.observers, *_global_observers.observers):
+        if observer.key is key:
+            observer.seen._append(vote, tuple(plan.priors[row] for row in plan.candidate_rows))
 
 
 def refuse_compiled(what: str) -> SitaError:
-    """Return the error of a model that is watched where it has no numbers to tell of."""
+    """Return the error for a model that is observed where votes have no values."""
     return NotObservedError(
         f"{what} is observed while it is compiled or exported, where votes are symbols without values. "
         "Remedy: observe calls of the adapted model itself, uncompiled."

@@ -1,4 +1,4 @@
-"""What a model's own layers say of it: how its images lie, and what its scores are."""
+"""What a model is made of: its BatchNorm layers, the layout of its images, its scores, and what cannot be adapted."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import keras
 from keras import tree
 from keras.src.models import Functional, Sequential
 
-from sita_adapters.errors import InputError, OutputError
+from sita_adapters.errors import InputError, OutputError, UninitialisedModelError, UnknownModelError
 from sita_adapters.outputs import Selector, find_scores, flatten
-from sita_adapters.views import Frame, frame_of
+from sita_adapters.views import SpatialKind, spatial_kind
 from sita_adapters.voting import Scores
 
-from .answers import could_be_scores, is_tensor
-from .twin import walk_layers
+from .ops import KERAS
 
 Ending: TypeAlias = Literal["softmax", "sigmoid", "other", "unclear"]
 """What a model's last step is. Unclear: a softmax is among its layers, and which of them comes last is not known."""
@@ -38,6 +37,80 @@ _CARRYING = {
 """Layers and operations, by the names of their classes, that make no logits of probabilities."""
 
 
+def walk_layers(layer: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield every layer below this one, each once, with its path."""
+    seen = set() if seen is None else seen
+    for child in layer._layers:
+        if id(child) in seen:
+            continue
+        seen.add(id(child))
+        child_path = f"{path}/{child.name}" if path else child.name
+        yield child_path, child
+        yield from walk_layers(child, child_path, seen)
+
+
+def find_layers(model: keras.Model) -> dict[str, Any]:
+    """Return the BatchNorm layers with source statistics, by path; where names repeat, a number is added."""
+    found: dict[str, Any] = {}
+    for path, layer in walk_layers(model):
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.moving_mean is not None:
+            again = sum(name.partition("#")[0] == path for name in found)
+            found[f"{path}#{again + 1}" if again else path] = layer
+    return found
+
+
+def find_image(model: Any) -> Any:
+    """Return the model's one image input, as a KerasTensor; raise where the model cannot be adapted for it."""
+    if not isinstance(model, keras.Model):
+        raise UnknownModelError(
+            f"Expected a keras.Model; received a {type(model).__name__}. "
+            "Remedy: pass the model that computes the predictions."
+        )
+    if not model.built:
+        raise UninitialisedModelError(
+            f"{type(model).__name__} is not built: it has no weights yet. Remedy: call it once on an image batch, or "
+            "model.build((None, height, width, channels))."
+        )
+    _check_layout(model)
+    images = tree.flatten(model.inputs if isinstance(model, Functional | Sequential) else _input_of_subclassed(model))
+    if len(images) != 1:
+        raise InputError(
+            f"Expected a model with one image input; {type(model).__name__} has {len(images)}. "
+            "Remedy: adapt the part of it that takes the image."
+        )
+    return images[0]
+
+
+def _check_layout(model: Any) -> None:
+    """Raise where convolutions have their channels first and TensorFlow, on this machine, cannot run them."""
+    if keras.backend.backend() != "tensorflow":
+        return
+    import tensorflow
+
+    first = [path for path, layer in walk_layers(model) if getattr(layer, "data_format", None) == "channels_first"]
+    if first and not tensorflow.config.list_physical_devices("GPU"):
+        raise InputError(
+            f"The layers {', '.join(first[:3])} have their channels first, which TensorFlow runs on a GPU only; there "
+            "is none. Remedy: KERAS_BACKEND=jax or torch, or a model with channels last."
+        )
+
+
+def _input_of_subclassed(model: Any) -> Any:
+    shapes = model._build_shapes_dict or {}
+    if len(shapes) > 1:
+        raise InputError(
+            f"Expected a model that is called on images alone; {type(model).__name__} was built with "
+            f"{', '.join(name.removesuffix('_shape') for name in shapes)}. Remedy: wrap it in a model whose call takes "
+            "the images, and gives it the rest."
+        )
+    shape = next(iter(shapes.values()), None)
+    if not isinstance(shape, tuple) or not all(size is None or isinstance(size, int) for size in shape):
+        raise InputError(
+            f"The input shape of {type(model).__name__} is not known. Remedy: call it once on an image batch."
+        )
+    return keras.KerasTensor((None, *shape[1:]), dtype=model.compute_dtype, name="images")
+
+
 def scores_of(model: Any, candidates: int, selector: Selector = None) -> Scores:
     """Return what the model's scores are, read from its last activation. Raise if several candidates depend on it."""
     if isinstance(model, Functional):
@@ -55,9 +128,9 @@ def scores_of(model: Any, candidates: int, selector: Selector = None) -> Scores:
 def _scores_tensor(model: Any, candidates: int, selector: Selector) -> Any:
     """Return the tensor of a graph's outputs that candidates vote on; of one candidate, any will do."""
     outputs = model._outputs_struct
-    found = flatten(outputs, is_tensor)
+    found = flatten(outputs, KERAS.is_array)
     try:
-        place = find_scores(outputs, selector, is_tensor, could_be_scores)
+        place = find_scores(outputs, selector, KERAS.is_array, lambda a: len(a.shape) > 1 and KERAS.is_float(a))
     except OutputError:
         if candidates > 1 or selector is not None:
             raise
@@ -156,9 +229,9 @@ def _rank_of(layer: Any) -> int:
     return int(layer.input_spec.ndim or layer.input_spec.min_ndim)
 
 
-def image_frame(shape: tuple[int | None, ...], channels_first: bool) -> Frame:
-    """Return the frame of a model's images; where a size is open, what every image has."""
+def image_kind(shape: tuple[int | None, ...], channels_first: bool) -> SpatialKind:
+    """Return what a model's images are; where a size is open, what every image is."""
     if len(shape) < 3:
         raise InputError(f"Expected a model of images (N, …, C); its input has the shape {shape}.")
     space = shape[2:] if channels_first else shape[1:-1]
-    return "oblong" if None in space[-2:] else frame_of([size or 0 for size in space])
+    return "rectangle" if None in space[-2:] else spatial_kind([size or 0 for size in space])

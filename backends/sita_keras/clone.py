@@ -1,11 +1,11 @@
-"""A structural copy of a Keras model («twin»), whose layers track the source's own variables."""
+"""A copy of the layers that tracks the same variables."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import types
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -15,10 +15,11 @@ from keras.src.trainers.trainer import Trainer
 
 from sita_adapters.errors import CloneError
 
-from .blending import Blending, Folding, mixed_class
+from .batchnorm import AdaptedBatchNorm, FoldedTimeDistributed, mixed_class
+from .inspection import walk_layers
 
 _KEPT = (
-    # What a layer notes of its `call`. A blending class's own says (*args, **kwargs), which tells Keras nothing.
+    # What a layer notes of its `call`. An adapted class's own says (*args, **kwargs), which tells Keras nothing.
     "_call_signature",
     "call_signature_parameters",
     "_call_has_training_arg",
@@ -37,33 +38,36 @@ _KEPT = (
 """Of what `Layer.__init__` sets, all that describes the layer. The rest is its place in a graph and what it tracks."""
 
 _TORCH_PARAMETERS = "_torch_params"
-"""What Keras' torch backend keeps beside that, and makes anew from a layer's variables."""
+"""What Keras' torch backend keeps beside that, and makes again from a layer's variables."""
 
 
-def make_twin(model: keras.Model, blended: set[int]) -> keras.Model:
-    """Return a twin of the model, in which the layers with these ids blend their statistics."""
-    return _Twins(blended).of(model)
+def clone(model: keras.Model, adapted: Mapping[int, str]) -> keras.Model:
+    """Return a copy of the model that shares its variables, in which the layers with these ids blend their statistics.
+
+    `adapted` has the layers' names by their ids.
+    """
+    return _Cloner(adapted).clone(model)
 
 
-class _Twins:
-    """Makes one twin of every layer, however often it is met."""
+class _Cloner:
+    """Makes one clone of every layer, however often it is met."""
 
-    def __init__(self, blended: set[int]) -> None:
-        self.blended = blended
+    def __init__(self, adapted: Mapping[int, str]) -> None:
+        self.adapted = adapted
         self.made: dict[int, Any] = {}
 
-    def of(self, layer: Any) -> Any:
-        """Return the twin of a layer, model, or bare operation."""
+    def clone(self, layer: Any) -> Any:
+        """Return the clone of a layer, model, or bare operation."""
         if id(layer) not in self.made:
             if isinstance(layer, Functional | Sequential):
-                self.made[id(layer)] = self._of_graph(layer)
+                self.made[id(layer)] = self._clone_graph(layer)
             elif isinstance(layer, keras.layers.Layer):
-                self._of_layer(layer)
+                self._clone_layer(layer)
             else:
                 self.made[id(layer)] = _copy_operation(layer)
         return self.made[id(layer)]
 
-    def _of_graph(self, model: Any) -> Any:
+    def _clone_graph(self, model: Any) -> Any:
         if type(model).call not in (Functional.call, Sequential.call):
             raise CloneError(
                 f"{type(model).__name__} is a functional model with a `call` of its own, which cloning would lose. "
@@ -72,16 +76,16 @@ class _Twins:
         # As keras.models.clone_model does, which would also serialise what the source was compiled with, and fail on
         # losses and schedules that cannot be.
         if isinstance(model, Sequential):
-            inputs = [copy_input(tensor) for tensor in model.inputs]
-            new = keras.Sequential([*inputs, *map(self.of, model.layers)], name=model.name)
+            inputs = [_copy_input(tensor) for tensor in model.inputs]
+            new = keras.Sequential([*inputs, *map(self.clone, model.layers)], name=model.name)
         else:
-            inputs = tree.map_structure(copy_input, model._inputs_struct)
-            new = Functional(inputs, model._run_through_graph(inputs, operation_fn=self.of), name=model.name)
+            inputs = tree.map_structure(_copy_input, model._inputs_struct)
+            new = Functional(inputs, model._run_through_graph(inputs, operation_fn=self.clone), name=model.name)
         # Not by their setters, which would reach the variables.
         new._trainable, new._dtype_policy = model._trainable, model._dtype_policy
         return new
 
-    def _of_layer(self, layer: Any) -> None:
+    def _clone_layer(self, layer: Any) -> None:
         kind = self._class_of(layer)
         new = kind.__new__(kind)
         if isinstance(layer, Trainer):
@@ -98,43 +102,45 @@ class _Twins:
             if name in _KEPT:
                 object.__setattr__(new, name, copy.copy(value))
             elif name not in set_by_keras:
-                setattr(new, name, self._value(value))
+                setattr(new, name, self._copy_value(value))
         if hasattr(layer, "adapt") and not layer._layers:
             # A preprocessing layer (Normalization) computes with tensors that its `adapt` and a load replace. The
             # source's own `call` reads the present ones, where a copy would keep those of today.
             new.call = layer.call
-        places = {id(self.of(child)): place for place, child in enumerate(layer._layers)}
+        places = {id(self.clone(child)): place for place, child in enumerate(layer._layers)}
         new._layers.sort(key=lambda child: places.get(id(child), len(places)))
+        if id(layer) in self.adapted:
+            new.sita_name = self.adapted[id(layer)]
         if isinstance(new._build_shapes_dict, dict):
             new._build_shapes_dict = {k: _any_batch(shape) for k, shape in new._build_shapes_dict.items()}
         new._post_build()
         new._lock_state()
 
     def _class_of(self, layer: Any) -> Any:
-        if id(layer) in self.blended:
-            return mixed_class(Blending, type(layer))
+        if id(layer) in self.adapted:
+            return mixed_class(AdaptedBatchNorm, type(layer))
         if isinstance(layer, keras.layers.TimeDistributed) and any(
-            id(inner) in self.blended for _, inner in walk_layers(layer)
+            id(inner) in self.adapted for _, inner in walk_layers(layer)
         ):
-            return mixed_class(Folding, type(layer))
+            return mixed_class(FoldedTimeDistributed, type(layer))
         return type(layer)
 
-    def _value(self, value: Any) -> Any:  # noqa: PLR0911 (one for each type)
+    def _copy_value(self, value: Any) -> Any:  # noqa: PLR0911 (one for each type)
         """Copy what an attribute holds, as far as layers are in it."""
         if isinstance(value, keras.layers.Layer):
-            return self.of(value)
+            return self.clone(value)
         if isinstance(value, types.MethodType):
-            return types.MethodType(value.__func__, self._value(value.__self__))
+            return types.MethodType(value.__func__, self._copy_value(value.__self__))
         if isinstance(value, functools.partial):
-            keywords = {key: self._value(part) for key, part in value.keywords.items()}
-            return functools.partial(self._value(value.func), *map(self._value, value.args), **keywords)
+            keywords = {key: self._copy_value(part) for key, part in value.keywords.items()}
+            return functools.partial(self._copy_value(value.func), *map(self._value, value.args), **keywords)
         if isinstance(value, dict):
-            return {key: self._value(part) for key, part in value.items()}
+            return {key: self._copy_value(part) for key, part in value.items()}
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*(self._value(part) for part in value))
+            return type(value)(*(self._copy_value(part) for part in value))
         if isinstance(value, list | tuple | set):
             kind = next(kind for kind in (list, tuple, set) if isinstance(value, kind))
-            return kind(self._value(part) for part in value)
+            return kind(self._copy_value(part) for part in value)
         return value
 
 
@@ -148,7 +154,7 @@ def track_variables(new: Any, *layers: Any) -> None:
                     new._tracker.add_to_store(kind, item)
 
 
-def copy_input(tensor: Any) -> Any:
+def _copy_input(tensor: Any) -> Any:
     """Return an input like this one, of a graph of its own."""
     return keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=tensor.name)
 
@@ -165,34 +171,7 @@ def _copy_operation(operation: Any) -> Any:
 
 
 def _any_batch(shape: Any) -> Any:
-    """Forget the batch size that a layer was built with, which the twin's is not."""
+    """Forget the batch size that a layer was built with, which the clone's is not."""
     if isinstance(shape, tuple) and shape and all(size is None or isinstance(size, int) for size in shape):
         return (None, *shape[1:])
     return shape
-
-
-def walk_layers(layer: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
-    """Yield every layer below this one, each once, with its path."""
-    seen = set() if seen is None else seen
-    for child in layer._layers:
-        if id(child) in seen:
-            continue
-        seen.add(id(child))
-        child_path = f"{path}/{child.name}" if path else child.name
-        yield child_path, child
-        yield from walk_layers(child, child_path, seen)
-
-
-def _has_statistics(layer: Any) -> bool:
-    """Whether a layer normalises with source statistics of its own."""
-    return isinstance(layer, keras.layers.BatchNormalization) and layer.moving_mean is not None
-
-
-def find_layers(model: keras.Model) -> dict[str, Any]:
-    """Return the BatchNorm layers with source statistics, by path; where names repeat, a number is added."""
-    found: dict[str, Any] = {}
-    for path, layer in walk_layers(model):
-        if _has_statistics(layer):
-            again = sum(name.partition("#")[0] == path for name in found)
-            found[f"{path}#{again + 1}" if again else path] = layer
-    return found

@@ -1,4 +1,4 @@
-"""A structural copy of a module tree that shares the memory of its tensors."""
+"""A copy of the module tree over the same storage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sita_adapters.errors import CloneError
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 
 
-def share(model: nn.Module) -> nn.Module:
+def clone(model: nn.Module) -> nn.Module:
     """Return a copy of the module tree, whose tensors are new objects over the memory of the model's own.
 
     In-place changes on either side are seen on the other; `.to()` and `.half()` separate the two.

@@ -1,0 +1,106 @@
+"""What an adapted BatchNormalization layer does: measure its rows, blend, normalise.
+
+Subclasses of the source's own classes, made when they are needed, so that a class's own `call` stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+
+from sita_adapters import engine
+from sita_adapters.engine import Call
+from sita_adapters.statistics import input_affine, output_affine
+
+from .guards import refuse_training
+from .moments import Features, measure
+from .ops import KERAS
+
+
+class AdaptedBatchNorm:
+    """Mixin before a BatchNormalization class, which then puts out the blend.
+
+    It changes the input, so that the layer itself does the rest. Of Keras' own class the arithmetic is known: one
+    multiply-add does it all.
+    """
+
+    sita_name: str
+    """The layer's path in the source model."""
+
+    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Normalise with the blended statistics."""
+        layer: Any = self
+        if kwargs.get("training"):
+            raise refuse_training(f"The layer {layer.name!r} of an adapted model")
+        if layer._call_has_training_arg:
+            kwargs["training"] = False
+        call = engine.running_call()
+        # While Keras works out shapes it calls layers with made-up batch sizes; there is nothing to blend then.
+        symbolic = in_symbolic_scope()
+        if call is not None or not symbolic:
+            call = engine.enter_layer(self.sita_name, inputs, call)
+        if call is not None and call.plan.blends and not symbolic:
+            if type(layer).__bases__[-1] is keras.layers.BatchNormalization:
+                return _normalise(inputs, layer, call)
+            inputs = _change(inputs, layer, call)
+        return super().call(inputs, *args, **kwargs)  # type: ignore[misc]
+
+
+class FoldedTimeDistributed:
+    """Mixin before TimeDistributed: all time steps in one batch (N·T, …), so that time counts as space."""
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        """Run the layer once, on every step."""
+        wrapper: Any = self
+        if mask is not None:  # steps that do not count have to be told apart, one by one
+            return super().call(inputs, training=training, mask=mask)  # type: ignore[misc]
+        steps, inner = ops.shape(inputs)[1], wrapper.layer
+        kwargs = {"training": training} if inner._call_has_training_arg else {}
+        outputs = inner.call(ops.reshape(inputs, (-1, *ops.shape(inputs)[2:])), **kwargs)
+        return ops.reshape(outputs, (-1, steps, *ops.shape(outputs)[1:]))
+
+
+_classes: dict[tuple[Any, Any], Any] = {}
+
+
+def mixed_class(mixin: Any, kind: Any) -> Any:
+    """Return the subclass of a layer's class that has this mixin first."""
+    if (mixin, kind) not in _classes:
+        _classes[mixin, kind] = type(f"Adapted{kind.__name__}", (mixin, kind), {"__module__": __name__})
+    return _classes[mixin, kind]
+
+
+def _normalise(x: Any, layer: Any, call: Call) -> Any:
+    """Return γ · (x − m) / sqrt(v + ε) + β with the blended statistics, which is all that Keras' own class does."""
+    features, source, mean, variance = _blend(x, layer, call)
+    scale, shift = output_affine(
+        mean,
+        variance,
+        gamma=KERAS.cast(layer.gamma, source[0]) if layer.scale else 1.0,
+        beta=KERAS.cast(layer.beta, source[0]) if layer.center else 0.0,
+        epsilon=layer.epsilon,
+        xp=ops,
+    )
+    return ops.cast(features.affine(scale, shift), layer.compute_dtype)
+
+
+def _change(x: Any, layer: Any, call: Call) -> Any:
+    """Return x · scale + shift, which the untouched layer turns into the blended normalisation of x."""
+    features, source, mean, variance = _blend(x, layer, call)
+    scale, shift = input_affine(
+        mean, variance, source_mean=source[0], source_variance=source[1], epsilon=layer.epsilon, xp=ops
+    )
+    changed = features.affine(scale, shift)
+    return KERAS.cast(changed, x) if KERAS.is_float(x) else changed
+
+
+def _blend(x: Any, layer: Any, call: Call) -> tuple[Features, tuple[Any, Any], Any, Any]:
+    """Return the features, the source's statistics (C,), and those that each entry is normalised with, (N, C)."""
+    features = measure(x, layer.axis)
+    means = features.means
+    source = KERAS.cast(layer.moving_mean, means), KERAS.cast(layer.moving_variance, means)
+    moments = means, features.variances
+    return features, source, *engine.blend(moments, source, ops.shape(x)[0], call=call, name=layer.sita_name)

@@ -1,0 +1,193 @@
+"""The layer that an adapted Keras model is made of: the engine's call, around a clone of the source model."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import keras
+from keras import tree
+from keras.src.models import Functional
+
+from sita_adapters import engine
+from sita_adapters.errors import InputError, RecipeError
+from sita_adapters.inputs import Inputs
+from sita_adapters.recipe import Recipe
+from sita_adapters.selection import LayerInfo
+from sita_adapters.view_steps import Canvas
+from sita_adapters.views import SpatialKind
+
+from .clone import clone, track_variables
+from .guards import GuardedModel, refuse_training
+from .inspection import find_layers
+from .ops import KERAS
+
+PACKAGE = "sita_keras"
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class AdaptedCall(keras.layers.Layer):
+    """Images in, answers out. Inside, a clone of the source model whose chosen layers blend their statistics.
+
+    Saved as the source model, and the places of the chosen layers (names that Keras makes up may change). It is
+    adapted again when it is loaded, so that nothing reloads silently unadapted.
+
+    The clone's variables are tracked here, its layers are not: nobody can change, run or export them by themselves.
+    """
+
+    def __init__(  # noqa: PLR0917
+        self,
+        source: keras.Model,
+        chosen: tuple[int, ...],
+        recipe: Recipe,
+        kind: SpatialKind,
+        channels_first: bool = False,
+        inputs: Inputs | None = None,
+        scores: Any = "logits",
+        output: Any = None,
+        max_rows: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # It computes in whatever precision it is given, under any dtype policy.
+        super().__init__(**{**kwargs, "dtype": "float32", "autocast": False})
+        found = find_layers(source)
+        self.chosen, self.channels_first = tuple(chosen), channels_first
+        layers = tuple(
+            LayerInfo(name, type(layer).__name__, int(layer.moving_mean.shape[0]), place in self.chosen)
+            for place, (name, layer) in enumerate(found.items())
+        )
+        self.adaptation = engine.Adaptation(recipe, inputs, scores, output, max_rows, layers, (kind,))
+        adapted = {id(layer): name for place, (name, layer) in enumerate(found.items()) if place in self.chosen}
+        self.hidden = _Hidden(source, clone(source, adapted))
+        track_variables(self, *self.hidden.clone._flatten_layers())
+        self.built = True
+        self._post_build()
+
+    @property
+    def source(self) -> keras.Model:
+        """The model that was adapted. Keras finds it here, too, when it saves and loads the weights."""
+        return self.hidden.source
+
+    @property
+    def trainable(self) -> bool:
+        """A flag of the adapted model alone: the source's variables have their own."""
+        return bool(self._trainable)
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        self._trainable = bool(value)
+
+    def call(self, images: Any, training: bool | None = None) -> Any:
+        """Return an answer for every image."""
+        if training:
+            raise refuse_training("An adapted model")
+        if images.shape[0] == 0:
+            raise InputError(
+                f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}. "
+                "Remedy: leave empty batches out."
+            )
+        return engine.predict([images], self.forward, self.adaptation, self._canvas(len(images.shape)))
+
+    def forward(self, rows: list[Any]) -> Any:
+        """Run the clone on the rows of all images."""
+        return self.hidden.clone(self._arrange(rows[0]), training=False)
+
+    def compute_output_spec(self, images: Any, training: bool | None = None) -> Any:
+        """Return what the clone puts out for as many images."""
+        cloned = self.hidden.clone
+        outputs = cloned.compute_output_spec(self._arrange(images))
+        if isinstance(cloned, Functional) and isinstance(outputs, list | tuple) and len(outputs) == 1:
+            return outputs[0]  # as calling it gives
+        return outputs
+
+    def _arrange(self, rows: Any) -> Any:
+        """Return the rows as the model takes them: by name, or in a list, where it was made so."""
+        cloned = self.hidden.clone
+        return tree.pack_sequence_as(cloned._inputs_struct, [rows]) if isinstance(cloned, Functional) else rows
+
+    def _canvas(self, rank: int) -> Canvas:
+        space = min(rank - 2, 2)
+        axes = tuple(range(-space, 0)) if self.channels_first else tuple(range(-space - 1, -1))
+        channel = -space - 1 if self.channels_first else -1
+        return Canvas(KERAS, self.adaptation.kinds[0], channel, axes, self.adaptation.inputs)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Leave it to the source."""
+
+    def load_own_variables(self, store: Any) -> None:
+        """Leave it to the source."""
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the source model's config, and how it was adapted."""
+        adaptation = self.adaptation
+        # A plain clone was never compiled: what the source was compiled with would be saved, and asked for on loading.
+        uncompiled = clone(self.source, {})
+        return {
+            **super().get_config(),
+            "source": keras.saving.serialize_keras_object(uncompiled),
+            "chosen": list(self.chosen),
+            "recipe": _recipe_config(adaptation.recipe),
+            "kind": adaptation.kinds[0],
+            "channels_first": self.channels_first,
+            "inputs": adaptation.inputs and dataclasses.asdict(adaptation.inputs),
+            "scores": adaptation.scores,
+            "output": adaptation.output,
+            "max_rows": adaptation.max_rows,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> AdaptedCall:
+        """Adapt the saved source model again."""
+        source = keras.saving.deserialize_keras_object(config.pop("source"))
+        inputs = config.pop("inputs")
+        recipe = Recipe(**config.pop("recipe"))
+        return cls(source, recipe=recipe, inputs=inputs and Inputs(**inputs), **config)
+
+
+class _Hidden:
+    """Holds models where no tracker looks for layers."""
+
+    def __init__(self, source: keras.Model, cloned: keras.Model) -> None:
+        self.source, self.clone = source, cloned
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class AdaptedModel(GuardedModel):
+    """An adapted model: one AdaptedCall. It predicts, evaluates, saves and exports; it refuses to be trained."""
+
+    @property
+    def adapted_call(self) -> AdaptedCall:
+        """The layer that does it all."""
+        return next(layer for layer in self.layers if isinstance(layer, AdaptedCall))
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **others: Any) -> Any:
+        """Return an answer for every image."""
+        if others:
+            raise InputError(
+                f"Expected images alone; received {', '.join(others)}, too, which an adapted model cannot hand on. "
+                "Remedy: adapt a model whose call takes the images, and gives the source model the rest."
+            )
+        return super().call(inputs, training=training, mask=mask)
+
+    @property
+    def run_eagerly(self) -> bool:
+        """Whether `predict` runs uncompiled; always where views are drawn by what is in an image."""
+        return bool(self.adapted_call.adaptation.recipe.resample or keras.Model.run_eagerly.fget(self))
+
+    @run_eagerly.setter
+    def run_eagerly(self, value: bool) -> None:
+        keras.Model.run_eagerly.fset(self, value)
+
+
+def _recipe_config(recipe: Recipe) -> dict[str, Any]:
+    """Return a recipe's fields as JSON holds them."""
+    if callable(recipe.augment) or not _is_plain(recipe.augment):
+        raise RecipeError(
+            "augment: a model whose views are functions cannot be saved. Expected names; "
+            f"received {recipe.augment!r}. Remedy: save the source model, and adapt it after loading."
+        )
+    return dataclasses.asdict(recipe)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, tuple) and all(map(_is_plain, value)))

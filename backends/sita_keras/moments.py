@@ -1,0 +1,41 @@
+"""The moments of every entry and channel of a layer's input, and the normalisation with others.
+
+Two passes, the mean and then the mean square of what is left, are right to 5e-7 at mean/σ = 300 on every backend of
+Keras; `ops.moments` is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from keras import ops
+
+from .ops import KERAS
+
+
+@dataclass
+class Features:
+    """A layer's input with channels on any axis, and the mean and biased variance of each entry and channel, (N, C)."""
+
+    x: Any
+    axis: int
+    means: Any
+    variances: Any
+
+    def affine(self, scale: Any, shift: Any) -> Any:
+        """Return x · scale + shift, both (N, C)."""
+        column = [1] * len(self.x.shape)
+        column[0], column[self.axis] = -1, self.x.shape[self.axis]
+        return self.x * ops.reshape(scale, column) + ops.reshape(shift, column)
+
+
+def measure(x: Any, axis: int) -> Features:
+    """Return features with their moments, in float32 at the least, whatever x comes in."""
+    axis %= len(x.shape)
+    x = KERAS.precise(x)
+    space = [a for a in range(1, len(x.shape)) if a != axis]
+    if not space:
+        return Features(x, axis, x, ops.zeros_like(x))
+    means = ops.mean(x, axis=space, keepdims=True)
+    return Features(x, axis, means, ops.mean(ops.square(x - means), axis=space))

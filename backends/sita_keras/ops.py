@@ -1,0 +1,128 @@
+"""What Keras computes with, on any of its backends, as the core's arrays."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from sita_adapters.ops import Ops, SymbolicError
+from sita_adapters.outputs import flatten, rebuild
+
+
+class KerasOps(Ops):
+    """Array operations on the tensors of Keras' backend."""
+
+    xp = ops
+    class_axis = -1
+
+    def is_array(self, value: Any) -> bool:
+        """Whether this is a tensor, with values or without, or an array as `predict` returns it."""
+        return bool(ops.is_tensor(value)) or isinstance(value, keras.KerasTensor | np.ndarray)
+
+    def is_float(self, array: Any) -> bool:
+        """Whether a tensor holds floating-point numbers."""
+        return bool(keras.backend.is_float_dtype(keras.backend.standardize_dtype(array.dtype)))
+
+    def shape(self, array: Any) -> Sequence[Any]:
+        """Return the sizes of a tensor, as tensors where a graph leaves them open."""
+        return ops.shape(array)  # type: ignore[no-any-return]
+
+    def is_symbol(self, size: Any) -> bool:
+        """Whether a size is known only when the graph runs."""
+        return not isinstance(size, int)
+
+    def is_traced(self, array: Any) -> bool:
+        """Whether this tensor has no values, because a graph is traced."""
+        if isinstance(array, keras.KerasTensor):
+            return True
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            return bool(tf.is_symbolic_tensor(array)) if tf.is_tensor(array) else False
+        if keras.backend.backend() == "jax":
+            import jax
+
+            return isinstance(array, jax.core.Tracer)
+        import torch
+
+        compiled = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+        return compiled or getattr(getattr(array, "device", None), "type", None) == "meta"
+
+    def constant(self, values: Any, like: Any) -> Any:
+        """Return numbers as a tensor."""
+        return ops.convert_to_tensor(values, dtype=like.dtype)
+
+    def precise_constant(self, values: Any, like: Any) -> Any:
+        """Return numbers as a tensor in float32."""
+        return ops.convert_to_tensor(values, dtype="float32")
+
+    def indices(self, values: Any, like: Any) -> Any:
+        """Return whole numbers as a tensor."""
+        return ops.convert_to_tensor(values, dtype="int32")
+
+    def cast(self, array: Any, like: Any) -> Any:
+        """Return a tensor in the dtype of another."""
+        return ops.cast(array, like.dtype)
+
+    def precise(self, array: Any) -> Any:
+        """Return a tensor in float32, or as it is where it is more precise."""
+        return ops.cast(array, keras.backend.result_type(array.dtype, "float32"))
+
+    def mask_to_float(self, mask: Any, like: Any) -> Any:
+        """Return 1 where a mask is true and 0 elsewhere."""
+        return ops.cast(mask, like.dtype)
+
+    def concat(self, arrays: Sequence[Any], axis: int) -> Any:
+        """Return tensors joined along an axis."""
+        return ops.concatenate(list(arrays), axis=axis)
+
+    def to_numpy(self, array: Any) -> np.ndarray:
+        """Return a tensor's values."""
+        if self.is_traced(array):
+            raise SymbolicError
+        return np.asarray(ops.convert_to_numpy(array))
+
+    def map_batches(self, function: Callable[[list[Any]], Any], batch: list[Any], size: int) -> list[Any]:
+        """Call a function on at most so many images at a time; in a graph, on one after the other."""
+        (images,) = batch
+        if not self.is_traced(images):
+            return super().map_batches(function, batch, size)
+        answers: list[Any] = []
+
+        def answer_one(image: Any) -> list[Any]:
+            answers.append(function([image[None]]))
+            return [array[0] for _, array in flatten(answers[-1].output, self.is_array)]
+
+        arrays = _map_in_order(answer_one, images)
+        return [replace(answers[-1], output=rebuild(answers[-1].output, iter(arrays), self.is_array))]
+
+    def after(self, arrays: Sequence[Any]) -> AbstractContextManager[Any]:
+        """Make TensorFlow, which runs what it can side by side, wait for these."""
+        if keras.backend.backend() != "tensorflow" or not arrays:
+            return contextlib.nullcontext()
+        import tensorflow as tf
+
+        return tf.control_dependencies([array for array in arrays if tf.is_tensor(array)])  # type: ignore[no-any-return]
+
+
+def _map_in_order(function: Callable[[Any], list[Any]], images: Any) -> list[Any]:
+    """Map a function over the images, strictly one after the other."""
+    if keras.backend.backend() != "tensorflow":
+        return ops.map(function, images)  # type: ignore[no-any-return]
+    import tensorflow as tf
+
+    # Keras' own map leaves it to TensorFlow to run ten at a time, which would not keep memory flat.
+    image = keras.KerasTensor(images.shape[1:], dtype=images.dtype)
+    spec = keras.src.backend.compute_output_spec(function, image)
+    signature = keras.tree.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), spec)
+    return tf.map_fn(function, images, fn_output_signature=signature, parallel_iterations=1)  # type: ignore[no-any-return]
+
+
+KERAS = KerasOps()

@@ -1,0 +1,242 @@
+"""One call of an adapted model, told once for every framework.
+
+    predict             the images, in rounds of at most `max_rows` rows
+      expand            (B, …) → (B·R, …): the rows of an image side by side           expansion.py
+      run_rows          the model's own forward, inside a Call that its layers look up
+        enter_layer       at every adapted BatchNorm: the running Call
+        blend             moments of the rows → the statistics that each is normalised with
+      keep_candidates   (B·R, …) → (B, P, …): the rows that may answer                 candidates.py
+      collapse          (B, P, …) → (B, …): the vote; the rest from the most certain   candidates.py
+
+A backend lends its arrays (`Ops`), says how a forward is run, and measures and applies statistics at a layer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .candidates import Answer, Candidates, collapse, concatenate, keep_candidates
+from .errors import BypassError, InputError, SitaError
+from .expansion import expand, expand_aligned, redraw_for_each
+from .folding import check_entries, parts_of_row, probe_images
+from .inputs import Inputs
+from .ops import Array, Ops
+from .outputs import Selector
+from .plan import Plan, make_plan, split
+from .recipe import RECIPES, Recipe
+from .selection import LayerInfo
+from .statistics import blend_with_source, pool, target
+from .view_steps import Canvas
+from .views import SpatialKind
+from .voting import Scores
+
+
+@dataclass(eq=False)
+class Adaptation:
+    """What makes a model an adapted one: the recipe, and how its images and outputs are read."""
+
+    recipe: Recipe
+    inputs: Inputs | None
+    scores: Scores
+    output: Selector
+    max_rows: int | None
+    layers: tuple[LayerInfo, ...]
+    kinds: tuple[SpatialKind, ...]
+    """What the model's images can be."""
+    plans: dict[SpatialKind, tuple[Plan, tuple[Plan, ...]]] = field(init=False, repr=False)
+    """The Plan for images of each kind, and the parts of it that run at once."""
+    folding_checked: bool = False
+    """Whether the model is known to keep the entries of an image together where it folds more into its batch."""
+
+    def __post_init__(self) -> None:
+        # Made beforehand, so that a compiler that follows a call meets no numpy, and a bad max_rows is found now.
+        self.plans = {kind: self._make_plan(kind) for kind in self.kinds}
+
+    def plan_for(self, kind: SpatialKind) -> tuple[Plan, tuple[Plan, ...]]:
+        """Return the Plan for images of this kind, and its parts."""
+        return self.plans.get(kind) or self._make_plan(kind)
+
+    def _make_plan(self, kind: SpatialKind) -> tuple[Plan, tuple[Plan, ...]]:
+        plan = make_plan(self.recipe, kind)
+        return plan, split(plan, self.max_rows)
+
+
+@dataclass
+class Call:
+    """A run of the model's forward on B images of R rows each: what its layers need to know."""
+
+    adaptation: Adaptation | None
+    plan: Plan
+    entries: Any
+    """B·R: a number, or a symbol while a graph is traced."""
+    ops: Ops
+    weights: Array = None
+    """(R, R), as in the Plan."""
+    priors: Array = None
+    """(R, 1)."""
+    watch: Callable[[str, Array], None] | None = None
+    """Called with the name and the input of every adapted layer: how a model is inspected."""
+    layers_run: int = 0
+    folds: bool = False
+    """Whether a layer saw more leading entries than rows."""
+
+
+class _Thread(threading.local):
+    """A plain thread-local: compilers and exporters follow it, where they stop at a ContextVar."""
+
+    call: Call | None
+
+    def __init__(self) -> None:
+        self.call = None  # set in every thread: a compiler guards on whether it is
+
+
+_thread = _Thread()
+
+PLAIN = make_plan(RECIPES["source"])
+"""The image alone, as the source model runs it."""
+
+Forward = Callable[[list[Array]], Any]
+"""Runs the model on a batch: the images, and the arguments that are aligned with them."""
+
+
+def predict(batch: list[Array], forward: Forward, adaptation: Adaptation, canvas: Canvas) -> Any:
+    """Return the model's output for a batch of images, each adapted to on its own.
+
+    `batch` holds the images (B, …), then the arguments that have an entry for each of them. Under `max_rows`, images
+    run in rounds, and an image's priors in parts; the answers are the same.
+    """
+    plan, parts = adaptation.plan_for(canvas.kind)
+    ops = canvas.ops
+
+    def answer(some: list[Array]) -> Answer:
+        kept: list[Candidates] = []
+        for part in parts:
+            with ops.after(kept[-1].arrays if kept else ()):
+                kept.append(_run_part(some, forward, part, adaptation, canvas))
+        return collapse(kept, plan, adaptation, ops)
+
+    images = batch[0].shape[0]  # None where a graph leaves it open
+    if adaptation.max_rows is None or (images is not None and plan.rows * images <= adaptation.max_rows):
+        return answer(batch).output
+    return concatenate(ops.map_batches(answer, batch, max(1, adaptation.max_rows // plan.rows)), ops)
+
+
+def _run_part(batch: list[Array], forward: Forward, plan: Plan, adaptation: Adaptation, canvas: Canvas) -> Candidates:
+    """Run all rows of a Plan at once, and keep those that may answer."""
+    images, *aligned = batch
+    resample = adaptation.recipe.resample
+    plans = redraw_for_each(images, plan, adaptation.recipe, canvas) if resample else [plan]
+    rows = [expand(images, plans, canvas), *(expand_aligned(each, images, plans, canvas) for each in aligned)]
+    ops = canvas.ops
+    weights = ops.precise_constant(plan.weights, images)
+    priors = ops.precise_constant([[prior] for prior in plan.priors], images)
+    call = Call(adaptation, plan, ops.shape(rows[0])[0], ops, weights, priors)
+    output = run_rows(rows, forward, call)
+    if plan.blends and not call.layers_run:
+        count = sum(layer.adapted for layer in adaptation.layers)
+        raise BypassError(
+            f"The model ran none of its {count} adapted layers, so nothing was adapted. Expected layers that are "
+            "called, not their parameters used by functions or by another copy of the model (F.batch_norm, a forward "
+            "patched from outside)."
+        )
+    if call.folds and not adaptation.folding_checked and not ops.is_traced(images):
+        check_folding(images.shape[1:], batch, forward, adaptation, ops)
+    return keep_candidates(output, call)
+
+
+def check_folding(shape: Sequence[int], batch: list[Array], forward: Forward, adaptation: Adaptation, ops: Ops) -> None:
+    """Raise where a model that folds more into its batch mixes the entries of two images of this shape."""
+    images, *aligned = batch
+
+    def inputs_of_layers(pair: np.ndarray) -> list[tuple[str, np.ndarray]]:
+        seen: list[tuple[str, np.ndarray]] = []
+
+        def watch(name: str, x: Array) -> None:
+            if not ops.is_traced(x):  # Keras traces some layers for their shapes alone
+                seen.append((name, ops.to_numpy(x)))
+
+        call = Call(adaptation, PLAIN, 2, ops, watch=watch)
+        rows = [ops.constant(pair, images), *(ops.repeat_rows(each[:1], 2) for each in aligned)]
+        try:
+            run_rows(rows, forward, call)
+        except SitaError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"The model folds its batch, and how cannot be found out: on two images of shape {pair.shape[1:]} it "
+                f"fails ({error}). Remedy: fold (N, T, …) to (N·T, …), for any number of images, or leave the layers "
+                "behind the fold out with layers=."
+            ) from error
+        return seen
+
+    check_entries(inputs_of_layers, *probe_images(shape, floating=ops.is_float(images)))
+    adaptation.folding_checked = True
+
+
+def run_rows(rows: list[Array], forward: Forward, call: Call) -> Any:
+    """Run the model's forward inside this call."""
+    outer, _thread.call = _thread.call, call
+    try:
+        return forward(rows)
+    finally:
+        _thread.call = outer
+
+
+def running_call() -> Call | None:
+    """Return the call that this thread is in."""
+    return _thread.call
+
+
+def enter_layer(name: str, x: Array, call: Call | None, caller: str | None = None) -> Call:
+    """Count an adapted layer that runs inside a call; raise where it runs outside of one."""
+    if call is None:
+        raise BypassError(
+            f"{caller or 'A call of a part of the model'} ran the adapted layer {name!r} outside a call of the adapted "
+            "model, where there are no views to take statistics from. (A checkpointed backward pass runs layers again, "
+            "too.) Remedy: call the adapted model itself, or use sita.unwrap(adapted) for the plain one."
+        )
+    call.layers_run += 1
+    if call.watch is not None:
+        call.watch(name, x)
+    return call
+
+
+def blend(
+    moments: tuple[Array, Array], source: tuple[Array, Array], entries: Any, *, call: Call, name: str
+) -> tuple[Array, Array]:
+    """Return the mean and variance that every entry of a layer's input is normalised with, (N, C).
+
+    From the mean and variance of each entry (N, C), and the source's (C,). N is B·R, or B·R·T where the model folds
+    T parts (time, tokens) of an image into its batch; the parts of a row count together, as space does.
+    """
+    ops, xp, rows = call.ops, call.ops.xp, call.plan.rows
+    channels = int(source[0].shape[-1])
+    folded = parts_of_row(entries, call, name)
+    shape = (-1, rows, channels) if folded is None else (-1, rows, folded, channels)
+    means, variances = (xp.reshape(moment, shape) for moment in moments)
+    if folded is not None:
+        means, variances = pool(means, variances, axis=2, xp=xp)
+    shared = call.adaptation is not None and call.adaptation.recipe.share == "batch"
+    if shared:
+        every_image = xp.zeros_like(means)
+        means, variances = (moment[None] for moment in pool(means, variances, axis=0, xp=xp))
+    mean, variance = target(means, variances, weights=ops.cast(call.weights, means), xp=xp)
+    mean, variance = blend_with_source(
+        mean,
+        variance,
+        priors=ops.cast(call.priors, means),
+        source_mean=source[0],
+        source_variance=source[1],
+        xp=xp,
+    )
+    if shared:
+        mean, variance = mean + every_image, variance + every_image
+    mean, variance = xp.reshape(mean, (-1, channels)), xp.reshape(variance, (-1, channels))
+    if folded is not None:
+        mean, variance = ops.repeat_rows(mean, folded), ops.repeat_rows(variance, folded)
+    return mean, variance
