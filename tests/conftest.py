@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import sita_workbench.models.torchvision_cure  # noqa: F401  (before timm and torchvision)
+import sita_workbench.models.torchvision_compat  # noqa: F401  (before timm and torchvision)
 
 DATA = Path(os.environ.get("SITA_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))
 
