@@ -1,4 +1,4 @@
-"""One call of an adapted model, told once for every framework.
+"""One call of an adapted model, the same for every framework.
 
     predict             the images, in rounds of at most `max_rows` rows
       expand            (B, …) → (B·R, …): the rows of an image side by side           expansion.py

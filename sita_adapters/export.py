@@ -93,9 +93,9 @@ def export_with_card(
     format: str | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Exported:
-    """As `export`. What is told about the model, in fields of `Card`, is kept with the file.
+    """As `export`. `about`, fields of `Card`, is kept with the file.
 
-    An ONNX file has a card in any case; any other gets one, beside it, if there is something to tell.
+    An ONNX file has a card in any case; any other gets one, beside it, if `about` is given.
     """
     backend = backend_of(adapted)
     description = describe(adapted)
@@ -317,7 +317,7 @@ def _verify(path: Path, format: str, check: _Check, description: Description, cl
 def _differences(expected: np.ndarray, answered: np.ndarray, scores: str | None, class_axis: int) -> np.ndarray:
     """Return how far apart answers are: of scores the largest difference of a probability at every place.
 
-    Of what is no scores, the difference of every number, relative to the largest of them (but to 1 at the least).
+    Of other outputs the difference of every number, relative to the largest of them or to 1, whichever is larger.
     """
     wanted, given = (array.astype(np.float64) for array in (expected, answered))
     if scores is None:

@@ -32,7 +32,7 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """How many rows an image costs."""
+        """How many rows an image becomes."""
         return len(self.view_of_row)
 
     def moves_pixels(self, row: int) -> bool:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Architecture(NamedTuple):
-    """What each library calls a network, its image size, and how many convolutions and BatchNorms tell it."""
+    """What each library calls a network, its image size, and how many convolutions and BatchNorms identify it."""
 
     keras_name: str
     torch_name: str
@@ -238,7 +238,8 @@ def _average_pooled(model: nn.Module) -> Iterator[nn.Module]:
 def _leave_padding_out(module: nn.Module, args: tuple[torch.Tensor]) -> torch.Tensor:
     """Turn a mean over 3×3 places with the padding among them into one over those that are there.
 
-    Before the module that Inception3 calls on F.avg_pool2d(x, 3, 1, 1): the mean of ones tells the share that is there.
+    Before the module that Inception3 calls on F.avg_pool2d(x, 3, 1, 1): the mean of ones is the share that lies
+    inside the image.
     """
     import torch
 
@@ -274,7 +275,7 @@ def _keras_to_torch(pairs: list[tuple[_Part, _Part]], target: nn.Module) -> None
         if ours.kind == "BatchNorm":
             arrays["running_mean"], bias = arrays["running_mean"] - bias, 0.0
         elif np.any(bias):
-            raise CloneError(f"Expected a BatchNorm after every convolution with a bias; {ours.name!r} is none.")
+            raise CloneError(f"Expected a BatchNorm after every convolution with a bias; {ours.name!r} is not one.")
         elif ours.kind == "convolution":
             bias = arrays.pop("bias", 0.0)
         arrays["weight"] = arrays["weight"].transpose(_TORCH_AXES[ours.kind])

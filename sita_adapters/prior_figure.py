@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .observation import Summary
+    from .observe import Summary
 
 _INK, _FAINT, _BAR, _SOURCE = "#222222", "#6E6E6E", "#0072B2", "#9A9A9A"
 

@@ -1,4 +1,4 @@
-"""Recipe: what to compute, the only place where a setting of the method is born, and the recipes by name."""
+"""Recipe: what to compute, the only place where a setting of the method is defined, and the recipes by name."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Recipe:
     - `priors`: λ, the weight of the source's statistics: 1 is the source model, 0 the test image alone. With
       several, every one is run and the most certain answers decide (OPS).
     - `n_views`: how many augmented views lend their statistics; None: as many as `augment` lists, 2 of a preset or
-      of what is drawn anew for each view.
+      of random views.
     - `augment`: "lossless" (flips and quarter turns, in a fixed order), "paper" and "paper_segmentation" (the paper's
       random sets), one or more names (`sita_adapters.views.NAMES`), or callables of your own on a batch of images,
-      which treat every image alike and on its own. In a sequence every entry is a view; an entry that is itself a
+      which treat every image by itself. In a sequence every entry is a view; an entry that is itself a
       sequence is applied step by step.
     - `shared_views`: the views run once, under the lowest prior, and serve all priors.
     - `candidates`: which outputs the answer is made of: "priors", the image under each prior; "views", the views
@@ -45,7 +45,7 @@ class Recipe:
     - `share`: "image", or "batch": all images of a call share their statistics, each of B images weighing ½B and each
       of its n views ½nB. An answer then depends on the other images of its batch.
     - `seed`: draws what is random in the views. The same image and seed give the same answer.
-    - `resample`: draw for every image anew, by the seed and what is in the image, as the paper does; else random views
+    - `resample`: draw views for every image, by the seed and what is in the image, as the paper does; else random views
       are drawn once and are the same for all. It cannot be compiled or exported.
     - `name`: what reports call it.
     """
@@ -129,8 +129,8 @@ class Recipe:
         if self.view_count:
             source = f", {self.augment}" if isinstance(self.augment, str) and self.augment in PRESETS else ""
             shared = ", shared by all priors" if self.shared_views else ""
-            anew = ", drawn for every image" if self.resample else ""
-            parts.append(f"{self.view_count} {'view' if self.view_count == 1 else 'views'}{source}{anew}{shared}")
+            drawn = ", drawn for every image" if self.resample else ""
+            parts.append(f"{self.view_count} {'view' if self.view_count == 1 else 'views'}{source}{drawn}{shared}")
         if self.share == "batch":
             parts.append("statistics of the whole batch")
         if self.candidate_count > 1:

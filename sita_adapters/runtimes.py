@@ -74,7 +74,7 @@ def open_exported(path: Path, format: str) -> ExportedFile:
         raise
     except Exception as error:
         raise ExportError(
-            f"Expected a file that {runtime} can run; {path} is none: {first_line(error)} Remedy: export it again."
+            f"Expected a file that {runtime} can run; {path} is not one: {first_line(error)} Remedy: export it again."
         ) from error
     beside = card_path(path)
     if opened.card is not None or not beside.is_file():

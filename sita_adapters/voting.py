@@ -132,7 +132,7 @@ def _two_classes(values: Array, scores: Scores, xp: Any) -> tuple[Array, Scores]
 
 
 def _log(probabilities: Array, xp: Any) -> Array:
-    """The logarithm, of the smallest normal float at the least."""
+    """Return the logarithm; of the smallest normal float for anything less."""
     return xp.log(xp.where(probabilities < _TINY, _TINY, probabilities))
 
 

@@ -26,6 +26,7 @@ from sita_adapters.errors import (
     NoBatchNormError,
     SitaWarning,
 )
+from sita_adapters.folding import parts_of_row
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import select
 from sita_adapters.voting import Scores, read_scores
@@ -51,7 +52,6 @@ class KerasBackend:
 
     @property
     def label(self) -> str:
-        """Keras, and what it computes with."""
         return f"keras ({keras.backend.backend()})"
 
     def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> keras.Model:
@@ -86,19 +86,15 @@ class KerasBackend:
         return AdaptedModel(inputs, layer(*tree.flatten(inputs)), name=model.name)
 
     def unwrap(self, adapted: Any) -> keras.Model:
-        """Return a plain clone of the source model, that shares its variables."""
         return clone(adapted.adapted_call.source, {})
 
     def adaptation_of(self, model: Any) -> engine.Adaptation | None:
-        """Return what makes a model an adapted one; None if it is a plain one."""
         return model.adapted_call.adaptation if isinstance(model, AdaptedModel) else None
 
     def source_name(self, adapted: Any) -> str:
-        """Return the name of the source model's class."""
         return type(adapted.adapted_call.source).__name__
 
     def scores_of(self, model: Any) -> Scores:
-        """Return what the last activation says."""
         return scores_of(model, 1)
 
     @contextmanager
@@ -109,7 +105,6 @@ class KerasBackend:
             yield adaptation
 
     def cascade(self, model: Any, adapted: Any, rule: CascadeRule) -> Cascade:
-        """Return what runs the adapted model on what the plain one is unsure of."""
         return Cascade(model, adapted, rule)
 
     def arrange(self, name: str, model: Any, images: np.ndarray) -> np.ndarray:
@@ -135,11 +130,9 @@ class KerasBackend:
         return model.predict_on_batch(batch if struct is None else tree.pack_sequence_as(struct, [batch]))
 
     def read_example(self, adapted: Any, example: Any) -> np.ndarray:
-        """Return at least two images to export an adapted model with."""
         return read_example(adapted, example)
 
     def write(self, adapted: Any, path: Path, format: str, images: np.ndarray) -> None:
-        """Write an adapted model to a file."""
         write(adapted, path, format, images)
 
     def file_outputs(self, output: Any) -> list[tuple[str, Any]]:
@@ -193,7 +186,7 @@ def _check_clone(layer: AdaptedCall, image: Any) -> None:
     _check_called([each.sita_name for each in cloned], sizes, source)
     for name, found in sizes.items():
         for size in found - {None}:
-            engine.parts_of_row(size, call, name)
+            parts_of_row(size, call, name)
     if any(found != {entries} for found in sizes.values()):
         shape = [size or _OPEN_SIZE for size in image.shape[1:]]
         engine.check_folding(shape, [image], layer.forward, adaptation, KERAS)
@@ -209,7 +202,7 @@ def _check_called(names: list[str], called: dict[str, Any], source: str) -> None
         )
     if missed:
         warnings.warn(
-            f"{source} does not call {len(missed)} of its {len(names)} adapted layers, which so have no effect: "
+            f"{source} does not call {len(missed)} of its {len(names)} adapted layers, which have no effect then: "
             f"{', '.join(missed)}. Remedy: leave them out with layers=, if that is as it should be.",
             SitaWarning,
             stacklevel=5,

@@ -55,7 +55,7 @@ class FoldedTimeDistributed:
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """Run the layer once, on every step."""
         wrapper: Any = self
-        if mask is not None:  # steps that do not count have to be told apart, one by one
+        if mask is not None:  # masked steps have to be run one by one
             return super().call(inputs, training=training, mask=mask)  # type: ignore[misc]
         steps, inner = ops.shape(inputs)[1], wrapper.layer
         kwargs = {"training": training} if inner._call_has_training_arg else {}

@@ -19,7 +19,7 @@ from .batchnorm import AdaptedBatchNorm, FoldedTimeDistributed, mixed_class
 from .inspection import walk_layers
 
 _KEPT = (
-    # What a layer notes of its `call`. An adapted class's own says (*args, **kwargs), which tells Keras nothing.
+    # What a layer notes of its `call`. An adapted class's own says (*args, **kwargs), from which Keras learns nothing.
     "_call_signature",
     "call_signature_parameters",
     "_call_has_training_arg",
@@ -126,14 +126,18 @@ class _Cloner:
         return type(layer)
 
     def _copy_value(self, value: Any) -> Any:  # noqa: PLR0911 (one for each type)
-        """Copy what an attribute holds, as far as layers are in it."""
+        """Copy what an attribute holds, as far as layers are in it.
+
+        Not by keras.tree, which sorts the keys of a dict that Keras tracks: a model that runs through its layers in
+        order would run through them in another.
+        """
         if isinstance(value, keras.layers.Layer):
             return self.clone(value)
         if isinstance(value, types.MethodType):
             return types.MethodType(value.__func__, self._copy_value(value.__self__))
         if isinstance(value, functools.partial):
             keywords = {key: self._copy_value(part) for key, part in value.keywords.items()}
-            return functools.partial(self._copy_value(value.func), *map(self._value, value.args), **keywords)
+            return functools.partial(self._copy_value(value.func), *map(self._copy_value, value.args), **keywords)
         if isinstance(value, dict):
             return {key: self._copy_value(part) for key, part in value.items()}
         if isinstance(value, tuple) and hasattr(value, "_fields"):

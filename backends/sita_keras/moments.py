@@ -31,7 +31,7 @@ class Features:
 
 
 def measure(x: Any, axis: int) -> Features:
-    """Return features with their moments, in float32 at the least, whatever x comes in."""
+    """Return features with their moments, in float32 or more, whatever the precision of x."""
     axis %= len(x.shape)
     x = KERAS.precise(x)
     space = [a for a in range(1, len(x.shape)) if a != axis]

@@ -27,19 +27,15 @@ class KerasOps(Ops):
         return bool(ops.is_tensor(value)) or isinstance(value, keras.KerasTensor | np.ndarray)
 
     def is_float(self, array: Any) -> bool:
-        """Whether a tensor holds floating-point numbers."""
         return bool(keras.backend.is_float_dtype(keras.backend.standardize_dtype(array.dtype)))
 
     def shape(self, array: Any) -> Sequence[Any]:
-        """Return the sizes of a tensor, as tensors where a graph leaves them open."""
         return ops.shape(array)  # type: ignore[no-any-return]
 
     def is_symbol(self, size: Any) -> bool:
-        """Whether a size is known only when the graph runs."""
         return not isinstance(size, int)
 
     def is_traced(self, array: Any) -> bool:
-        """Whether this tensor has no values, because a graph is traced."""
         if isinstance(array, keras.KerasTensor):
             return True
         if keras.backend.backend() == "tensorflow":
@@ -56,35 +52,27 @@ class KerasOps(Ops):
         return compiled or getattr(getattr(array, "device", None), "type", None) == "meta"
 
     def constant(self, values: Any, like: Any) -> Any:
-        """Return numbers as a tensor."""
         return ops.convert_to_tensor(values, dtype=like.dtype)
 
     def precise_constant(self, values: Any, like: Any) -> Any:
-        """Return numbers as a tensor in float32."""
         return ops.convert_to_tensor(values, dtype="float32")
 
     def indices(self, values: Any, like: Any) -> Any:
-        """Return whole numbers as a tensor."""
         return ops.convert_to_tensor(values, dtype="int32")
 
     def cast(self, array: Any, like: Any) -> Any:
-        """Return a tensor in the dtype of another."""
         return ops.cast(array, like.dtype)
 
     def precise(self, array: Any) -> Any:
-        """Return a tensor in float32, or as it is where it is more precise."""
         return ops.cast(array, keras.backend.result_type(array.dtype, "float32"))
 
     def mask_to_float(self, mask: Any, like: Any) -> Any:
-        """Return 1 where a mask is true and 0 elsewhere."""
         return ops.cast(mask, like.dtype)
 
     def concat(self, arrays: Sequence[Any], axis: int) -> Any:
-        """Return tensors joined along an axis."""
         return ops.concatenate(list(arrays), axis=axis)
 
     def to_numpy(self, array: Any) -> np.ndarray:
-        """Return a tensor's values."""
         if self.is_traced(array):
             raise SymbolicError
         return np.asarray(ops.convert_to_numpy(array))

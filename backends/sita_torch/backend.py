@@ -68,7 +68,6 @@ class TorchBackend:
         return cloned
 
     def unwrap(self, adapted: Any) -> nn.Module:
-        """Return a plain clone of an adapted model, that shares its weights."""
         plain = clone(_module_of(adapted))
         adaptation: Adaptation = vars(plain).pop("_sita")
         del vars(plain)["forward"]
@@ -80,15 +79,12 @@ class TorchBackend:
         return plain
 
     def adaptation_of(self, model: Any) -> Adaptation | None:
-        """Return what makes a model an adapted one; None if it is a plain one."""
         return vars(_module_of(model)).get("_sita")
 
     def source_name(self, adapted: Any) -> str:
-        """Return the name of the model's class."""
         return type(_module_of(adapted)).__name__
 
     def scores_of(self, model: Any) -> Scores:
-        """Return "logits": what PyTorch's models put out."""
         return "logits"
 
     @contextmanager
@@ -100,7 +96,6 @@ class TorchBackend:
         yield read_adaptation(observed)  # type: ignore[misc]
 
     def cascade(self, model: Any, adapted: Any, rule: CascadeRule) -> Cascade:
-        """Return a module that runs the adapted model on what the plain one is unsure of."""
         return Cascade(_module_of(model), adapted, rule)
 
     def arrange(self, name: str, model: Any, images: np.ndarray) -> np.ndarray:
@@ -125,11 +120,9 @@ class TorchBackend:
             return model(images.to(like.device, like.dtype if floating else images.dtype))
 
     def read_example(self, adapted: Any, example: Any) -> np.ndarray:
-        """Return at least two images to export an adapted module with."""
         return read_example(_module_of(adapted), example)
 
     def write(self, adapted: Any, path: Path, format: str, images: np.ndarray) -> None:
-        """Write an adapted module to a file."""
         write(_module_of(adapted), path, format, images)
 
     def file_outputs(self, output: Any) -> list[tuple[str, torch.Tensor]]:

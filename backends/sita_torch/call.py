@@ -79,7 +79,8 @@ def install_forward(model: nn.Module, adaptation: Adaptation) -> None:
 
 def _install_again(copied: Any) -> None:
     """Deepcopy hook of an adapted graph module."""
-    install_forward(copied, next(filter(None, map(adaptation_of_layer, copied.modules()))))
+    adaptation: Any = next(filter(None, map(adaptation_of_layer, copied.modules())))
+    install_forward(copied, adaptation)
 
 
 def _signature(function: Any) -> inspect.Signature | None:

@@ -67,7 +67,7 @@ def is_batchnorm(module: Any) -> bool:
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """What the model's first convolution tells of its images: their spatial axes and channels. None: not known."""
+    """The images as the model's first convolution takes them: their spatial axes and channels. None: unknown."""
 
     dimensions: int | None = None
     channels: int | None = None

@@ -98,7 +98,7 @@ class _Centred(Features):
 
 
 def measure(x: torch.Tensor) -> Features:
-    """Return features (N, C, …) with their moments, which are in float32 at the least, whatever x comes in."""
+    """Return features (N, C, …) with their moments, in float32 or more, whatever the precision of x."""
     precise = TORCH.precise(x)
     if x.ndim == 2:
         return Features(precise, precise, torch.zeros_like(precise))

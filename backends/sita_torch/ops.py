@@ -15,6 +15,9 @@ from sita_adapters.errors import RecipeError
 from sita_adapters.ops import Ops, SymbolicError
 
 
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
 def is_traced() -> bool:
     """Whether a compiler or exporter is following: it fuses plain operations itself, and cannot look at values."""
     return (
@@ -26,8 +29,7 @@ def is_traced() -> bool:
 
 def is_channels_last(x: torch.Tensor) -> bool:
     """Whether the channels of an image are stored side by side, and not the places of a channel."""
-    layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
-    return x.ndim in layouts and not x.is_contiguous() and x.is_contiguous(memory_format=layouts[x.ndim])
+    return x.ndim in _CHANNELS_LAST and not x.is_contiguous() and x.is_contiguous(memory_format=_CHANNELS_LAST[x.ndim])
 
 
 def _lerp(start: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -54,28 +56,22 @@ class TorchOps(Ops):
     class_axis = 1
 
     def is_array(self, value: Any) -> bool:
-        """Whether this is a tensor."""
         return isinstance(value, torch.Tensor)
 
     def is_float(self, array: torch.Tensor) -> bool:
-        """Whether a tensor holds floating-point numbers."""
         return array.is_floating_point()
 
     def is_traced(self, array: torch.Tensor) -> bool:
-        """Whether a compiler or exporter is following."""
         return is_traced()
 
     def constant(self, values: Any, like: torch.Tensor) -> torch.Tensor:
-        """Return numbers as a tensor."""
         return torch.as_tensor(values, dtype=like.dtype, device=like.device)
 
     def precise_constant(self, values: Any, like: torch.Tensor) -> torch.Tensor:
-        """Return numbers as a tensor, in float64 where the other is."""
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         return torch.tensor(values, dtype=dtype, device=like.device)
 
     def indices(self, values: Any, like: torch.Tensor) -> torch.Tensor:
-        """Return whole numbers as a tensor."""
         return torch.as_tensor(values, dtype=torch.int64, device=like.device)
 
     def cast(self, array: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -83,11 +79,9 @@ class TorchOps(Ops):
         return array if array.dtype is like.dtype and array.device == like.device else array.to(like)
 
     def precise(self, array: torch.Tensor) -> torch.Tensor:
-        """Return a tensor in float32, or as it is in float64."""
         return array if array.dtype in (torch.float32, torch.float64) else array.float()
 
     def mask_to_float(self, mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """Return 1 where a mask is true and 0 elsewhere."""
         return mask.to(like.dtype)
 
     def as_constants(self, function: Callable[..., tuple[np.ndarray, ...]], *numbers: Any) -> tuple[torch.Tensor, ...]:
@@ -99,24 +93,20 @@ class TorchOps(Ops):
         return tuple(torch.from_numpy(array) for array in function(*plain))
 
     def concat(self, arrays: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
-        """Return tensors joined along an axis."""
         return torch.cat(list(arrays), dim=axis)
 
     def stack_rows(self, rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
         """Return R tensors (B, …) as one (B·R, …), channels last where `like` is."""
         stacked = torch.stack(list(rows), dim=1).flatten(0, 1)
-        return stacked.contiguous(memory_format=torch.channels_last) if is_channels_last(like) else stacked
+        return stacked.contiguous(memory_format=_CHANNELS_LAST[like.ndim]) if is_channels_last(like) else stacked
 
     def repeat_rows(self, array: torch.Tensor, times: Any) -> torch.Tensor:
-        """Return a tensor with each of its entries repeated in place."""
         return array.repeat_interleave(times, 0)
 
     def take_entries(self, array: torch.Tensor, entries: np.ndarray) -> torch.Tensor:
-        """Return these entries of a tensor."""
         return array[torch.from_numpy(entries).to(array.device)]
 
     def put_entries(self, array: torch.Tensor, entries: np.ndarray, values: torch.Tensor) -> torch.Tensor:
-        """Return a copy of a tensor with other values at these entries."""
         return array.index_copy(0, torch.from_numpy(entries).to(array.device), values.to(array.dtype))
 
     def to_numpy(self, array: torch.Tensor) -> np.ndarray:
@@ -129,7 +119,6 @@ class TorchOps(Ops):
     def map_batches(
         self, function: Callable[[list[torch.Tensor]], Any], batch: list[torch.Tensor], size: int
     ) -> list[Any]:
-        """Call a function on at most so many entries of a batch at a time."""
         if torch._C._get_tracing_state() is not None:
             raise RecipeError(
                 "max_rows: a trace would keep the number of rounds that its example needs, and drop images of larger "
