@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -206,37 +206,48 @@ def enter_layer(name: str, x: Array, call: Call | None, caller: str | None = Non
     return call
 
 
+class Features(Protocol):
+    """A layer's input, measured: the mean and biased variance of each entry and channel, (N, C)."""
+
+    @property
+    def means(self) -> Array:
+        """The means."""
+
+    @property
+    def variances(self) -> Array:
+        """The variances."""
+
+    def target(self, weights: Array) -> tuple[Array, Array]:
+        """Return `statistics.target` of R rows per image, for weights (R, R)."""
+
+
 def blend(
-    moments: tuple[Array, Array], source: tuple[Array, Array], entries: Any, *, call: Call, name: str
+    features: Features, source: tuple[Array, Array], entries: Any, *, call: Call, name: str
 ) -> tuple[Array, Array]:
     """Return the mean and variance that every entry of a layer's input is normalised with, (N, C).
 
-    From the mean and variance of each entry (N, C), and the source's (C,). N is B·R, or B·R·T where the model folds
-    T parts (time, tokens) of an image into its batch; the parts of a row count together, as space does.
+    From those of each entry (N, C), and the source's (C,). N is B·R, or B·R·T where the model folds T parts (time,
+    tokens) of an image into its batch; the parts of a row count together, as space does.
     """
-    ops, xp, rows = call.ops, call.ops.xp, call.plan.rows
+    ops, xp = call.ops, call.ops.xp
     channels = int(source[0].shape[-1])
-    folded = parts_of_row(entries, call, name)
-    shape = (-1, rows, channels) if folded is None else (-1, rows, folded, channels)
-    means, variances = (xp.reshape(moment, shape) for moment in moments)
-    if folded is not None:
-        means, variances = pool(means, variances, axis=2, xp=xp)
+    weights, priors = (ops.cast(each, source[0]) for each in (call.weights, call.priors))
+    parts = parts_of_row(entries, call, name)
     shared = call.adaptation is not None and call.adaptation.recipe.share == "batch"
-    if shared:
+    if parts is None and not shared:
+        mean, variance = features.target(weights)
+    else:
+        shape = (-1, call.plan.rows, 1 if parts is None else parts, channels)
+        moments = (xp.reshape(moment, shape) for moment in (features.means, features.variances))
+        means, variances = pool(*moments, axis=2, xp=xp)
         every_image = xp.zeros_like(means)
-        means, variances = (moment[None] for moment in pool(means, variances, axis=0, xp=xp))
-    mean, variance = target(means, variances, weights=ops.cast(call.weights, means), xp=xp)
+        if shared:
+            means, variances = (moment[None] for moment in pool(means, variances, axis=0, xp=xp))
+        mean, variance = (each + every_image for each in target(means, variances, weights=weights, xp=xp))
     mean, variance = blend_with_source(
-        mean,
-        variance,
-        priors=ops.cast(call.priors, means),
-        source_mean=source[0],
-        source_variance=source[1],
-        xp=xp,
+        mean, variance, priors=priors, source_mean=source[0], source_variance=source[1], xp=xp
     )
-    if shared:
-        mean, variance = mean + every_image, variance + every_image
     mean, variance = xp.reshape(mean, (-1, channels)), xp.reshape(variance, (-1, channels))
-    if folded is not None:
-        mean, variance = ops.repeat_rows(mean, folded), ops.repeat_rows(variance, folded)
+    if parts is not None:
+        mean, variance = ops.repeat_rows(mean, parts), ops.repeat_rows(variance, parts)
     return mean, variance

@@ -56,8 +56,8 @@ class KerasBackend:
 
     def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> keras.Model:
         """Return an adapted model. Everything is checked before anything is made."""
-        image = find_image(model)
         _refuse_adapted(model)
+        image = find_image(model)
         found = find_layers(model)
         if not found:
             raise NoBatchNormError(

@@ -102,5 +102,4 @@ def _blend(x: Any, layer: Any, call: Call) -> tuple[Features, tuple[Any, Any], A
     features = measure(x, layer.axis)
     means = features.means
     source = KERAS.cast(layer.moving_mean, means), KERAS.cast(layer.moving_variance, means)
-    moments = means, features.variances
-    return features, source, *engine.blend(moments, source, ops.shape(x)[0], call=call, name=layer.sita_name)
+    return features, source, *engine.blend(features, source, ops.shape(x)[0], call=call, name=layer.sita_name)

@@ -11,6 +11,8 @@ from typing import Any
 
 from keras import ops
 
+from sita_adapters.statistics import target
+
 from .ops import KERAS
 
 
@@ -22,6 +24,12 @@ class Features:
     axis: int
     means: Any
     variances: Any
+
+    def target(self, weights: Any) -> tuple[Any, Any]:
+        """Return the statistics that the R rows of each image estimate together, (B, R, C), for weights (R, R)."""
+        shape = (-1, weights.shape[0], self.x.shape[self.axis])
+        means, variances = (ops.reshape(moment, shape) for moment in (self.means, self.variances))
+        return target(means, variances, weights=weights, xp=ops)
 
     def affine(self, scale: Any, shift: Any) -> Any:
         """Return x · scale + shift, both (N, C)."""

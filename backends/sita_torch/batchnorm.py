@@ -102,8 +102,9 @@ def _enter(layer: nn.Module, adaptation: Adaptation, name: str, x: torch.Tensor)
 def _normalise(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> torch.Tensor:
     """Return γ · (x − m) / sqrt(v + ε) + β with the blended statistics."""
     features, mean, variance = _blend(x, layer, call, name)
-    gamma, beta = (None if each is None else TORCH.cast(each, mean) for each in (layer.weight, layer.bias))  # type: ignore[arg-type]
-    return TORCH.cast(features.normalise(mean, variance, gamma, beta, layer.eps), x)  # type: ignore[arg-type]
+    gamma: Any = mean.new_ones(()) if layer.weight is None else TORCH.cast(layer.weight, mean)  # type: ignore[arg-type]
+    beta: Any = mean.new_zeros(()) if layer.bias is None else TORCH.cast(layer.bias, mean)  # type: ignore[arg-type]
+    return TORCH.cast(features.normalise((mean, variance), gamma, beta, layer.eps), x)  # type: ignore[arg-type]
 
 
 def _change(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> torch.Tensor:
@@ -130,7 +131,7 @@ def _blend(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> tuple[Fe
     features = measure(x)
     means = features.means
     source = TORCH.cast(layer.running_mean, means), TORCH.cast(layer.running_var, means)  # type: ignore[arg-type]
-    return features, *engine.blend((means, features.variances), source, x.shape[0], call=call, name=name)
+    return features, *engine.blend(features, source, x.shape[0], call=call, name=name)
 
 
 def _without_autocast(x: torch.Tensor, function: Any, *args: Any) -> torch.Tensor:

@@ -14,7 +14,6 @@ import torch
 from sita_adapters.errors import RecipeError
 from sita_adapters.ops import Ops, SymbolicError
 
-
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -33,7 +32,7 @@ def is_channels_last(x: torch.Tensor) -> bool:
 
 
 def _lerp(start: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    if torch.onnx.is_in_onnx_export():  # which would write a choice between two formulas
+    if is_traced() and torch.onnx.is_in_onnx_export():  # which would write a choice between two formulas
         return (1 - weight) * start + weight * end
     return torch.lerp(start, end, weight)
 
