@@ -76,9 +76,9 @@ class Call:
     """B·R: a number, or a symbol while a graph is traced."""
     ops: Ops
     weights: Array = None
-    """(R, R), as in the Plan."""
+    """(R, R), as in the Plan; (1, R) where one line serves all."""
     priors: Array = None
-    """(R, 1)."""
+    """(R, 1), or (1, 1)."""
     watch: Callable[[str, Array], None] | None = None
     """Called with the name and the input of every adapted layer: how a model is inspected."""
     layers_run: int = 0
@@ -133,8 +133,10 @@ def _run_part(batch: list[Array], forward: Forward, plan: Plan, adaptation: Adap
     plans = redraw_for_each(images, plan, adaptation.recipe, canvas) if resample else [plan]
     rows = [expand(images, plans, canvas), *(expand_aligned(each, images, plans, canvas) for each in aligned)]
     ops = canvas.ops
-    weights = ops.precise_constant(plan.weights, images)
-    priors = ops.precise_constant([[prior] for prior in plan.priors], images)
+    # Of one image whose rows all get the same statistics, these are worked out once. A trace may run on more images.
+    lines = 1 if plan.uniform and images.shape[0] == 1 and not ops.is_traced(images) else plan.rows
+    weights = ops.precise_constant(plan.weights[:lines], images)
+    priors = ops.precise_constant([[prior] for prior in plan.priors[:lines]], images)
     call = Call(adaptation, plan, ops.shape(rows[0])[0], ops, weights, priors)
     output = run_rows(rows, forward, call)
     if plan.blends and not call.layers_run:
@@ -218,13 +220,13 @@ class Features(Protocol):
         """The variances."""
 
     def target(self, weights: Array) -> tuple[Array, Array]:
-        """Return `statistics.target` of R rows per image, for weights (R, R)."""
+        """Return `statistics.target` of R rows per image, for weights (R, R) or one line of them."""
 
 
 def blend(
     features: Features, source: tuple[Array, Array], entries: Any, *, call: Call, name: str
 ) -> tuple[Array, Array]:
-    """Return the mean and variance that every entry of a layer's input is normalised with, (N, C).
+    """Return the mean and variance that every entry of a layer's input is normalised with, (N, C), or (1, C) for all.
 
     From those of each entry (N, C), and the source's (C,). N is B·R, or B·R·T where the model folds T parts (time,
     tokens) of an image into its batch; the parts of a row count together, as space does.

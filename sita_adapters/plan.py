@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,11 @@ class Plan:
     def moves_pixels(self, row: int) -> bool:
         """Whether this row runs a view in which pixels changed places."""
         return self.views[self.view_of_row[row]].moves_pixels
+
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether all rows are normalised with the same statistics."""
+        return len(set(zip(self.weights, self.priors, strict=True))) == 1
 
     @property
     def blends(self) -> bool:

@@ -27,12 +27,12 @@ class Features:
 
     def target(self, weights: Any) -> tuple[Any, Any]:
         """Return the statistics that the R rows of each image estimate together, (B, R, C), for weights (R, R)."""
-        shape = (-1, weights.shape[0], self.x.shape[self.axis])
+        shape = (-1, weights.shape[1], self.x.shape[self.axis])
         means, variances = (ops.reshape(moment, shape) for moment in (self.means, self.variances))
         return target(means, variances, weights=weights, xp=ops)
 
     def affine(self, scale: Any, shift: Any) -> Any:
-        """Return x · scale + shift, both (N, C)."""
+        """Return x · scale + shift, both (N, C), or (1, C) for all."""
         column = [1] * len(self.x.shape)
         column[0], column[self.axis] = -1, self.x.shape[self.axis]
         return self.x * ops.reshape(scale, column) + ops.reshape(shift, column)

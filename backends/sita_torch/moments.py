@@ -37,16 +37,19 @@ class Features:
     variances: torch.Tensor
 
     def target(self, weights: torch.Tensor) -> _Pair:
-        """Return the statistics that the R rows of each image estimate together, (B, R, C), for weights (R, R)."""
-        shape = (-1, weights.shape[0], int(self.means.shape[1]))
+        """Return the statistics that the R rows of each image estimate together, (B, R, C), for weights (R, R).
+
+        Of one line of weights, (1, R), these are (B, 1, C).
+        """
+        shape = (-1, weights.shape[1], int(self.means.shape[1]))
         return target(self.means.reshape(shape), self.variances.reshape(shape), weights=weights, xp=TORCH.xp)
 
     def normalise(self, statistics: _Pair, gamma: torch.Tensor, beta: torch.Tensor, epsilon: float) -> torch.Tensor:
-        """Return γ · (x − m) / sqrt(v + ε) + β for statistics (N, C), and γ and β (C,)."""
+        """Return γ · (x − m) / sqrt(v + ε) + β for statistics (N, C), or (1, C) for all, and γ and β (C,)."""
         return self.affine(*output_affine(*statistics, gamma=gamma, beta=beta, epsilon=epsilon, xp=TORCH.xp))
 
     def affine(self, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-        """Return x · scale + shift, both (N, C)."""
+        """Return x · scale + shift, both (N, C), or (1, C) for all."""
         if torch.compiler.is_compiling():  # or its loop over the places works out roots and quotients at every place
             scale, shift = torch.stack((scale, shift))
         column = (*scale.shape, *[1] * (self.x.ndim - 2))
@@ -84,7 +87,7 @@ class _Contiguous(Features):
 
         m = Σ_q w_q · m_q,   v = Σ_q w_q · E[x_q²] − m²
         """
-        shape = (-1, weights.shape[0], self.means.shape[1])
+        shape = (-1, weights.shape[1], self.means.shape[1])
         means, squares = self.means.view(shape), self.squares.view(shape)
         weights_of_images = weights.expand(means.shape[0], -1, -1)
         mean = torch.bmm(weights_of_images, means)
@@ -196,9 +199,9 @@ def _batch_norm(  # noqa: PLR0917
     beta: torch.Tensor,
     epsilon: float,
 ) -> torch.Tensor:
-    """Return γ · (x − m) / sqrt(v + ε) + β of contiguous features, for γ, β and statistics (N, C)."""
+    """Return γ · (x − m) / sqrt(v + ε) + β of contiguous features; γ, β and statistics are (N, C), or (1, C) for all."""
     # Only the first size may differ from call to call, so that a trace keeps the others.
     channels, *space = map(int, x.shape[1:])
+    flat = x if mean.shape[0] == 1 else x.view(1, -1, math.prod(space), 1)
     gamma, beta, mean, variance = (each.reshape(-1) for each in (gamma, beta, mean, variance))
-    out = torch.batch_norm(x.view(1, -1, math.prod(space), 1), gamma, beta, mean, variance, False, 0.0, epsilon, True)
-    return out.view(-1, channels, *space)
+    return torch.batch_norm(flat, gamma, beta, mean, variance, False, 0.0, epsilon, True).view(-1, channels, *space)
