@@ -199,7 +199,7 @@ def _batch_norm(  # noqa: PLR0917
     beta: torch.Tensor,
     epsilon: float,
 ) -> torch.Tensor:
-    """Return γ · (x − m) / sqrt(v + ε) + β of contiguous features; γ, β and statistics are (N, C), or (1, C) for all."""
+    """Return γ · (x − m) / sqrt(v + ε) + β of contiguous x; γ, β and statistics are (N, C), or (1, C) for all."""
     # Only the first size may differ from call to call, so that a trace keeps the others.
     channels, *space = map(int, x.shape[1:])
     flat = x if mean.shape[0] == 1 else x.view(1, -1, math.prod(space), 1)
