@@ -46,7 +46,7 @@ def imagenet(data: Path, count: int, size: int, severity: int) -> tuple[Any, tor
     """Return Keras' ResNet50, ported to PyTorch, and some ImageNet images under every kind of corruption."""
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import sita_workbench.models.torchvision_cure  # noqa: F401  (before torchvision)
+    import sita_workbench.models.torchvision_compat  # noqa: F401  (before torchvision)
     from sita_adapters.porting import torch_twin
     from sita_workbench.networks.imagenet_images import encode as encode_caffe
     from sita_workbench.networks.imagenet_images import load_images, load_resnet50

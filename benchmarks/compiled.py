@@ -32,6 +32,9 @@ def main() -> None:
     config.cpp.enable_kernel_profile = True
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    import sita_workbench.models.torchvision_compat  # noqa: F401  (before timm)
+
+    # isort: split
     import timm
 
     model = timm.create_model(options.model, pretrained=False).eval()

@@ -33,6 +33,9 @@ def main() -> None:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    import sita_workbench.models.torchvision_compat  # noqa: F401  (before timm)
+
+    # isort: split
     import timm
 
     def mean(x: torch.Tensor) -> None:

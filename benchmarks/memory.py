@@ -27,6 +27,9 @@ def measure(options: argparse.Namespace) -> int:
     import sita_adapters as sita
 
     torch.set_num_threads(1)
+    import sita_workbench.models.torchvision_compat  # noqa: F401  (before timm)
+
+    # isort: split
     import timm
 
     model = timm.create_model(options.model, pretrained=False).eval()

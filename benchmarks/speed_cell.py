@@ -53,7 +53,7 @@ def task_of(network: str) -> Any:
 def torch_network(name: str) -> Any:
     import torch
 
-    import sita_workbench.models.torchvision_cure  # noqa: F401  (before timm)
+    import sita_workbench.models.torchvision_compat  # noqa: F401  (before timm)
 
     torch.manual_seed(0)
     if name == "segmentation":

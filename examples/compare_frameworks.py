@@ -25,7 +25,8 @@ from rich.table import Table
 
 import sita_adapters as sita
 
-# Cures a torchvision that was built for another torch; where yours fits, it does nothing.
+# Only needed where torchvision does not match the installed torch.
+import sita_workbench.models.torchvision_compat  # noqa: F401
 from sita_adapters.porting import torch_twin
 from sita_workbench.networks.imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50
 

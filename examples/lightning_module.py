@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-# Cures a torchvision (torchmetrics imports it) that was built for another torch; where yours fits, it does nothing.
+# Only needed where torchvision, which torchmetrics imports, does not match the installed torch.
+import sita_workbench.models.torchvision_compat  # noqa: F401
 
 # isort: split
 import lightning

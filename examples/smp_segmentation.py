@@ -8,7 +8,8 @@ Untrained weights: this shows the plumbing, not accuracy.
 
 import torch
 
-# Cures a torchvision that was built for another torch; where yours fits, it does nothing.
+# Only needed where torchvision does not match the installed torch.
+import sita_workbench.models.torchvision_compat  # noqa: F401
 
 # isort: split
 import segmentation_models_pytorch as smp

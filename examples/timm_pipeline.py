@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-# Cures a torchvision that was built for another torch; where yours fits, it does nothing.
+# Only needed where torchvision does not match the installed torch.
+import sita_workbench.models.torchvision_compat  # noqa: F401
 
 # isort: split
 import timm

@@ -29,7 +29,7 @@ from sita_workbench.progress import Silence
 from sita_workbench.runs import Run, run_bench
 from sita_workbench.studies import STUDIES, layer_groups, study_methods
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 MODEL = f"""
 import sys

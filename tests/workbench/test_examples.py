@@ -17,7 +17,7 @@ from torch import nn
 
 import sita_adapters as sita
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SAID = {
     "quickstart": [r"foggy images, adapted +\d+\.\d % right"],
     "timm_pipeline": [r"foggy photos: \d+ % right by the source model, \d+ % adapted", "chosen prior", "unanimous"],

@@ -330,7 +330,7 @@ def _library(name: str, spec: str) -> Any:
     wanted = f"'sita-adapters[{package}]'" if package in ("torch", "keras") else package
     try:
         if package in ("timm", "torchvision"):
-            importlib.import_module("sita_workbench.models.torchvision_cure")
+            importlib.import_module("sita_workbench.models.torchvision_compat")
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = (error.name or name).partition(".")[0]
