@@ -20,12 +20,11 @@ from typer.testing import CliRunner
 
 import sita_adapters as sita
 from sita_workbench import cli, metrics
-from sita_workbench.answers import record
-from sita_workbench.data.datasets import open_data
-from sita_workbench.ledger import Ledger
-from sita_workbench.methods import Said, read_methods
+from sita_workbench.data.opening import open_data
+from sita_workbench.methods import Prediction, read_methods
 from sita_workbench.models.loading import load_model
-from sita_workbench.progress import Silence
+from sita_workbench.progress import NoProgress
+from sita_workbench.result_log import ResultLog
 from sita_workbench.runs import Run, run_bench
 from sita_workbench.studies import STUDIES, layer_groups, study_methods
 
@@ -96,14 +95,14 @@ def measure(
 ) -> dict[str, Any]:
     """What the command measures, without the report that it draws."""
     kind, _, place = named.get("data", "npz:test.npz").partition(":")
-    subject = load_model(f"{folder / 'models.py'}:{named.get('model', 'classifier')}")
+    loaded = load_model(f"{folder / 'models.py'}:{named.get('model', 'classifier')}")
     run = Run(
-        subject,
-        lambda seed: open_data(f"{kind}:{folder / place}", corrupt=corrupt, limit=limit, seed=seed, size=subject.size),
-        read_methods(recipes, subject.task) if "study" not in named else study_methods(named["study"], subject),
+        loaded,
+        lambda seed: open_data(f"{kind}:{folder / place}", corrupt=corrupt, limit=limit, seed=seed, size=loaded.size),
+        read_methods(recipes, loaded.task) if "study" not in named else study_methods(named["study"], loaded),
         seeds,
     )
-    return run_bench(run, folder / out, Silence())
+    return run_bench(run, folder / out, NoProgress())
 
 
 def test_a_killed_run_goes_on_and_ends_as_an_undisturbed_one(folder: Path) -> None:
@@ -223,12 +222,12 @@ def test_layers_fall_into_parts() -> None:
 
 
 def test_every_study_has_names_of_its_own(folder: Path) -> None:
-    subject = load_model(f"{folder / 'models.py'}:classifier")
+    loaded = load_model(f"{folder / 'models.py'}:classifier")
     for study in STUDIES:
-        names = [method.name for method in study_methods(study, subject)]
+        names = [method.name for method in study_methods(study, loaded)]
         assert len(names) == len(set(names))
     with pytest.raises(sita.RecipeError, match="study: expected one of lambda"):
-        study_methods("lamda", subject)
+        study_methods("lamda", loaded)
 
 
 @pytest.mark.parametrize(
@@ -247,16 +246,16 @@ def test_bad_recipes_are_told_before_anything_runs(text: str, message: str) -> N
     assert message in str(error.value)
 
 
-def said(count: int = 400, classes: int = 5, seed: int = 0) -> tuple[Said, np.ndarray]:
+def said(count: int = 400, classes: int = 5, seed: int = 0) -> tuple[Prediction, np.ndarray]:
     random = np.random.default_rng(seed)
     logits = 2 * random.normal(size=(count, classes))
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     labels = np.array([random.choice(classes, p=line) for line in p])
-    return Said(p, np.round(random.choice([0.5, 1.0], count), 6)), labels
+    return Prediction(p, np.round(random.choice([0.5, 1.0], count), 6)), labels
 
 
-def entry(answers: Said, labels: np.ndarray, ignore: int | None = None) -> dict[str, np.ndarray]:
-    return {name: np.asarray(values) for name, values in record(answers, labels, ignore).items()}
+def entry(answers: Prediction, labels: np.ndarray, ignore: int | None = None) -> dict[str, np.ndarray]:
+    return {name: np.asarray(values) for name, values in metrics.make_entry(answers, labels, ignore).items()}
 
 
 def test_metrics_equal_plain_loops() -> None:
@@ -292,7 +291,7 @@ def test_metrics_equal_plain_loops() -> None:
 def test_paired_intervals_are_narrower_than_the_scores_own() -> None:
     """Two methods that differ on few images: the difference is better known than either score."""
     answers, labels = said(300)
-    other = Said(answers.probabilities.copy(), None)
+    other = Prediction(answers.probabilities.copy(), None)
     other.probabilities[:6] = np.eye(5)[labels[:6]]
     weights = metrics.draw_weights(300)
     first, second = (metrics.score([entry(each, labels)], weights) for each in (answers, other))
@@ -302,33 +301,33 @@ def test_paired_intervals_are_narrower_than_the_scores_own() -> None:
 
 def test_mean_iou_equals_sklearns() -> None:
     random = np.random.default_rng(1)
-    logits = random.normal(size=(3, 4, 6, 6))
-    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    logits = random.normal(size=(3, 6, 6, 4))
+    p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     labels = random.integers(0, 4, (3, 6, 6))
     labels[0, 0] = 255
-    found = metrics.score([entry(Said(p, None), labels, 255)], metrics.draw_weights(3))
+    found = metrics.score([entry(Prediction(p, None), labels, 255)], metrics.draw_weights(3))
     counted = labels != 255
-    expected = jaccard_score(labels[counted], p.argmax(1)[counted], average="macro")
+    expected = jaccard_score(labels[counted], p.argmax(-1)[counted], average="macro")
     assert found.value == pytest.approx(100 * expected, abs=1e-6)
 
 
-def test_a_ledger_cuts_a_torn_line_and_refuses_a_spoilt_one(tmp_path: Path) -> None:
+def test_the_log_drops_an_incomplete_line_and_refuses_a_damaged_one(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    ledger = Ledger(path, {"model": "a"})
-    ledger.add("one", {"x": [1]})
-    ledger.close()
+    log = ResultLog(path, {"model": "a"})
+    log.add("one", {"x": [1]})
+    log.close()
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"key":"two"')
-    again = Ledger(path, {"model": "a"})
+    again = ResultLog(path, {"model": "a"})
     assert again.entries == {"one": {"x": [1]}}
     again.close()
     assert path.read_bytes() == whole
     path.write_bytes(b"spoilt\n" + whole)
     with pytest.raises(sita.InputError, match="line 1 cannot be read"):
-        Ledger(path, {"model": "a"})
+        ResultLog(path, {"model": "a"})
     path.write_bytes(whole)
     with pytest.raises(sita.InputError, match="model was 'a' and is 'b'"):
-        Ledger(path, {"model": "b"})
+        ResultLog(path, {"model": "b"})
 
 
 def test_help_teaches() -> None:

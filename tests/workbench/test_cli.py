@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import sita_adapters as sita
 from sita_workbench import cli
-from sita_workbench.commands import shared
+from sita_workbench.commands import options
 from sita_workbench.demo import demo, figure
 
 
@@ -138,7 +138,7 @@ def test_a_backend_that_keras_lacks_is_an_error_of_ours() -> None:
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "caffe" in done.stderr
-    assert "KERAS_BACKEND names one of tensorflow, jax, torch" in done.stderr
+    assert "set KERAS_BACKEND to one of tensorflow, jax, torch" in done.stderr
 
 
 @pytest.mark.usefixtures("quick")
@@ -205,7 +205,7 @@ def test_without_its_libraries_the_command_names_the_remedy(missing: str) -> Non
 
 @pytest.mark.parametrize("framework", ["torch", "keras"])
 def test_without_its_framework_the_demo_names_the_remedy(monkeypatch: pytest.MonkeyPatch, framework: str) -> None:
-    monkeypatch.setattr(shared, "find_spec", lambda name: None if name == framework else object())
+    monkeypatch.setattr(options, "find_spec", lambda name: None if name == framework else object())
     result = CliRunner().invoke(cli.make_app(), ["demo", "--backend", framework])
     assert isinstance(result.exception, sita.SitaError)
     assert f"needs {framework}. Remedy: pip install 'sita-adapters[bench,{framework}]'" in str(result.exception)

@@ -252,11 +252,11 @@ def test_predict_writes_label_maps() -> None:
     told = json.loads(
         invoke("predict", "streets.py:build", "street.png", "more", "--out", "maps", "--json", "--recipe", "augbn")
     )
-    subject = load_model("streets.py:build")
+    loaded = load_model("streets.py:build")
     batch = torch.from_numpy(pixels / 255).permute(2, 0, 1)[None].float()
     with torch.inference_mode():
-        expected = sita.adapt(subject.model, "augbn", task="segmentation")(batch).argmax(1)[0].numpy()
-        source = subject.model(batch).argmax(1)[0].numpy()
+        expected = sita.adapt(loaded.model, "augbn", task="segmentation")(batch).argmax(1)[0].numpy()
+        source = loaded.model(batch).argmax(1)[0].numpy()
     first, second = told["images"]
     with Image.open(first["map"]) as picture:
         assert picture.mode == "P"

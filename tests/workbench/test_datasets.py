@@ -18,9 +18,8 @@ from torchvision import transforms
 
 from sita_adapters.errors import InputError
 from sita_workbench.corruptions import HOLDOUT, KINDS, corrupt
-from sita_workbench.data.choice import Choice
-from sita_workbench.data.datasets import CLEAN, Condition, Dataset, open_data
-from sita_workbench.networks import camvid
+from sita_workbench.data.dataset import CLEAN, Condition, Dataset, Selection
+from sita_workbench.data.opening import open_data
 
 COUNT = 12
 
@@ -142,7 +141,7 @@ def test_a_limit_picks_the_same_images_under_every_condition(cifar: Path, limit:
 
 @given(count=st.integers(1, 60_000), limit=st.integers(1, 60_000))
 def test_picks_are_spread_evenly(count: int, limit: int) -> None:
-    steps = np.diff(np.append(Choice(limit=limit).indices(count), count))
+    steps = np.diff(np.append(Selection(limit=limit).indices(count), count))
     assert len(steps) == min(count, limit)
     assert 1 <= steps.min() <= steps.max() <= steps.min() + 1
 
@@ -150,7 +149,7 @@ def test_picks_are_spread_evenly(count: int, limit: int) -> None:
 @given(count=st.integers(1, 1000), limit=st.integers(1, 1000))
 def test_twice_the_limit_keeps_the_images(count: int, limit: int) -> None:
     if 2 * limit <= count:
-        fewer, more = (Choice(limit=number).indices(count) for number in (limit, 2 * limit))
+        fewer, more = (Selection(limit=number).indices(count) for number in (limit, 2 * limit))
         assert set(fewer) <= set(more)
 
 
@@ -397,7 +396,7 @@ def test_an_unreadable_image_is_named(tmp_path: Path, cut: int, size: int | None
     write_image(tmp_path / "class" / "good.png", noise(16, 16, 3))
     whole = (tmp_path / "class" / "good.png").read_bytes()
     (tmp_path / "class" / "torn.png").write_bytes(whole[:cut])
-    with pytest.raises(InputError, match=r"torn\.png; it cannot be read.*take it out"):
+    with pytest.raises(InputError, match=r"torn\.png; it cannot be read.*remove it"):
         open_data(f"imagefolder:{tmp_path}", size=size).load(CLEAN, 0, 2)
 
 
@@ -514,7 +513,10 @@ def grey_png(bits: int) -> bytes:
         (lambda folder: (folder / "labels" / "b.png").unlink(), "3 and 2; labels has none for b"),
         (lambda folder: (folder / "images" / "b.png").unlink(), "2 and 3; images has none for b"),
         (lambda folder: write_image(folder / "labels" / "b.png", noise(12, 15)), "b.png at .* 16×12; received 15×12"),
-        (lambda folder: write_image(folder / "labels" / "b.png", noise(12, 16, 3)), "one label a pixel in .*mode RGB"),
+        (
+            lambda folder: write_image(folder / "labels" / "b.png", noise(12, 16, 3)),
+            "one label per pixel in .*mode RGB",
+        ),
         (lambda folder: (folder / "labels" / "b.png").write_bytes(grey_png(4)), "8 or 16 bits in .*fewer"),
         (lambda folder: (folder / "labels" / "b.png").write_bytes(b"torn"), r"b\.png; it cannot be read"),
         (lambda folder: write_image(folder / "images" / "b.jpg", noise(12, 16, 3)), "received b.jpg and b.png"),
@@ -663,13 +665,3 @@ def test_real_imagenet(data: Path) -> None:
     np.testing.assert_array_equal(
         opened.load(Condition("contrast", 5), 2, 3)[0][0], corrupt(expected, "contrast", 5, index=160)
     )
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("size", [None, (180, 240)])
-def test_real_camvid_as_its_own_loader_reads_it(data: Path, size: tuple[int, int] | None) -> None:
-    opened = open_data(f"camvid:{data / 'camvid'}", corrupt="none", size=size, limit=3)
-    pairs = camvid.find_pairs(data, "test")[::39]
-    images, labels = camvid.load_pairs(pairs, size and size[::-1])
-    np.testing.assert_array_equal(load_all(opened, CLEAN)[0], images)
-    np.testing.assert_array_equal(load_all(opened, CLEAN)[1], labels)

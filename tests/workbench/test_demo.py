@@ -20,8 +20,8 @@ from sita_workbench.demo import demo, digits_keras, digits_torch, figure
 from sita_workbench.demo.demo import DemoResult, Framework, Training, run_demo, trained_network
 from sita_workbench.demo.digits import Digits, first, load_digits
 from sita_workbench.demo.digits_corruptions import CORRUPTIONS, Corruption
-from sita_workbench.files import cache_folder, replacing
-from sita_workbench.progress import Silence
+from sita_workbench.files import write_atomically
+from sita_workbench.progress import NoProgress
 
 each_corruption = pytest.mark.parametrize("corruption", CORRUPTIONS, ids=lambda c: c.name)
 each_framework = pytest.mark.parametrize("framework", [digits_torch, digits_keras], ids=lambda f: f.NAME)
@@ -136,7 +136,7 @@ def test_pytorch_training_is_reproducible_and_leaves_the_random_state_alone(some
 def test_the_network_is_trained_once_and_then_taken_from_the_cache(
     cache: Path, some: Digits, framework: Framework[Any]
 ) -> None:
-    trained = trained_network(framework, some, QUICK, Silence())
+    trained = trained_network(framework, some, QUICK, NoProgress())
     listener = Listener()
     cached = trained_network(framework, some, QUICK, listener)
     assert not listener.steps
@@ -157,15 +157,15 @@ def _weights(network: Any) -> list[np.ndarray]:
 
 
 def test_another_training_or_other_digits_are_another_network(cache: Path, some: Digits) -> None:
-    trained_network(digits_torch, some, QUICK, Silence())
-    trained_network(digits_torch, some, Training(epochs=1, seed=1), Silence())
-    trained_network(digits_torch, first(some, 127), QUICK, Silence())
+    trained_network(digits_torch, some, QUICK, NoProgress())
+    trained_network(digits_torch, some, Training(epochs=1, seed=1), NoProgress())
+    trained_network(digits_torch, first(some, 127), QUICK, NoProgress())
     assert len(list(cache.iterdir())) == 3
 
 
 @pytest.mark.parametrize("spoil", ["garbage", "half", "empty", "other weights"])
-def test_a_spoilt_cache_is_trained_anew_and_says_so(cache: Path, some: Digits, spoil: str) -> None:
-    trained_network(digits_torch, some, QUICK, Silence())
+def test_a_spoilt_cache_is_trained_again_and_says_so(cache: Path, some: Digits, spoil: str) -> None:
+    trained_network(digits_torch, some, QUICK, NoProgress())
     (path,) = cache.iterdir()
     whole = path.read_bytes()
     if spoil == "other weights":
@@ -174,7 +174,7 @@ def test_a_spoilt_cache_is_trained_anew_and_says_so(cache: Path, some: Digits, s
         path.write_bytes({"garbage": b"no tensors here", "half": whole[: len(whole) // 2], "empty": b""}[spoil])
     listener = Listener()
     trained_network(digits_torch, some, QUICK, listener)
-    assert "trained anew" in listener.said[0]
+    assert "trained again" in listener.said[0]
     assert listener.steps == {"Training on clean digits": 1}
     assert path.read_bytes() == whole
 
@@ -243,34 +243,13 @@ def test_a_cache_that_cannot_be_written_stops_nothing(
     assert "could not be cached" in listener.said[-1]
 
 
-@pytest.mark.parametrize(
-    ("platform", "variable", "expected"),
-    [
-        ("linux", None, ".cache"),
-        ("darwin", None, "Library/Caches"),
-        ("win32", "LOCALAPPDATA", "local"),
-        ("linux", "XDG_CACHE_HOME", "xdg"),
-    ],
-)
-def test_the_cache_is_where_the_system_keeps_them(
-    platform: str, variable: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("sys.platform", platform)
-    monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    if variable:
-        monkeypatch.setenv(variable, str(tmp_path / expected))
-    assert cache_folder() == tmp_path / expected / "sita-adapters"
-
-
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, OSError])
 def test_an_interrupted_file_leaves_what_was_there(tmp_path: Path, interruption: type[BaseException]) -> None:
     path = tmp_path / "picture.png"
     path.write_text("old")
 
     def write() -> None:
-        with replacing(path) as temporary:
+        with write_atomically(path) as temporary:
             temporary.write_text("half of the n")
             raise interruption
 
@@ -281,7 +260,7 @@ def test_an_interrupted_file_leaves_what_was_there(tmp_path: Path, interruption:
 
 
 def test_a_replaced_file_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
-    with replacing(tmp_path / "ours") as temporary:
+    with write_atomically(tmp_path / "ours") as temporary:
         temporary.touch()
     (tmp_path / "any").touch()
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "any").stat().st_mode
@@ -305,7 +284,7 @@ def test_the_result_has_every_answer(result: DemoResult, listener: Listener) -> 
 
 def test_answers_are_those_of_the_adapted_model_on_a_batch(result: DemoResult) -> None:
     with digits_torch.one_thread(), torch.inference_mode():
-        network = trained_network(digits_torch, load_digits()[0], Training(), Silence())
+        network = trained_network(digits_torch, load_digits()[0], Training(), NoProgress())
         adapted = sita.adapt(network, "augbn")
         together = adapted(digits_torch.encode(result.images[3])).argmax(dim=1).numpy()
     np.testing.assert_array_equal(result.answers[3, result.recipes.index("augbn")], together)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from made_results import gaining, make_gain, make_timing, small, without
+from sample_results import gaining, make_gain, make_timing, small, without
 
 from sita_workbench.report.verdict import write_verdict
 
@@ -18,7 +18,7 @@ def test_a_gain_is_told_with_interval_time_and_loss() -> None:
         f"ops is best: {score:.1f} % accuracy on corrupted images (mean of 2 conditions with 200 images"
     )
     assert "10.0 points more than source (95 % interval of the gain +9.0 to +11.0)" in said
-    assert "It takes 12.3 ms an image, 10.2 times source's." in said
+    assert "It takes 12.3 ms per image, 10.2 times source's." in said
     assert "On clean images it loses 0.8 points (95 % interval −1.5 to −0.1)." in said
     assert "For less time, augbn gains 8.0 points (95 % interval +7.0 to +9.0) in 3.27 ms." in said
     assert "includes 0" not in said
@@ -102,7 +102,7 @@ def test_without_clean_images_no_loss_is_told() -> None:
 @pytest.mark.parametrize("timing", [None, {}, {"methods": {}}, make_timing(("source",))])
 def test_without_time_rows_are_told(timing: dict[str, Any] | None) -> None:
     said = write_verdict(small(), timing)
-    assert "ime was not measured; it runs 22 rows an image." in said
+    assert "ime was not measured; it runs 22 rows per image." in said
     assert " ms " not in said
 
 
@@ -119,6 +119,6 @@ def test_the_best_point_of_a_study_is_taken_with_care() -> None:
     said = write_verdict(results, None)
     best = max((m for m in results["methods"] if m["study"]), key=lambda m: m["corrupted"]["score"])
     assert f"Of the 22 points of the study, {best['name']} is highest: {best['corrupted']['score']:.1f} %" in said
-    assert "flattered by chance" in said
+    assert "partly luck" in said
     results["methods"].pop(1)
     assert write_verdict(results, None).startswith(f"{best['name']} is best")

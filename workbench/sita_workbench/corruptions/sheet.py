@@ -9,7 +9,7 @@ import numpy as np
 
 from sita_adapters.errors import InputError
 
-from ..files import replacing
+from ..files import write_atomically
 from . import CORRUPTIONS, FAMILIES, HOLDOUT, KINDS, SEVERITIES, corrupt
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def make_sheet(image: np.ndarray, out_path: Path | str, severity: int | None = N
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"Expected a name that ends in one of {', '.join(FORMATS)}; received {path.name!r}.")
     figure = draw_all(image, seed) if severity is None else draw_one(image, severity, seed)
-    with replacing(path) as temporary:
+    with write_atomically(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:].lower())
 
 
