@@ -2,7 +2,7 @@
 
     python examples/lightning_module.py
 
-A toy, trained on the spot to tell the direction of stripes, then shown them in fog: it shows the plumbing.
+A toy network is trained here to classify the direction of stripes, then tested in fog. It shows how to connect things.
 """
 
 import torch

@@ -2,8 +2,8 @@
 
     python examples/smp_segmentation.py
 
-A binary mask is one sigmoid a pixel, which `scores="sigmoid"` says: the vote is then on each pixel's yes or no.
-Untrained weights: this shows the plumbing, not accuracy.
+A binary mask is one sigmoid per pixel: with `scores="sigmoid"` the vote is on each pixel's yes or no. The weights are
+untrained: this shows how to connect things, not accuracy.
 """
 
 import torch

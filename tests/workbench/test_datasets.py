@@ -100,7 +100,7 @@ def scenes(tmp_path: Path) -> Path:
 # --- conditions and picks
 
 
-def test_a_condition_reads_as_in_results() -> None:
+def test_a_condition_is_printed_as_in_results() -> None:
     assert str(Condition("fog", 5)) == "fog/5"
     assert str(CLEAN) == str(Condition("clean")) == "clean"
 
@@ -128,7 +128,7 @@ def test_conditions_of_stored_corruptions(cifar: Path, chosen: str, expected: tu
     assert open_data(f"cifar10c:{cifar}", corrupt=chosen).conditions == tuple(Condition(kind, 5) for kind in expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(limit=st.integers(1, 2 * COUNT))
 def test_a_limit_picks_the_same_images_under_every_condition(cifar: Path, limit: int) -> None:
     opened = open_data(f"cifar10c:{cifar}", corrupt="fog,snow", severities=(1, 5), limit=limit)
@@ -217,7 +217,7 @@ Break = Callable[[Path], object]
         (lambda folder: np.save(folder / "labels.npy", np.zeros((15, 10), int)), r"\(15, 10\).*argmax"),
     ],
 )
-def test_what_is_wrong_with_cifar_is_said(small_cifar: Path, change: Break, words: str) -> None:
+def test_what_is_wrong_with_cifar_is_reported(small_cifar: Path, change: Break, words: str) -> None:
     change(small_cifar)
     with pytest.raises(InputError, match=words):
         open_data(f"cifar10c:{small_cifar}", corrupt="snow,fog")
@@ -293,7 +293,7 @@ def test_a_path_may_hold_a_colon(npz: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ({"x": noise(1, 9, 8, 3), "y": np.array([object()])}, r"x\.npz; it cannot be read"),
     ],
 )
-def test_what_is_wrong_with_an_npz_is_said(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
+def test_what_is_wrong_with_an_npz_is_reported(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
     np.savez(tmp_path / "x.npz", **arrays)
     with pytest.raises(InputError, match=words):
         open_data(f"npz:{tmp_path / 'x.npz'}")
@@ -379,7 +379,7 @@ def test_a_list_of_labels(tmp_path: Path, place: str) -> None:
         ("{", "not JSON"),
     ],
 )
-def test_what_is_wrong_with_a_list_of_labels_is_said(tmp_path: Path, text: str, words: str) -> None:
+def test_what_is_wrong_with_a_list_of_labels_is_reported(tmp_path: Path, text: str, words: str) -> None:
     for name in ("a.png", "b.png"):
         write_image(tmp_path / "images" / name, noise(8, 8, 3))
     (tmp_path / "labels.json").write_text(text)
@@ -446,7 +446,7 @@ def test_a_thousand_classes_need_no_list(tmp_path: Path) -> None:
         (lambda folder: (folder / "classes.txt").write_text("n02"), "1 that are not: n01"),
     ],
 )
-def test_what_is_wrong_with_imagenet_c_is_said(imagenet_c: Path, change: Break, words: str) -> None:
+def test_what_is_wrong_with_imagenet_c_is_reported(imagenet_c: Path, change: Break, words: str) -> None:
     change(imagenet_c)
     with pytest.raises(InputError, match=words):
         open_data(f"imagenet-c:{imagenet_c}", corrupt="shot_noise,fog")
@@ -523,7 +523,7 @@ def grey_png(bits: int) -> bytes:
         (lambda folder: (folder / "labels").rename(folder / "maps"), "labels; received nothing there. The layout is"),
     ],
 )
-def test_what_is_wrong_with_label_maps_is_said(scenes: Path, change: Break, words: str) -> None:
+def test_what_is_wrong_with_label_maps_is_reported(scenes: Path, change: Break, words: str) -> None:
     change(scenes)
     with pytest.raises(InputError, match=words):
         open_data(f"segmentation:{scenes}")

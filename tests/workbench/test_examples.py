@@ -1,4 +1,4 @@
-"""The examples run, are short, and answer what adapting the bare model by hand answers."""
+"""The examples run, are short, and predict what the bare model adapted by hand predicts."""
 
 from __future__ import annotations
 
@@ -48,14 +48,19 @@ def check_printed(name: str, printed: str) -> None:
         assert re.search(pattern, printed), printed
 
 
-@pytest.mark.parametrize("name", ["quickstart", "smp_segmentation", "keras_pipeline"])
-def test_runs_and_says_what_it_shows(name: str) -> None:
-    """The others run below, where more is asked of them."""
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["smp_segmentation", "keras_pipeline"])
+def test_runs_and_prints_what_it_shows(name: str) -> None:
+    """The others run below, with more checks."""
     check_printed(name, run(name))
 
 
+def test_quickstart_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    state_of("quickstart", capsys)
+
+
 @pytest.mark.parametrize("name", PIPELINES)
-def test_is_short_and_says_how_to_run_it(name: str) -> None:
+def test_is_short_and_shows_its_command(name: str) -> None:
     text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 60
     assert f"\n    python examples/{name}.py\n" in text
@@ -76,7 +81,8 @@ def one_by_one(model: nn.Module, images: torch.Tensor, **companions: torch.Tenso
     return torch.cat(answers)
 
 
-def test_timm_pipeline_answers_as_a_plain_loop_in_float64(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_timm_pipeline_equals_a_plain_loop_in_float64(capsys: pytest.CaptureFixture[str]) -> None:
     state = state_of("timm_pipeline", capsys)
     image = state["transform"](state["take_photo"](1, 0.6))
     views = [lambda x: x, lambda x: x.rot90(1, (-2, -1)), lambda x: x.rot90(3, (-2, -1))]
@@ -89,7 +95,8 @@ def test_timm_pipeline_answers_as_a_plain_loop_in_float64(capsys: pytest.Capture
     torch.testing.assert_close(found.double(), torch.from_numpy(expected), **FLOAT_ROUNDING)
 
 
-def test_huggingface_pipeline_answers_as_its_bare_model_adapted(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_huggingface_pipeline_equals_its_bare_model_adapted(capsys: pytest.CaptureFixture[str]) -> None:
     state = state_of("huggingface_pipeline", capsys)
     by_hand = sita.adapt(state["model"])
     for photo, (answer,) in zip(state["photos"], state["after"], strict=True):
@@ -100,7 +107,8 @@ def test_huggingface_pipeline_answers_as_its_bare_model_adapted(capsys: pytest.C
         assert answer["score"] == pytest.approx(float(probability), abs=1e-4)
 
 
-def test_lightning_predicts_as_its_bare_network_adapted(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_lightning_equals_its_bare_network_adapted(capsys: pytest.CaptureFixture[str]) -> None:
     state = state_of("lightning_module", capsys)
     network = sita.unwrap(state["module"].net)
     images, _ = state["foggy"].dataset.tensors
@@ -109,7 +117,8 @@ def test_lightning_predicts_as_its_bare_network_adapted(capsys: pytest.CaptureFi
     torch.testing.assert_close(state["after"], one_by_one(sita.adapt(network), images).softmax(1), **FLOAT_ROUNDING)
 
 
-def test_torchvision_answers_for_each_image_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_torchvision_predicts_each_image_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
     state = state_of("torchvision_segmentation", capsys)
     by_hand = sita.adapt(state["model"], task="segmentation")
     for number, image in enumerate(state["foggy"]):
@@ -119,6 +128,7 @@ def test_torchvision_answers_for_each_image_by_itself(capsys: pytest.CaptureFixt
             torch.testing.assert_close(state["after"][part][number], alone[part][0], **FLOAT_ROUNDING)
 
 
+@pytest.mark.slow
 def test_data_loader_adapts_exactly_what_the_source_is_unsure_of(capsys: pytest.CaptureFixture[str]) -> None:
     state = state_of("data_loader", capsys)
     batch = state["collate"]([state["make_item"](n, 0.2) for n in range(24)])
@@ -134,6 +144,7 @@ def test_data_loader_adapts_exactly_what_the_source_is_unsure_of(capsys: pytest.
     torch.testing.assert_close(found, torch.where(unsure[:, None], adapted, plain), **FLOAT_ROUNDING)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("name", "options", "said"),

@@ -305,6 +305,7 @@ def test_nothing_is_left_on_the_path_of_imports(net: Path) -> None:
     assert str(net.parent) not in sys.path
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_keras_applications(tmp_path: Path) -> None:
     """One test, since importing Keras takes seconds: encodings, arrays by name, classes, sizes, files of Keras."""

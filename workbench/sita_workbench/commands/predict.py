@@ -151,7 +151,7 @@ def _load(
     if is_exported(model):
         if recipe is not None:
             raise InputError(
-                f"--recipe: {model} contains the recipe that it was exported with; received {recipe!r}. "
+                f"--recipe: {model} was exported with a recipe of its own; received {recipe!r}. "
                 "Remedy: leave --recipe out, or export the model again (sita export --recipe)."
             )
         return open_file(model, weights=weights, inputs=inputs, size=size, task=task, crop=crop)

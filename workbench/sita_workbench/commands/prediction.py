@@ -111,7 +111,7 @@ def open_file(
 ) -> FilePredictor:
     """Open an exported file. Its card says how images are encoded, unless the options do."""
     if weights is not None:
-        raise InputError(f"--weights: {spec} contains its weights. Remedy: leave the option out.")
+        raise InputError(f"--weights: {spec} has its weights in it. Remedy: leave the option out.")
     path = Path(spec)
     file = open_exported(path, format_of(path) or "onnx")
     card, own_size = file.card, _size(file)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".pdf", ".svg")
 
-# Okabe and Ito's colours, which colour-blind readers tell apart.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 _COLOURS = {"source": "#9A9A9A", "bn": "#E69F00", "augbn": "#56B4E9", "ops": "#0072B2", "ops_shared": "#CC79A7"}
 _RIGHT, _WRONG = "#007A58", "#D55E00"
 _INK, _FAINT = "#222222", "#6E6E6E"

@@ -195,9 +195,9 @@ def _check_fit(spec: str, path: Path, stored: _Shapes, own: _Shapes, spare: Coll
         (f"{len(reshaped)} of another shape", reshaped),
     )
     if any(names for _, names in found):
-        told = "; ".join(f"{text} ({_sample(names)})" for text, names in found if names)
+        details = "; ".join(f"{text} ({_sample(names)})" for text, names in found if names)
         raise InputError(
-            f"weights: {path.name} does not fit {spec}: {told}. "
+            f"weights: {path.name} does not fit {spec}: {details}. "
             "Remedy: name the model that these weights were saved from."
         )
 
