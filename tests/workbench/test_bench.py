@@ -195,6 +195,7 @@ def test_segmentation(folder: Path) -> None:
     assert 0 < ops["clean"]["score"] < 100
 
 
+@pytest.mark.slow
 def test_keras_models_run_and_baselines_on_them_are_refused(folder: Path) -> None:
     results = measure(folder, "keras", "ops", "fog", 8, model="keras_classifier")
     assert results["setup"]["framework"].startswith("keras")
@@ -257,7 +258,7 @@ def test_bad_recipes_are_refused(text: str, message: str) -> None:
     assert message in str(error.value)
 
 
-def said(count: int = 400, classes: int = 5, seed: int = 0) -> tuple[Prediction, np.ndarray]:
+def sample_predictions(count: int = 400, classes: int = 5, seed: int = 0) -> tuple[Prediction, np.ndarray]:
     random = np.random.default_rng(seed)
     logits = 2 * random.normal(size=(count, classes))
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
@@ -270,7 +271,7 @@ def entry(answers: Prediction, labels: np.ndarray, ignore: int | None = None) ->
 
 
 def test_metrics_equal_plain_loops() -> None:
-    answers, labels = said()
+    answers, labels = sample_predictions()
     kept = entry(answers, labels)
     weights = metrics.draw_weights(len(labels))
     found, facts = metrics.summarise_condition([kept], weights)
@@ -301,7 +302,7 @@ def test_metrics_equal_plain_loops() -> None:
 
 def test_paired_intervals_are_narrower_than_the_scores_own() -> None:
     """Two methods that differ on few images: the difference is better known than either score."""
-    answers, labels = said(300)
+    answers, labels = sample_predictions(300)
     other = Prediction(answers.probabilities.copy(), None)
     other.probabilities[:6] = np.eye(5)[labels[:6]]
     weights = metrics.draw_weights(300)
@@ -333,7 +334,7 @@ def test_the_log_drops_an_incomplete_line_and_refuses_a_damaged_one(tmp_path: Pa
     assert again.entries == {"one": {"x": [1]}}
     again.close()
     assert path.read_bytes() == whole
-    path.write_bytes(b"spoilt\n" + whole)
+    path.write_bytes(b"damaged\n" + whole)
     with pytest.raises(sita.InputError, match="line 1 cannot be read"):
         ResultLog(path, {"model": "a"})
     path.write_bytes(whole)

@@ -166,7 +166,7 @@ def in_python(images: np.ndarray, weights: Path, recipe: str) -> tuple[np.ndarra
 
 @pytest.mark.real
 @pytest.mark.parametrize("recipe", ["ops", pytest.param("augbn", marks=pytest.mark.slow)])
-def test_predict_says_what_the_adapted_model_says(recipe: str, data: Path) -> None:
+def test_predict_equals_the_adapted_model(recipe: str, data: Path) -> None:
     weights = data / "weights" / "cifar10_resnet20.safetensors"
     stored = np.load(data / "cifar10" / "test_1000.npz")
     Path("photos").mkdir()
@@ -176,8 +176,8 @@ def test_predict_says_what_the_adapted_model_says(recipe: str, data: Path) -> No
         seen.append(corrupt(stored["images"][index], "gaussian_noise", 5, seed=1, index=index))
     labels, p, source = in_python(np.stack(seen), weights, recipe)
     options = ("--weights", weights, "--recipe", recipe, "--corrupt", "gaussian_noise", "--seed", "1")
-    told = json.loads(invoke("predict", NAME, "photos", *options, "--json"))
-    images = told["images"]
+    printed = json.loads(invoke("predict", NAME, "photos", *options, "--json"))
+    images = printed["images"]
     assert [Path(image["file"]).name for image in images] == [f"{index}.png" for index in range(5)]
     assert [image["adapted"]["label"] for image in images] == labels.tolist()
     assert [image["source"]["label"] for image in images] == source.tolist()
@@ -207,9 +207,9 @@ def test_predict_resizes_and_names_by_labels(data: Path) -> None:
 
 def test_entropy_and_top_are_of_the_answer() -> None:
     draw("noise.png")
-    told = json.loads(invoke("predict", NAME, "noise.png", "--weights", "random", "--top", "10", "--json"))
-    assert told["weights"] == "random"
-    said = told["images"][0]["adapted"]
+    printed = json.loads(invoke("predict", NAME, "noise.png", "--weights", "random", "--top", "10", "--json"))
+    assert printed["weights"] == "random"
+    said = printed["images"][0]["adapted"]
     p = np.array([entry["probability"] for entry in said["top"]])
     assert p.sum() == pytest.approx(1)
     assert (np.diff(p) <= 0).all()
@@ -234,7 +234,7 @@ def test_predict_writes_label_maps() -> None:
     pixels = draw("street.png", 12, 20)
     Path("more").mkdir()
     draw("more/street.png", 8, 8, seed=1)
-    told = json.loads(
+    printed = json.loads(
         invoke("predict", "streets.py:build", "street.png", "more", "--out", "maps", "--json", "--recipe", "augbn")
     )
     loaded = load_model("streets.py:build")
@@ -242,7 +242,7 @@ def test_predict_writes_label_maps() -> None:
     with torch.inference_mode():
         expected = sita.adapt(loaded.model, "augbn", task="segmentation")(batch).argmax(1)[0].numpy()
         source = loaded.model(batch).argmax(1)[0].numpy()
-    first, second = told["images"]
+    first, second = printed["images"]
     with Image.open(first["map"]) as picture:
         assert picture.mode == "P"
         np.testing.assert_array_equal(np.asarray(picture), expected)
@@ -285,7 +285,7 @@ def test_a_bad_file_is_refused_before_a_model_is_loaded() -> None:
         invoke("predict", "nowhere.py:build", "bad.png")
 
 
-def test_a_function_that_does_not_say_its_pixels_needs_inputs() -> None:
+def test_a_function_without_an_encoding_needs_inputs() -> None:
     draw("good.png")
     with pytest.raises(sita.InputError, match="--inputs"):
         invoke("predict", "streets.py:mixed", "good.png")

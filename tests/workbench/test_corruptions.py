@@ -345,7 +345,7 @@ DIFFERENCE = {
 }
 # How far the ratio of the squared differences from the clean images, ours to the published, may be from 1. Measured at
 # most: noise and glass_blur 1.3 %, fog 2.9 %, snow 3.2 %, frost 4.8 %, motion_blur 5.2 %, elastic_transform 7.3 % (from
-# −5 to +8 % between seeds: three random points an image vary that much).
+# −5 to +8 % between seeds: three random points per image vary that much).
 RATIO = {
     "gaussian_noise": 0.02,
     "shot_noise": 0.02,

@@ -1,4 +1,4 @@
-"""The data of a benchmark: what is read from which file, what is refused, and with which words."""
+"""The data of a benchmark: what is read, what is refused, and with which message."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ def test_folders_are_classes_in_the_order_of_their_names(by_class: Path) -> None
     np.testing.assert_array_equal(load_all(opened, CLEAN)[1], [0, 1, 1, 2])
 
 
-def test_classes_txt_says_the_order(by_class: Path) -> None:
+def test_classes_txt_sets_the_order(by_class: Path) -> None:
     (by_class / "classes.txt").write_text("bird\nc_owl\nb_cat\na_dog\n\n")
     opened = open_data(f"imagefolder:{by_class}", corrupt="none", size=16)
     assert opened.classes == 4

@@ -22,7 +22,7 @@ QUICK = Training(epochs=1)
 
 
 class Listener:
-    """Keeps what a run says and how many steps it counts."""
+    """Records the messages and steps of a run."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

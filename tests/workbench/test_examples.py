@@ -18,7 +18,7 @@ from torch import nn
 import sita_adapters as sita
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SAID = {
+PRINTED = {
     "quickstart": [r"foggy images, adapted +\d+\.\d % right"],
     "timm_pipeline": [r"foggy photos: \d+ % right by the source model, \d+ % adapted", "chosen prior", "unanimous"],
     "torchvision_segmentation": [r"OrderedDict\['aux'\] (\(.+\)) -> \1", "same answer: True", "label changed in fog"],
@@ -31,7 +31,7 @@ SAID = {
     ],
     "data_loader": [r"fog 0\.0: \d+ of 200 images adapted", r"fog 0\.6: \d+ of 200 images adapted .*; wrong: "],
 }
-PIPELINES = [name for name in SAID if name != "quickstart"]
+PIPELINES = [name for name in PRINTED if name != "quickstart"]
 FLOAT_ROUNDING = {"rtol": 1e-4, "atol": 1e-4}
 
 
@@ -44,7 +44,7 @@ def run(name: str, **variables: str) -> str:
 
 
 def check_printed(name: str, printed: str) -> None:
-    for pattern in SAID[name]:
+    for pattern in PRINTED[name]:
         assert re.search(pattern, printed), printed
 
 
@@ -147,18 +147,18 @@ def test_data_loader_adapts_exactly_what_the_source_is_unsure_of(capsys: pytest.
 @pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "expected"),
     [
         ("cifar10c", ["--limit", "4", "--recipes", "source,augbn"], r"mean +│ +\d+\.\d\d +│ +\d+\.\d\d"),
         ("compare_frameworks", ["--images", "1", "--size", "96", "--recipes", "source,augbn"], r"agree on 100\.0 %"),
     ],
     ids=["cifar10c", "compare_frameworks"],
 )
-def test_examples_on_real_data_run(name: str, options: list[str], said: str, data: Path, tmp_path: Path) -> None:
+def test_examples_on_real_data_run(name: str, options: list[str], expected: str, data: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), str(data), *options]
     if name == "compare_frameworks":
         command += ["--out", str(tmp_path / "figure.png")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
     assert done.returncode == 0, done.stderr
-    assert re.search(said, done.stdout), done.stdout
+    assert re.search(expected, done.stdout), done.stdout

@@ -1,4 +1,4 @@
-"""Models by name and from files: their weights, their pixels, and what is said where something does not fit."""
+"""Models by name and from files: their weights, their pixel encodings, and the errors where something does not fit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from neighbour import WIDTH
 def build():
     return nn.Sequential(nn.Conv2d(3, WIDTH, 3), nn.BatchNorm2d(WIDTH), nn.Flatten(), nn.LazyLinear(2)).train()
 
-def told():
+def described():
     return nn.BatchNorm2d(3), {"inputs": "caffe", "size": [20, 30], "crop": 1.0, "task": "segmentation"}
 
 def segments():
@@ -79,7 +79,7 @@ def save(state: object, path: Path) -> str:
 
 
 @pytest.mark.real
-def test_a_real_network_is_as_its_own_loader_gives_it(data: Path) -> None:
+def test_a_real_network_equals_that_of_its_own_loader(data: Path) -> None:
     file = data / "weights" / "cifar10_resnet20.safetensors"
     stored = np.load(data / "cifar10" / "test_1000.npz")
     loaded = load_model(NAME, str(file))
@@ -88,10 +88,10 @@ def test_a_real_network_is_as_its_own_loader_gives_it(data: Path) -> None:
     images = torch.from_numpy(loaded.encode(stored["images"])).permute(0, 3, 1, 2)
     torch.testing.assert_close(images, cifar_resnet.encode(stored["images"]))
     with torch.inference_mode():
-        said = loaded.model(images[:200]).argmax(1).numpy()
+        predicted = loaded.model(images[:200]).argmax(1).numpy()
         expected = cifar_resnet.load_cifar_resnet(20, file)(cifar_resnet.encode(stored["images"][:200])).argmax(1)
-    np.testing.assert_array_equal(said, expected)
-    assert (said == stored["labels"][:200]).mean() > 0.9
+    np.testing.assert_array_equal(predicted, expected)
+    assert (predicted == stored["labels"][:200]).mean() > 0.9
 
 
 def test_random_weights_are_the_same_every_time_and_leave_the_generator_alone() -> None:
@@ -105,13 +105,13 @@ def test_random_weights_are_the_same_every_time_and_leave_the_generator_alone() 
         assert torch.equal(one, other)
 
 
-def test_timm_says_how_its_images_are() -> None:
+def test_timm_models_have_their_own_encoding_and_size() -> None:
     loaded = load_model("timm:test_resnet", "random")
     assert loaded.inputs == sita.Inputs(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
     assert (loaded.size, loaded.crop) == (160, 0.95)
 
 
-def test_torchvision_says_how_its_images_are() -> None:
+def test_torchvision_models_have_their_own_encoding_and_size() -> None:
     loaded = load_model("torchvision:shufflenet_v2_x0_5", "random")
     assert loaded.inputs == sita.inputs.ENCODINGS["imagenet"]
     assert (loaded.size, loaded.crop, loaded.task) == (224, 224 / 256, "classification")
@@ -119,7 +119,7 @@ def test_torchvision_says_how_its_images_are() -> None:
     assert (segmenter.size, segmenter.crop, segmenter.task) == (None, 1.0, "segmentation")
 
 
-def test_what_is_said_goes_before_what_is_known() -> None:
+def test_options_override_what_the_model_is_known_for() -> None:
     loaded = load_model("timm:test_resnet", "random", inputs="byte", size=40)
     assert loaded.inputs == sita.inputs.ENCODINGS["byte"]
     assert loaded.size == 40
@@ -232,7 +232,7 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
         ("nowhere.py:build", None, "there is no 'nowhere.py'"),
     ],
 )
-def test_a_wrong_name_is_told_with_a_remedy(spec: str, weights: str | None, words: str) -> None:
+def test_a_wrong_name_is_refused_with_a_remedy(spec: str, weights: str | None, words: str) -> None:
     with pytest.raises(sita.InputError) as caught:
         load_model(spec, weights)
     assert words in str(caught.value)
@@ -248,15 +248,15 @@ def test_a_library_that_is_missing_is_named(library: str, monkeypatch: pytest.Mo
         return plain(name)
 
     monkeypatch.setattr(libraries.importlib, "import_module", find)
-    brings = "'sita-adapters[keras]'" if library == "keras" else library
+    extra = "'sita-adapters[keras]'" if library == "keras" else library
     with pytest.raises(sita.SitaError, match=f"needs {library}. Remedy: pip install ") as caught:
         load_model(f"{library}:some_net", "random")
-    assert str(caught.value).endswith(brings)
+    assert str(caught.value).endswith(extra)
 
 
-def test_a_function_in_a_file_brings_its_model(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_in_a_file_returns_its_model(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(net.parent)
-    loaded = load_model("net.py:told")
+    loaded = load_model("net.py:described")
     assert loaded.inputs == sita.inputs.ENCODINGS["caffe"]
     assert (loaded.size, loaded.crop, loaded.task, loaded.weights) == ((20, 30), 1.0, "segmentation", "its own")
     bare = load_model("net.py:build")
@@ -271,7 +271,7 @@ def test_a_function_in_a_file_brings_its_model(net: Path, monkeypatch: pytest.Mo
 def test_a_file_of_weights_goes_into_the_model_of_a_function(net: Path) -> None:
     state = {**nn.BatchNorm2d(3).state_dict(), "running_mean": torch.arange(3.0)}
     path = save(state, net.parent / "norm.pt")
-    loaded = load_model(f"{net}:told", path)
+    loaded = load_model(f"{net}:described", path)
     assert torch.equal(loaded.model.running_mean, torch.arange(3.0))
     assert loaded.weights.startswith("norm.pt sha256 ")
 
@@ -279,7 +279,10 @@ def test_a_file_of_weights_goes_into_the_model_of_a_function(net: Path) -> None:
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (":bild", "It has: build, told, segments, odd, wrong_crop, wrong_size, number, fails. Did you mean 'build'?"),
+        (
+            ":bild",
+            "It has: build, described, segments, odd, wrong_crop, wrong_size, number, fails. Did you mean 'build'?",
+        ),
         ("", "received none. It has: build"),
         (":odd", "received 'input'. Did you mean 'inputs'?"),
         (":wrong_crop", "crop: expected a share"),
@@ -288,7 +291,7 @@ def test_a_file_of_weights_goes_into_the_model_of_a_function(net: Path) -> None:
         (":number", "received an object of type builtins.int"),
     ],
 )
-def test_a_function_that_does_not_do_is_told(function: str, words: str, net: Path) -> None:
+def test_a_wrong_function_is_refused(function: str, words: str, net: Path) -> None:
     with pytest.raises(sita.SitaError) as caught:
         load_model(f"{net}{function}")
     assert words in str(caught.value)
@@ -296,7 +299,7 @@ def test_a_function_that_does_not_do_is_told(function: str, words: str, net: Pat
 
 def test_a_function_decides_its_weights(net: Path) -> None:
     with pytest.raises(sita.InputError, match="decides its weights itself"):
-        load_model(f"{net}:told", "random")
+        load_model(f"{net}:described", "random")
 
 
 def test_nothing_is_left_on_the_path_of_imports(net: Path) -> None:

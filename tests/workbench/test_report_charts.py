@@ -1,4 +1,4 @@
-"""The figures of a benchmark, from made results: right, legible, and only where there is data."""
+"""The figures of a benchmark, from sample results: right, legible, and only where there is data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page and the tables of a benchmark, from made results: right, the same every time, and self-contained."""
+"""The page and the tables of a benchmark, from sample results: right, the same every time, and self-contained."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sita_workbench.report.writing import write_report
 
 
 def read_tables(text: str) -> list[list[list[str]]]:
-    """Return the cells of all tables of a Markdown text, without the line beneath the heads."""
+    """Return the cells of all tables of a Markdown text, without the line below the headings."""
     tables: list[list[list[str]]] = []
     before = ""
     for line in text.splitlines():
