@@ -2,7 +2,7 @@
 
     python benchmarks/cascade.py DATA --depth 20
 
-One image a call, one thread; the three take turns image by image, so that a slow moment of the machine hits all.
+One image per call, one thread; the three take turns on every image, so that a slow moment of the machine affects all.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import sita_adapters as sita
+from sita_workbench.data.opening import open_data
 from sita_workbench.networks.cifar_resnet import encode, load_cifar_resnet
+from sita_workbench.progress import ConsoleProgress
 
 
 def main() -> None:
@@ -30,8 +29,8 @@ def main() -> None:
     parser.add_argument("--entropy", type=float, default=0.1, help="threshold in nats (0.1)")
     parser.add_argument("--severity", type=int, default=5, choices=range(1, 6))
     parser.add_argument("--clean", type=int, default=1000, help="clean images (1000)")
-    parser.add_argument("--limit", type=int, default=None, help="images a corruption; all if left out")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--limit", type=int, default=None, help="images per corruption; all by default")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args()
     torch.set_num_threads(1)
 
@@ -40,52 +39,50 @@ def main() -> None:
     adapted = sita.adapt(model)
     cascade = sita.cascade(model, adapted, entropy=options.entropy)
     methods = {"source": model, "ops": adapted, "cascade": cascade}
-
-    clean = np.load(options.data / "cifar10" / "test_1000.npz")
-    sets = {"clean": (clean["images"][: options.clean], clean["labels"][: options.clean])}
-    labels = np.load(options.data / "cifar10c" / "labels.npy").astype(int)
-    block = len(labels) // 5
-    chosen = slice((options.severity - 1) * block, options.severity * block)
-    files = sorted(file for file in (options.data / "cifar10c").glob("*.npy") if file.stem != "labels")
-    corrupted = [(np.load(file)[chosen][: options.limit], labels[chosen][: options.limit]) for file in files]
-    sets[f"corrupted, severity {options.severity}"] = tuple(map(np.concatenate, zip(*corrupted, strict=True)))
-
-    figures = []
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress, torch.inference_mode():
-        task = progress.add_task("scoring", total=sum(len(images) for images, _ in sets.values()))
-        for name, (images, truth) in sets.items():
-            right = dict.fromkeys(methods, 0)
-            seconds: dict[str, list[float]] = {method: [] for method in methods}
-            cascade.tally.reset()
-            for image, label in zip(encode(images), truth, strict=True):
-                for method, called in methods.items():
-                    start = time.perf_counter()
-                    said = called(image[None]).argmax(1).item()
-                    seconds[method].append(time.perf_counter() - start)
-                    right[method] += int(said == label)
-                progress.advance(task)
-            print(f"{name}: {len(truth)} images, {cascade.tally}")
-            for method in methods:
-                mean = statistics.fmean(seconds[method])
-                figures.append(
-                    {
-                        "set": name,
-                        "method": method,
-                        "accuracy": 100 * right[method] / len(truth),
-                        "ms_per_image": 1e3 * mean,
-                        "times_source": mean / statistics.fmean(seconds["source"]),
-                        "adapted_share": cascade.tally.share if method == "cascade" else float(method == "ops"),
-                    }
-                )
-                row = figures[-1]
-                print(
-                    f"  {method:<8} {row['accuracy']:6.2f} % right   {row['ms_per_image']:6.2f} ms an image   "
-                    f"{row['times_source']:5.2f} × source"
-                )
+    clean = f"npz:{options.data / 'cifar10' / 'test_1000.npz'}"
+    corrupted = f"cifar10c:{options.data / 'cifar10c'}"
+    sets = {
+        "clean": open_data(clean, corrupt="none", limit=options.clean),
+        f"corrupted, severity {options.severity}": open_data(
+            corrupted, severities=[options.severity], limit=options.limit
+        ),
+    }
+    results = []
+    progress = ConsoleProgress(Console())
+    for name, data in sets.items():
+        count = len(data) * len(data.conditions)
+        right = dict.fromkeys(methods, 0)
+        seconds: dict[str, list[float]] = {method: [] for method in methods}
+        cascade.tally.reset()
+        with progress.track(name, count) as advance, torch.inference_mode():
+            for condition in data.conditions:
+                images, labels = data.load(condition, 0, len(data))
+                for image, label in zip(encode(images), labels, strict=True):
+                    for method, network in methods.items():
+                        start = time.perf_counter()
+                        predicted = network(image[None]).argmax(1).item()
+                        seconds[method].append(time.perf_counter() - start)
+                        right[method] += int(predicted == label)
+                    advance()
+        print(f"{name}: {count} images, {cascade.tally}")
+        for method in methods:
+            mean = statistics.fmean(seconds[method])
+            row = {
+                "set": name,
+                "method": method,
+                "accuracy": 100 * right[method] / count,
+                "ms_per_image": 1e3 * mean,
+                "times_source": mean / statistics.fmean(seconds["source"]),
+                "adapted_share": cascade.tally.share if method == "cascade" else float(method == "ops"),
+            }
+            results.append(row)
+            print(
+                f"  {method:<8} {row['accuracy']:6.2f} % right   {row['ms_per_image']:6.2f} ms per image   "
+                f"{row['times_source']:5.2f} × source"
+            )
     if options.json:
-        options.json.write_text(json.dumps(figures, indent=2))
+        options.json.write_text(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

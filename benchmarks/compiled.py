@@ -1,9 +1,9 @@
-"""Where the time of a compiled call goes: the kernels that the compiler writes, and the convolutions that it calls.
+"""Where the time of a compiled call goes: the generated kernels, and the convolutions that they call.
 
     python benchmarks/compiled.py --model resnet50 --recipe augbn
 
-The plain model runs on as many rows as the recipe has. Statistics and their application are in written kernels, as are
-ReLU, sums and poolings: most of what adaptation costs is the difference of these.
+The plain model runs on the same number of rows as the recipe. Statistics and their application are in generated
+kernels, as are ReLU, sums and poolings: their difference is most of what adaptation costs.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ def main() -> None:
     config.cpp.enable_kernel_profile = True
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    import sita_workbench.models.torchvision_compat  # noqa: F401  (before timm)
+
+    # isort: split
     import timm
 
     model = timm.create_model(options.model, pretrained=False).eval()
@@ -40,17 +43,17 @@ def main() -> None:
     batch = image.repeat(sita.describe(adapted).rows, 1, 1, 1)
 
     def spent(network: Any, images: torch.Tensor) -> dict[str, float]:
-        """Return milliseconds a call, by what they are spent in."""
+        """Return milliseconds per call, by kind of work."""
         run = torch.compile(network, fullgraph=True, dynamic=False)
         for _ in range(3):
             run(images)
         with profile(activities=[ProfilerActivity.CPU]) as profiled:
             for _ in range(options.repeats):
                 run(images)
-        sums = {"written kernels": 0.0, "convolutions": 0.0, "the rest": 0.0}
+        sums = {"generated kernels": 0.0, "convolutions": 0.0, "the rest": 0.0}
         for event in profiled.key_averages():
             if "cpp_fused" in event.key:
-                kind = "written kernels"
+                kind = "generated kernels"
             else:
                 kind = "convolutions" if "conv" in event.key else "the rest"
             sums[kind] += event.self_cpu_time_total / 1e3 / options.repeats

@@ -1,10 +1,10 @@
-"""Whether exported files answer as the adapted model does, on images of CIFAR-10-C.
+"""Whether exported files predict what the adapted model predicts, on images of CIFAR-10-C.
 
     python benchmarks/exported_labels.py DATA --images 40     # the first of each corruption's file
     python benchmarks/exported_labels.py DATA --framework keras --formats onnx,litert
 
-DATA holds `cifar10c/` and `weights/cifar10_resnet20.safetensors`: one set of weights for both frameworks. Keras'
-images are encoded by PyTorch, too. Files are run by onnxruntime, torch.export, TorchScript, LiteRT and TensorFlow.
+DATA holds `cifar10c/` and `weights/cifar10_resnet20.safetensors`: one set of weights for both frameworks. PyTorch
+encodes the images for both. Files are run by onnxruntime, torch.export, TorchScript, LiteRT and TensorFlow.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from scipy.special import softmax
 
 import sita_adapters as sita
 from sita_adapters.runtimes import open_exported
-from sita_workbench.console import ConsoleProgress
+from sita_workbench.progress import ConsoleProgress
 
 _BATCH = 20
 _FILES = {
@@ -31,7 +32,7 @@ Run = Callable[[np.ndarray], np.ndarray]
 
 
 def load_torch(weights: Path) -> tuple[Any, Run, Callable[[Any], Run]]:
-    """Return the network, how images reach it, and how an adapted one is run on numpy."""
+    """Return the network, how images are encoded for it, and how an adapted one runs on numpy."""
     import torch
 
     from sita_workbench.networks.cifar_resnet import encode, load_cifar_resnet
@@ -55,11 +56,6 @@ def load_keras(weights: Path) -> tuple[Any, Run, Callable[[Any], Run]]:
         return np.ascontiguousarray(encode(images).permute(0, 2, 3, 1).numpy())
 
     return load_cifar_resnet_keras(20, weights), channels_last, lambda adapted: adapted.predict_on_batch
-
-
-def softmax(scores: np.ndarray) -> np.ndarray:
-    powers = np.exp(scores - scores.max(1, keepdims=True))
-    return powers / powers.sum(1, keepdims=True)
 
 
 def main() -> None:
@@ -94,7 +90,7 @@ def main() -> None:
                     for batch, scores in zip(batches, expected, strict=True):
                         answered = file.run(batch)[0]
                         same += int((scores.argmax(1) == answered.argmax(1)).sum())
-                        largest = max(largest, float(np.abs(softmax(scores) - softmax(answered)).max()))
+                        largest = max(largest, float(np.abs(softmax(scores, axis=1) - softmax(answered, axis=1)).max()))
                         advance(len(batch))
             labels = f"{same} of {len(images)} labels the same"
             progress.say(f"{recipe:<10} {name:<11} {labels}, probabilities off by {largest:.1e} at most")

@@ -1,4 +1,4 @@
-"""What makes timings comparable: an image as photographs are, an allocator that keeps its memory, calls in turns."""
+"""What makes timings comparable: an image like a photograph, an allocator that keeps its memory, calls in turns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MALLOC = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "80
 
 
 def keep_memory() -> None:
-    """Start over with an allocator that keeps freed memory: else the fresh pages of every large tensor are timed."""
+    """Restart with an allocator that keeps freed memory; otherwise new pages for every large tensor are timed, too."""
     if any(os.environ.get(name) != value for name, value in _MALLOC.items()):
         os.environ.update(_MALLOC)
         os.execv(sys.executable, [sys.executable, *sys.argv])
@@ -23,7 +23,7 @@ def keep_memory() -> None:
 def alternate(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
     """Return the seconds of every call, the functions taking turns, every other turn backwards.
 
-    What a call leaves behind, in caches and in the allocator, is then nobody's advantage.
+    So no function profits from what another leaves in caches and in the allocator.
     """
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for turn in range(repeats + 1):
@@ -36,10 +36,10 @@ def alternate(functions: dict[str, Callable[[], object]], repeats: int) -> dict[
 
 
 def picture(size: int) -> Any:
-    """Return an image (1, 3, size, size) with structure of every scale, as photographs have: waves, and fine noise.
+    """Return an image (1, 3, size, size) with structure at every scale, like a photograph: waves and fine noise.
 
-    Features of pure noise are nearly constant in deep layers, which is the worst case for exact moments, and not what
-    networks meet (overhead.py --noise runs on it).
+    On pure noise, deep features are nearly constant: the worst case for exact moments, and not a usual one
+    (overhead.py --noise measures it).
     """
     random = np.random.default_rng(0)
     place = np.linspace(0, 2 * np.pi, size)

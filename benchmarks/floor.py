@@ -1,9 +1,9 @@
-"""How much of the overhead is the reading of features, which no kernel can spare.
+"""How much of the overhead is reading the features, which no kernel can avoid.
 
     python benchmarks/floor.py --model resnet50 --recipe augbn
 
-Times the BatchNorm layers of a network inside whole calls, on as many rows as the recipe has: as they are; with a mean
-of every channel taken on the way; with a mean and a norm, which is the least that exact moments need; and adapted.
+Times the BatchNorm layers of a network inside whole calls, on the recipe's number of rows: unchanged; with one more
+mean per channel; with a mean and a norm, the least that exact moments need; and adapted.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ def main() -> None:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    import sita_workbench.models.torchvision_compat  # noqa: F401  (before timm)
+
+    # isort: split
     import timm
 
     def mean(x: torch.Tensor) -> None:
@@ -60,7 +63,7 @@ def main() -> None:
     image = torch.from_numpy(picture(options.size))
     batch = image.expand(sita.describe(adapted).rows, -1, -1, -1).contiguous()
     cases = {
-        "as they are": (copy.deepcopy(model), batch, None),
+        "unchanged": (copy.deepcopy(model), batch, None),
         "with a mean": (copy.deepcopy(model), batch, mean),
         "with a mean and a norm": (copy.deepcopy(model), batch, mean_and_norm),
         "adapted": (adapted, image, None),
@@ -78,8 +81,8 @@ def main() -> None:
                 start = time.perf_counter()
                 network(images)
                 whole[name].append(time.perf_counter() - start)
-    plain = statistics.median(whole["as they are"][1:])
-    base = statistics.median(spent["as they are"][1:])
+    plain = statistics.median(whole["unchanged"][1:])
+    base = statistics.median(spent["unchanged"][1:])
     print(
         f"{options.model} {options.size}², {options.recipe}, {len(batch)} rows: a plain call takes {1e3 * plain:.0f} ms"
     )

@@ -1,9 +1,9 @@
-"""Peak memory under max_rows, over that of the plain model on as many rows.
+"""Peak memory under max_rows, compared with the plain model on the same number of rows.
 
     python benchmarks/memory.py --model resnet50 --size 224 --recipe ops --max-rows 6
 
-Every figure comes from a process of its own: the highest resident size during calls, less that just before them, when
-the model is loaded and has run once on a tiny image.
+Every number comes from a separate process: the highest resident size during calls, minus the one just before, when the
+model is loaded and has run once on a tiny image.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ def measure(options: argparse.Namespace) -> int:
     import sita_adapters as sita
 
     torch.set_num_threads(1)
+    import sita_workbench.models.torchvision_compat  # noqa: F401  (before timm)
+
+    # isort: split
     import timm
 
     model = timm.create_model(options.model, pretrained=False).eval()
@@ -50,11 +53,11 @@ def main() -> None:
     parser.add_argument("--model", default="resnet50", help="a timm model's name")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--recipe", default="ops")
-    parser.add_argument("--images", type=int, default=4, help="images of a call (4)")
-    parser.add_argument("--max-rows", default="3,6,12,22", help="with commas between")
+    parser.add_argument("--images", type=int, default=4, help="images per call (4)")
+    parser.add_argument("--max-rows", default="3,6,12,22", help="separated by commas")
     parser.add_argument("--case", choices=("plain", "max_rows", "whole"), help=argparse.SUPPRESS)
     parser.add_argument("--rows", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args()
     if options.case:
         print(measure(options))
@@ -68,7 +71,8 @@ def main() -> None:
         return int(done.stdout.split()[-1]) / 2**20
 
     print(
-        f"{options.model} {options.size}², {options.recipe}, {options.images} images a call, MiB above the loaded model"
+        f"{options.model} {options.size}², {options.recipe}, {options.images} images per call, "
+        "MiB above the loaded model"
     )
     print(f"{'rows at once':>12}  {'plain':>8}  {'max_rows':>8}  {'ratio':>6}")
     figures = []

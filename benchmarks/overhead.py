@@ -1,11 +1,11 @@
-"""What adaptation costs: time per call over that of the plain model on the same number of rows.
+"""What adaptation costs: time per call, relative to the plain model on the same number of rows.
 
     python benchmarks/overhead.py --model resnet50 --size 224 --recipes augbn,ops
     python benchmarks/overhead.py --recipes augbn --dtype bfloat16 --channels-last
     python benchmarks/overhead.py --recipes augbn --noise  # the worst case for exact moments
 
 Plain and adapted calls alternate in one process on one thread, and medians are compared, so that a slow moment of the
-machine hits both. Also printed: the time of `adapt` itself and the bytes of parameters it added.
+machine affects both. Also printed: the time of `adapt` itself and the bytes of parameters it added.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--noise", action="store_true", help="an image of noise instead of one with structure")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args()
     keep_memory()
 
@@ -38,6 +38,9 @@ def main() -> None:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    import sita_workbench.models.torchvision_compat  # noqa: F401  (before timm)
+
+    # isort: split
     import timm
 
     model = timm.create_model(options.model, pretrained=False).eval()

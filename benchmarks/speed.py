@@ -1,11 +1,11 @@
-"""The table of speed: networks × recipes × runtimes, against the plain model on one row and on as many rows.
+"""The table of speed: networks × recipes × runtimes, compared with the plain model on one row and on the same rows.
 
     python benchmarks/speed.py                                       # all of it: two hours on one core
     python benchmarks/speed.py --networks resnet50 --runtimes eager  # a part of it
-    python benchmarks/speed.py --show                                # the table of what is there, and the figure
+    python benchmarks/speed.py --show                                # the table of stored results, and the figure
 
-Every cell (a network in a runtime) is measured in a process of its own, on one thread, with all calls taking turns
-(speed_cell.py). What is measured is kept in a file; a run goes on where the last one stopped. --again measures anew.
+Every cell (a network in a runtime) is measured in a separate process, on one thread, with all calls taking turns
+(speed_cell.py). Results are stored in a file, and a run continues where the last one stopped. --again measures again.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _COLOURS = {"augbn": "#0072B2", "ops_shared": "#E69F00", "ops": "#D55E00"}
 
 
 def measure(network: str, runtime: str, *arguments: str) -> Any:
-    """Return what a cell puts out, or raise with the end of what it complained of."""
+    """Return the output of a cell, or raise with the last line of its error."""
     command = [sys.executable, str(_HERE / "speed_cell.py"), "--network", network, "--runtime", runtime, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
     if done.returncode:
-        complaint = done.stderr.strip().splitlines() or ["no message"]
-        raise RuntimeError(complaint[-1])
+        message = done.stderr.strip().splitlines() or ["no message"]
+        raise RuntimeError(message[-1])
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
@@ -65,10 +65,10 @@ def methods_of(network: str, runtime: str, recipes: list[str]) -> list[str]:
 
 
 def fill(options: argparse.Namespace, kept: dict[str, Any]) -> None:
-    """Measure the cells that are not there yet, and keep each at once."""
+    """Measure the missing cells, and store each at once."""
     from rich.console import Console
 
-    from sita_workbench.console import ConsoleProgress
+    from sita_workbench.progress import ConsoleProgress
 
     progress = ConsoleProgress(Console())
     cells = [(network, runtime) for runtime in options.runtimes for network in options.networks]
@@ -89,7 +89,7 @@ def fill(options: argparse.Namespace, kept: dict[str, Any]) -> None:
 
 
 def fill_cell(cell: dict[str, Any], network: str, runtime: str, options: argparse.Namespace) -> None:
-    """Measure what a cell does not have yet."""
+    """Measure what is missing in a cell."""
     wanted = methods_of(network, runtime, options.recipes)
     there = {figure["method"]: figure for figure in cell["figures"]}
     missing = [method for method in wanted if options.again or method not in there]
@@ -105,14 +105,14 @@ def fill_cell(cell: dict[str, Any], network: str, runtime: str, options: argpars
 
 
 def write(path: Path, kept: dict[str, Any]) -> None:
-    """Write the file whole or not at all."""
+    """Write the file atomically."""
     part = path.with_suffix(".part")
     part.write_text(json.dumps(kept, indent=1) + "\n")
     part.replace(path)
 
 
 def machine() -> dict[str, Any]:
-    """Return what was measured with."""
+    """Return the machine and the versions."""
     versions = {}
     for package in _PACKAGES:
         try:
@@ -131,7 +131,7 @@ def machine() -> dict[str, Any]:
 
 
 def rows_of(network: str, runtime: str, cell: dict[str, Any]) -> list[str]:
-    """Return the lines of a cell in the table."""
+    """Return a cell's lines of the table."""
     if "error" in cell:
         return [f"| {_NAMES[network]} | {runtime} | — | | | | | |"]
     lines = []
@@ -168,7 +168,7 @@ def table(kept: dict[str, Any]) -> str:
 
 
 def draw(kept: dict[str, Any], path: Path) -> None:
-    """Draw the overhead over the plain model on the same rows: a panel a network, a line a runtime."""
+    """Draw the overhead over the plain model on the same rows: one panel per network, one line per runtime."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -197,14 +197,14 @@ def draw(kept: dict[str, Any], path: Path) -> None:
     handles = [plt.Line2D([], [], marker="o", color=c, linewidth=1.5, markersize=5) for c in _COLOURS.values()]
     figure.legend(handles, _COLOURS, loc="lower center", ncols=len(_COLOURS), frameon=False, fontsize=9)
     figure.suptitle(
-        "Time of the adapted model over the plain model's on as many rows (median, quartiles; 1 thread)", fontsize=10
+        "Time of the adapted model over the plain model's on the same rows (median, quartiles; 1 thread)", fontsize=10
     )
     figure.tight_layout(rect=(0, 0.06, 1, 1))
     figure.savefig(path, dpi=130)
 
 
 def some_of(allowed: tuple[str, ...]) -> Any:
-    """Return how an option of names with commas between is read."""
+    """Return a reader for an option with names separated by commas."""
 
     def read(text: str) -> list[str]:
         names = text.split(",")
@@ -226,11 +226,14 @@ def main() -> None:
         default=["augbn", "ops_shared", "ops", *PEERS],
         help=f"recipes and, in eager, peers ({', '.join(PEERS)})",
     )
-    parser.add_argument("--repeats", type=int, default=7, help="turns that count (7)")
+    parser.add_argument("--repeats", type=int, default=7, help="turns that are counted (7)")
     parser.add_argument(
-        "--out", type=Path, default=_HERE / "speed.json", help="where figures are kept; the figure goes beside it"
+        "--out",
+        type=Path,
+        default=_HERE / "speed.json",
+        help="the file for the results; the figure is stored beside it",
     )
-    parser.add_argument("--again", action="store_true", help="measure also what is there")
+    parser.add_argument("--again", action="store_true", help="measure stored results again")
     parser.add_argument("--show", action="store_true", help="measure nothing")
     options = parser.parse_args()
     kept = json.loads(options.out.read_text()) if options.out.exists() else {"cells": {}}

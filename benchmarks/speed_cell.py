@@ -1,10 +1,10 @@
-"""One cell of the table of speed.py: one network in one runtime, in a process of its own.
+"""One cell of the table of speed.py: one network in one runtime, in a separate process.
 
     python benchmarks/speed_cell.py --network resnet50 --runtime eager --recipes augbn,ops
 
-All calls take turns, on one thread, so that a slow moment of the machine hits all of them; ratios are taken within a
-turn. The last line put out is JSON. With --memory METHOD it is the highest resident size during a call of this method,
-above that of the loaded model.
+All calls take turns, on one thread, so that a slow moment of the machine affects all of them; ratios are taken within a
+turn. The last line of the output is JSON. With --memory METHOD it is the highest resident size during a call of this
+method, above that of the loaded model.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ NETWORKS = {
     "mobilenet_v2": ("mobilenetv2_100", "MobileNetV2", 224),
     "segmentation": ("lraspp_mobilenet_v3_large", "fcn", 224),
 }
-"""Name → timm's, keras.applications', height and width; for segmentation torchvision's, and one of ours for Keras."""
+"""Name → names in timm and keras.applications, and the side; for segmentation torchvision's name, and an own FCN."""
 
 RUNTIMES = ("eager", "compiled", "onnxruntime", "keras-tensorflow", "keras-jax")
 PEERS = ("ttach-d4", "tent", "memo")
-"""Other ways to spend time on one image, in eager PyTorch: eight views averaged, and two that take gradients."""
+"""Other methods, in eager PyTorch: the mean over eight views, and two with gradients."""
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
 class Method(NamedTuple):
-    """What is timed: a call on one image, and the plain model on as many rows."""
+    """What is timed: a call on one image, and the plain model on the same number of rows."""
 
     name: str
     rows: int
@@ -46,7 +46,7 @@ class Method(NamedTuple):
 
 
 def task_of(network: str) -> Any:
-    """Return what the recipes are made for: views of a picture of pixels' labels are others."""
+    """Return the task, which decides the views."""
     return "segmentation" if network == "segmentation" else "classification"
 
 
@@ -115,7 +115,7 @@ def eager_methods(network: str, recipes: Iterable[str]) -> list[Method]:
 
 
 def scores_alone(model: Any) -> Any:
-    """Return a network of torchvision whose scores are one of several outputs, with these alone."""
+    """Return a torchvision network that returns only its scores, not its other outputs."""
     import torch
 
     class Scores(torch.nn.Module):
@@ -126,7 +126,7 @@ def scores_alone(model: Any) -> Any:
 
 
 def compiled_methods(network: str, recipes: Iterable[str]) -> list[Method]:
-    """Return the recipes, adapted and plain models compiled for their number of rows."""
+    """Return the recipes, with adapted and plain models compiled for their number of rows."""
     import torch
 
     import sita_adapters as sita
@@ -190,7 +190,7 @@ def keras_methods(network: str, recipes: Iterable[str]) -> list[Method]:
 
     import sita_adapters as sita
 
-    model = keras_network(network)  # and another for every number of rows, lest one graph have to serve them all
+    model = keras_network(network)  # and another for every number of rows, so that none shares its graph
     image = np.moveaxis(picture(NETWORKS[network][2]), 1, -1).copy()
 
     def on(model: Any, batch: Any) -> Callable[[], Any]:
@@ -233,7 +233,7 @@ def _quartiles(times: list[float], base: list[float]) -> list[float]:
 
 
 def peak_memory(call: Callable[[], Any]) -> float:
-    """Return the highest resident size during a call, in MiB above that before any."""
+    """Return the highest resident size during a call, in MiB above that before the first call."""
 
     def resident(field: str) -> float:
         status = Path("/proc/self/status").read_text()
@@ -260,7 +260,7 @@ def main() -> None:
         help="measure the memory of this one instead: a recipe, or plain:RECIPE for the plain model on its rows",
     )
     options = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):  # whatever threads there are share one core, and JAX heeds nothing else
+    if hasattr(os, "sched_setaffinity"):  # all threads share one core; JAX has no other setting
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"), TF_CPP_MIN_LOG_LEVEL="3")
     if options.runtime.startswith("keras-"):

@@ -1,8 +1,8 @@
-"""CIFAR-10-C at severity 5: what each recipe makes of a trained CIFAR ResNet, image by image.
+"""CIFAR-10-C at severity 5: the accuracy of a trained CIFAR ResNet under each recipe.
 
     python examples/cifar10c.py DATA --depth 20
 
-DATA holds `cifar10c/` (the official files: one array a corruption, and labels.npy) and the weights,
+DATA holds `cifar10c/` (the official files: one array per corruption, and labels.npy) and the weights,
 `weights/cifar10_resnet20.safetensors`.
 """
 
@@ -23,7 +23,7 @@ parser.add_argument("data", type=Path)
 parser.add_argument("--depth", type=int, default=20, choices=(20, 56))
 parser.add_argument("--severity", type=int, default=5, choices=range(1, 6))
 parser.add_argument("--recipes", default="source,ensemble,ptn,bn,augbn,ops_shared,ops")
-parser.add_argument("--limit", type=int, default=None, help="images per corruption; all if left out")
+parser.add_argument("--limit", type=int, default=None, help="images per corruption; all by default")
 options = parser.parse_args()
 
 torch.set_num_threads(1)
@@ -46,8 +46,8 @@ for file in track(files, "scoring", console=Console(stderr=True)):
     row = []
     for recipe in recipes:
         with torch.inference_mode():
-            said = torch.cat([adapted[recipe](batch).argmax(1) for batch in images.split(16)])
-        row.append(100 * float((said.numpy() == truth).mean()))
+            predicted = torch.cat([adapted[recipe](batch).argmax(1) for batch in images.split(16)])
+        row.append(100 * float((predicted.numpy() == truth).mean()))
     accuracies.append(row)
     table.add_row(file.stem, *(f"{accuracy:.1f}" for accuracy in row))
 table.add_section()

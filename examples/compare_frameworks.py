@@ -25,7 +25,8 @@ from rich.table import Table
 
 import sita_adapters as sita
 
-# Cures a torchvision that was built for another torch; where yours fits, it does nothing.
+# Only needed where torchvision does not match the installed torch.
+import sita_workbench.models.torchvision_compat  # noqa: F401
 from sita_adapters.porting import torch_twin
 from sita_workbench.networks.imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50
 
@@ -34,7 +35,7 @@ COLOURS = {"source": "#9A9A9A", "bn": "#E69F00", "augbn": "#56B4E9", "ops": "#00
 INK, FAINT = "#222222", "#6E6E6E"
 
 Results = dict[tuple[str, str], sita.Comparison]
-"""What was said under a condition, by a recipe."""
+"""The comparison under each condition, with each recipe."""
 
 
 def read_options() -> argparse.Namespace:
@@ -42,8 +43,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("data", type=Path)
     parser.add_argument("--images", type=int, default=6, help="per condition (6); the folder has 240")
     parser.add_argument("--size", type=int, default=160, help="side of the images in pixels (160)")
-    parser.add_argument("--recipes", default="source,ops_shared", help="by name, with commas between")
-    parser.add_argument("--out", type=Path, default=Path("compare_frameworks.png"), help="where the figure goes")
+    parser.add_argument("--recipes", default="source,ops_shared", help="names separated by commas")
+    parser.add_argument("--out", type=Path, default=Path("compare_frameworks.png"), help="the file for the figure")
     options = parser.parse_args()
     options.recipes = options.recipes.split(",")
     if unknown := set(options.recipes) - set(sita.RECIPES):
@@ -65,7 +66,7 @@ def run(options: argparse.Namespace, pixels: np.ndarray, console: Console) -> Re
     results = {}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        # Rows are what time goes by, so that the time left is right although recipes differ.
+        # Time grows with rows, so rows give the right estimate of the time left.
         rows = {recipe: sita.describe(adapted[recipe][TORCH]).rows for recipe in options.recipes}
         task = progress.add_task("comparing", total=len(CONDITIONS) * sum(rows.values()))
         for condition in CONDITIONS:

@@ -2,7 +2,7 @@
 
     python examples/data_loader.py
 
-A toy, trained on the spot to tell the direction of stripes in a mask, then shown them in fog: it shows the plumbing.
+A toy network is trained here to classify the direction of stripes in a mask, then tested in fog.
 """
 
 import torch

@@ -2,15 +2,16 @@
 
     python examples/huggingface_pipeline.py
 
-A toy, trained on the spot to tell the direction of stripes, then shown them in fog: it shows the plumbing. A pipeline
-of a checkpoint, `pipeline("image-classification", "name")`, is adapted by the same line.
+A toy network is trained here to classify the direction of stripes, then tested in fog. It shows how to connect things.
+A pipeline of a checkpoint, `pipeline("image-classification", "name")`, is adapted by the same line.
 """
 
 import numpy as np
 import torch
 from PIL import Image
 
-# Cures a torchvision that was built for another torch; where yours fits, it does nothing.
+# Only needed where torchvision does not match the installed torch.
+import sita_workbench.models.torchvision_compat  # noqa: F401
 
 # isort: split
 from transformers import ConvNextImageProcessor, ResNetConfig, ResNetForImageClassification, pipeline

@@ -3,7 +3,7 @@
     python examples/keras_pipeline.py
     KERAS_BACKEND=jax python examples/keras_pipeline.py
 
-A toy, trained on the spot to tell the direction of stripes, then shown them in fog: it shows the plumbing.
+A toy network is trained here to classify the direction of stripes, then tested in fog. It shows how to connect things.
 """
 
 import os

@@ -2,14 +2,15 @@
 
     python examples/lightning_module.py
 
-A toy, trained on the spot to tell the direction of stripes, then shown them in fog: it shows the plumbing.
+A toy network is trained here to classify the direction of stripes, then tested in fog. It shows how to connect things.
 """
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-# Cures a torchvision (torchmetrics imports it) that was built for another torch; where yours fits, it does nothing.
+# Only needed where torchvision, which torchmetrics imports, does not match the installed torch.
+import sita_workbench.models.torchvision_compat  # noqa: F401
 
 # isort: split
 import lightning

@@ -2,8 +2,8 @@
 
     python examples/quickstart.py
 
-Any trained model with BatchNorm does; here one that is trained on the spot to tell the direction of stripes, and then
-meets the same stripes through fog.
+Any trained model with BatchNorm works. Here a small one is trained to classify the direction of stripes, and is then
+tested on the same stripes in fog.
 """
 
 import torch

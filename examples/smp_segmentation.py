@@ -2,13 +2,14 @@
 
     python examples/smp_segmentation.py
 
-A binary mask is one sigmoid a pixel, which `scores="sigmoid"` says: the vote is then on each pixel's yes or no.
-Untrained weights: this shows the plumbing, not accuracy.
+A binary mask is one sigmoid per pixel: with `scores="sigmoid"` the vote is on each pixel's yes or no. The weights are
+untrained: this shows how to connect things, not accuracy.
 """
 
 import torch
 
-# Cures a torchvision that was built for another torch; where yours fits, it does nothing.
+# Only needed where torchvision does not match the installed torch.
+import sita_workbench.models.torchvision_compat  # noqa: F401
 
 # isort: split
 import segmentation_models_pytorch as smp

@@ -2,13 +2,14 @@
 
     python examples/torchvision_segmentation.py
 
-`max_rows` bounds memory: an image becomes 15 rows here, of which 4 run at once, to the same answer.
-Untrained weights: this shows the plumbing, not accuracy.
+`max_rows` limits memory: an image becomes 15 rows here, of which 4 run at once, with the same result. The weights are
+untrained: this shows how to connect things, not accuracy.
 """
 
 import torch
 
-# Cures a torchvision that was built for another torch; where yours fits, it does nothing.
+# Only needed where torchvision does not match the installed torch.
+import sita_workbench.models.torchvision_compat  # noqa: F401
 
 # isort: split
 from torchvision.models.segmentation import deeplabv3_mobilenet_v3_large
@@ -40,7 +41,7 @@ foggy = 0.6 + 0.3 * draw_streets(2)
 with torch.inference_mode():
     before, after, slowly = model(foggy), adapted(foggy), frugal(foggy)
 
-print(f"{type(adapted).__name__}, untrained, {sita.describe(adapted).rows} rows an image; its output, as before:")
+print(f"{type(adapted).__name__}, untrained, {sita.describe(adapted).rows} rows per image; its output, as before:")
 for name in after:
     print(f"  {type(after).__name__}[{name!r}] {tuple(before[name].shape)} -> {tuple(after[name].shape)}")
 changed = (before["out"].argmax(1) != after["out"].argmax(1)).float().mean()

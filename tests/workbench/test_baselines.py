@@ -14,9 +14,9 @@ from nets import CLASSES, SmallNet, dense, images, small, warm
 from torch import nn
 
 import sita_adapters as sita
-from sita_adapters.backend import backend_of
 from sita_adapters.errors import AlreadyAdaptedError, InputError, NoBatchNormError, OutputError, SitaError
 from sita_workbench.baselines import BASELINES, Memo, Tent, draw_views
+from sita_workbench.models.loaded import LoadedModel
 from sita_workbench.networks.cifar_resnet import encode, load_cifar_resnet
 
 EVERY = pytest.mark.parametrize("name", list(BASELINES))
@@ -72,8 +72,11 @@ def assert_same_state(model: nn.Module, before: list[Any]) -> None:
     assert all(torch.equal(tensor, before[0][name]) for name, tensor in tensors.items())
 
 
-@pytest.mark.parametrize("make", [small, lambda: small("TokenNet"), dense], ids=["classes", "tokens", "pixels"])
-@pytest.mark.parametrize(("steps", "lr"), [(5, 1e-3), (2, 1e-2)])
+@pytest.mark.parametrize(
+    ("make", "steps", "lr"),
+    [(small, 5, 1e-3), (lambda: small("TokenNet"), 2, 1e-2), (dense, 2, 1e-2)],
+    ids=["classes", "tokens", "pixels"],
+)
 def test_tent_equals_the_direct_version(make: Callable[[], nn.Module], steps: int, lr: float) -> None:
     model, batch = make(), images(3, 3, 16, 16)
     expected = torch.cat([direct_tent(model, image[None], steps, lr) for image in batch])
@@ -101,7 +104,7 @@ def test_tent_starts_at_ptn_and_each_step_lowers_the_entropy(make: Callable[[], 
 
 
 @EVERY
-def test_each_image_of_a_batch_is_by_itself_and_nothing_is_kept(name: str) -> None:
+def test_images_of_a_batch_are_independent_and_nothing_is_kept(name: str) -> None:
     baseline, batch = BASELINES[name](small()), images(4, 3, 16, 16)
     together = baseline(batch)
     assert together.shape == (4, CLASSES)
@@ -171,7 +174,7 @@ def test_follows_the_source_weights(name: str) -> None:
     assert torch.equal(baseline(image), BASELINES[name](copy.deepcopy(model))(image))
 
 
-def test_tent_at_a_single_value_a_channel() -> None:
+def test_tent_at_a_single_value_per_channel() -> None:
     """The variance of one value is 0 and its normalised value β, in every step."""
 
     class Written(nn.Module):
@@ -202,12 +205,12 @@ def test_tent_at_a_single_value_a_channel() -> None:
     torch.testing.assert_close(given, written(image).detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_the_runner_of_the_benchmark_can_run_them() -> None:
+def test_a_loaded_model_runs_them() -> None:
     model, batch = small(), images(2, 3, 16, 16)
-    for name, make in BASELINES.items():
-        baseline, runner = make(model), backend_of(model).runner()
-        arranged = runner.arrange(name, baseline, batch.permute(0, 2, 3, 1).numpy())
-        np.testing.assert_array_equal(runner.run(baseline, arranged), baseline(batch).double().numpy())
+    for make in BASELINES.values():
+        baseline = make(model)
+        scores = LoadedModel("small", model, None).run(baseline, batch.permute(0, 2, 3, 1).numpy())
+        np.testing.assert_array_equal(scores, baseline(batch).double().numpy())
         assert not baseline.train().body.training
 
 

@@ -1,13 +1,10 @@
-"""`sita bench`: what is measured equals what is defined, and a killed run ends as an undisturbed one."""
+"""`sita bench`: its metrics equal their definitions, and an interrupted run ends as an undisturbed one."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +17,15 @@ from typer.testing import CliRunner
 
 import sita_adapters as sita
 from sita_workbench import cli, metrics
-from sita_workbench.answers import record
-from sita_workbench.data.datasets import open_data
-from sita_workbench.ledger import Ledger
-from sita_workbench.methods import Said, read_methods
+from sita_workbench.data.opening import open_data
+from sita_workbench.methods import Prediction, read_methods
 from sita_workbench.models.loading import load_model
-from sita_workbench.progress import Silence
+from sita_workbench.progress import NoProgress, Progress
+from sita_workbench.result_log import ResultLog
 from sita_workbench.runs import Run, run_bench
 from sita_workbench.studies import STUDIES, layer_groups, study_methods
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 MODEL = f"""
 import sys
@@ -92,40 +88,56 @@ def bench(*given: Any, **named: Any) -> dict[str, Any]:
 
 
 def measure(
-    folder: Path, out: str, recipes: str, corrupt: str, limit: int, *, seeds: int = 1, **named: str
+    folder: Path,
+    out: str,
+    recipes: str,
+    corrupt: str,
+    limit: int,
+    *,
+    seeds: int = 1,
+    progress: Progress | None = None,
+    **named: str,
 ) -> dict[str, Any]:
     """What the command measures, without the report that it draws."""
     kind, _, place = named.get("data", "npz:test.npz").partition(":")
-    subject = load_model(f"{folder / 'models.py'}:{named.get('model', 'classifier')}")
+    loaded = load_model(f"{folder / 'models.py'}:{named.get('model', 'classifier')}")
     run = Run(
-        subject,
-        lambda seed: open_data(f"{kind}:{folder / place}", corrupt=corrupt, limit=limit, seed=seed, size=subject.size),
-        read_methods(recipes, subject.task) if "study" not in named else study_methods(named["study"], subject),
+        loaded,
+        lambda seed: open_data(f"{kind}:{folder / place}", corrupt=corrupt, limit=limit, seed=seed, size=loaded.size),
+        read_methods(recipes, loaded.task) if "study" not in named else study_methods(named["study"], loaded),
         seeds,
     )
-    return run_bench(run, folder / out, Silence())
+    return run_bench(run, folder / out, progress or NoProgress())
 
 
-def test_a_killed_run_goes_on_and_ends_as_an_undisturbed_one(folder: Path) -> None:
-    options = ("--corrupt", "clean,fog,contrast", "--recipes", "bn,augbn,ops", "--limit", "24")
-    killed = folder / "killed" / "results.jsonl"
-    command = [sys.executable, "-m", "sita_workbench.cli", *arguments(folder, "killed", *options)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 120
-    while not killed.exists() or len(killed.read_bytes().splitlines()) < 5:
-        assert process.poll() is None, process.stderr.read().decode()  # type: ignore[union-attr]
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    before = killed.read_bytes()
-    assert not (folder / "killed" / "results.json").exists()
-    killed.write_bytes(before + b'{"key": "torn li')  # what a kill in the middle of a line leaves
-    bench(folder, "killed", *options)
-    undisturbed = bench(folder, "undisturbed", *options)
-    assert (folder / "killed/results.json").read_bytes() == (folder / "undisturbed/results.json").read_bytes()
-    assert killed.read_bytes().startswith(before)
-    assert killed.read_bytes() == (folder / "undisturbed/results.jsonl").read_bytes()
+class Interrupting(NoProgress):
+    """Stops a run after some steps, as Ctrl-C or a kill would."""
+
+    @contextlib.contextmanager
+    def track(self, description: str, total: int) -> Iterator[Any]:
+        steps = iter(range(9))
+
+        def advance(count: int = 1, doing: str | None = None) -> None:
+            if next(steps, None) is None:
+                raise KeyboardInterrupt
+
+        yield advance
+
+
+def test_an_interrupted_run_continues_and_ends_as_an_undisturbed_one(folder: Path) -> None:
+    run = ("bn,augbn,ops", "clean,fog,contrast", 12)
+    with pytest.raises(KeyboardInterrupt):
+        measure(folder, "interrupted", *run, progress=Interrupting())
+    log = folder / "interrupted" / "results.jsonl"
+    before = log.read_bytes()
+    assert 1 < len(before.splitlines()) < 12
+    assert not (folder / "interrupted" / "results.json").exists()
+    log.write_bytes(before + b'{"key": "torn li')  # a kill in the middle of a line leaves this
+    measure(folder, "interrupted", *run)
+    undisturbed = measure(folder, "undisturbed", *run)
+    assert (folder / "interrupted/results.json").read_bytes() == (folder / "undisturbed/results.json").read_bytes()
+    assert log.read_bytes().startswith(before)
+    assert log.read_bytes() == (folder / "undisturbed/results.jsonl").read_bytes()
     assert [method["name"] for method in undisturbed["methods"]] == ["source", "bn", "augbn", "ops"]
 
 
@@ -153,7 +165,7 @@ def test_batches_equal_one_at_a_time(folder: Path) -> None:
 
 
 def test_recipes_can_be_added_and_nothing_is_run_twice(folder: Path) -> None:
-    bench(folder, "added", "--corrupt", "fog", "--recipes", "bn", "--limit", "8")
+    measure(folder, "added", "bn", "fog", 8)
     lines = (folder / "added/results.jsonl").read_text().splitlines()
     results = bench(folder, "added", "--corrupt", "fog", "--recipes", "bn,ops[combine=mean,top_k=5]", "--limit", "8")
     more = (folder / "added/results.jsonl").read_text().splitlines()
@@ -161,10 +173,11 @@ def test_recipes_can_be_added_and_nothing_is_run_twice(folder: Path) -> None:
     assert len(more) == len(lines) + 1
     assert [method["name"] for method in results["methods"]] == ["source", "bn", "ops[combine=mean,top_k=5]"]
     assert "| command | sita" in (folder / "added/report.md").read_text()
+    other = ("--corrupt", "fog", "--recipes", "bn", "--limit", "9")
     with pytest.raises(sita.SitaError, match=r"holds another run: .*Remedy: another --out, or --restart"):
-        bench(folder, "added", "--corrupt", "fog", "--recipes", "bn", "--limit", "9")
+        bench(folder, "added", *other)
     assert (folder / "added/results.jsonl").read_text().splitlines() == more
-    bench(folder, "added", "--corrupt", "fog", "--recipes", "bn", "--limit", "9", "--restart")
+    assert bench(folder, "added", *other, "--restart")["setup"]["images"] == 9
 
 
 def test_seeds_repeat_what_is_random_alone(folder: Path) -> None:
@@ -182,7 +195,8 @@ def test_segmentation(folder: Path) -> None:
     assert 0 < ops["clean"]["score"] < 100
 
 
-def test_keras_models_and_what_they_cannot(folder: Path) -> None:
+@pytest.mark.slow
+def test_keras_models_run_and_baselines_on_them_are_refused(folder: Path) -> None:
     results = measure(folder, "keras", "ops", "fog", 8, model="keras_classifier")
     assert results["setup"]["framework"].startswith("keras")
     assert sum(results["methods"][1]["priors"]["corrupted"]["count"]) == 8
@@ -190,31 +204,28 @@ def test_keras_models_and_what_they_cannot(folder: Path) -> None:
         measure(folder, "keras2", "tent", "fog", 8, model="keras_classifier")
 
 
-@pytest.mark.parametrize("study", ["lambda", "layers", "seeds"])
-def test_studies_run_and_draw_their_figure(folder: Path, study: str) -> None:
-    results = bench(folder, f"study_{study}", "--corrupt", "fog", "--limit", "4", "--study", study)
-    points = [method for method in results["methods"] if method["study"]]
-    assert len(points) >= 2
-    names = {path.stem for path in (folder / f"study_{study}" / "figures").glob("*.png")}
-    assert any(study in name for name in names), names
+def test_a_study_runs_and_draws_its_figure(folder: Path) -> None:
+    results = bench(folder, "layers", "--corrupt", "fog", "--limit", "4", "--study", "layers")
+    assert sum(method["study"] is not None for method in results["methods"]) >= 2
+    assert (folder / "layers" / "figures" / "study_layers.png").is_file()
     for method in results["methods"]:
         assert method["gain"] is None or method["gain"]["low"] <= method["gain"]["score"] <= method["gain"]["high"]
 
 
 def test_batches_that_share_statistics_run_as_one(folder: Path) -> None:
-    results = {m["name"]: m for m in measure(folder, "sharing", "", "fog", 8, study="batch")["methods"]}
+    results = {m["name"]: m for m in measure(folder, "sharing", "", "fog", 4, study="batch")["methods"]}
     assert results["ops, batch of 1"]["conditions"] == results["ops"]["conditions"]
-    assert results["ptn, batch of 8"]["conditions"] != results["ptn, batch of 1"]["conditions"]
+    assert results["ptn, batch of 4"]["conditions"] != results["ptn, batch of 1"]["conditions"]
 
 
 def test_study_points_of_lambda_end_at_the_source(folder: Path) -> None:
-    results = {m["name"]: m for m in measure(folder, "ends", "", "fog", 16, study="lambda")["methods"]}
+    results = {m["name"]: m for m in measure(folder, "ends", "", "fog", 6, study="lambda")["methods"]}
     for name in ("augbn, λ = 1", "no views, λ = 1"):
         assert results[name]["conditions"] == results["source"]["conditions"]
         assert results[name]["gain"] == {"score": 0.0, "low": 0.0, "high": 0.0}
 
 
-def test_layers_fall_into_parts() -> None:
+def test_layers_are_grouped_by_part() -> None:
     names = ("bn1", "layer1.0.bn1", "layer1.0.bn2", "layer2.0.bn1")
     assert list(layer_groups(names)) == ["bn1", "layer1", "layer2"]
     assert list(layer_groups(("conv1_bn", "conv2_block1_1_bn", "conv2_block2_1_bn"))) == ["conv1", "conv2"]
@@ -222,13 +233,13 @@ def test_layers_fall_into_parts() -> None:
     assert [len(group) for group in layer_groups(many).values()] == [10, 10, 10, 10]
 
 
-def test_every_study_has_names_of_its_own(folder: Path) -> None:
-    subject = load_model(f"{folder / 'models.py'}:classifier")
+def test_names_within_a_study_are_unique(folder: Path) -> None:
+    loaded = load_model(f"{folder / 'models.py'}:classifier")
     for study in STUDIES:
-        names = [method.name for method in study_methods(study, subject)]
+        names = [method.name for method in study_methods(study, loaded)]
         assert len(names) == len(set(names))
     with pytest.raises(sita.RecipeError, match="study: expected one of lambda"):
-        study_methods("lamda", subject)
+        study_methods("lamda", loaded)
 
 
 @pytest.mark.parametrize(
@@ -241,26 +252,26 @@ def test_every_study_has_names_of_its_own(folder: Path) -> None:
         ("tent[lr=1]", "'tent' has no fields"),
     ],
 )
-def test_bad_recipes_are_told_before_anything_runs(text: str, message: str) -> None:
+def test_bad_recipes_are_refused(text: str, message: str) -> None:
     with pytest.raises(sita.RecipeError) as error:
         read_methods(text, "classification")
     assert message in str(error.value)
 
 
-def said(count: int = 400, classes: int = 5, seed: int = 0) -> tuple[Said, np.ndarray]:
+def sample_predictions(count: int = 400, classes: int = 5, seed: int = 0) -> tuple[Prediction, np.ndarray]:
     random = np.random.default_rng(seed)
     logits = 2 * random.normal(size=(count, classes))
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     labels = np.array([random.choice(classes, p=line) for line in p])
-    return Said(p, np.round(random.choice([0.5, 1.0], count), 6)), labels
+    return Prediction(p, np.round(random.choice([0.5, 1.0], count), 6)), labels
 
 
-def entry(answers: Said, labels: np.ndarray, ignore: int | None = None) -> dict[str, np.ndarray]:
-    return {name: np.asarray(values) for name, values in record(answers, labels, ignore).items()}
+def entry(answers: Prediction, labels: np.ndarray, ignore: int | None = None) -> dict[str, np.ndarray]:
+    return {name: np.asarray(values) for name, values in metrics.make_entry(answers, labels, ignore).items()}
 
 
 def test_metrics_equal_plain_loops() -> None:
-    answers, labels = said()
+    answers, labels = sample_predictions()
     kept = entry(answers, labels)
     weights = metrics.draw_weights(len(labels))
     found, facts = metrics.summarise_condition([kept], weights)
@@ -291,8 +302,8 @@ def test_metrics_equal_plain_loops() -> None:
 
 def test_paired_intervals_are_narrower_than_the_scores_own() -> None:
     """Two methods that differ on few images: the difference is better known than either score."""
-    answers, labels = said(300)
-    other = Said(answers.probabilities.copy(), None)
+    answers, labels = sample_predictions(300)
+    other = Prediction(answers.probabilities.copy(), None)
     other.probabilities[:6] = np.eye(5)[labels[:6]]
     weights = metrics.draw_weights(300)
     first, second = (metrics.score([entry(each, labels)], weights) for each in (answers, other))
@@ -302,36 +313,36 @@ def test_paired_intervals_are_narrower_than_the_scores_own() -> None:
 
 def test_mean_iou_equals_sklearns() -> None:
     random = np.random.default_rng(1)
-    logits = random.normal(size=(3, 4, 6, 6))
-    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    logits = random.normal(size=(3, 6, 6, 4))
+    p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     labels = random.integers(0, 4, (3, 6, 6))
     labels[0, 0] = 255
-    found = metrics.score([entry(Said(p, None), labels, 255)], metrics.draw_weights(3))
+    found = metrics.score([entry(Prediction(p, None), labels, 255)], metrics.draw_weights(3))
     counted = labels != 255
-    expected = jaccard_score(labels[counted], p.argmax(1)[counted], average="macro")
+    expected = jaccard_score(labels[counted], p.argmax(-1)[counted], average="macro")
     assert found.value == pytest.approx(100 * expected, abs=1e-6)
 
 
-def test_a_ledger_cuts_a_torn_line_and_refuses_a_spoilt_one(tmp_path: Path) -> None:
+def test_the_log_drops_an_incomplete_line_and_refuses_a_damaged_one(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    ledger = Ledger(path, {"model": "a"})
-    ledger.add("one", {"x": [1]})
-    ledger.close()
+    log = ResultLog(path, {"model": "a"})
+    log.add("one", {"x": [1]})
+    log.close()
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"key":"two"')
-    again = Ledger(path, {"model": "a"})
+    again = ResultLog(path, {"model": "a"})
     assert again.entries == {"one": {"x": [1]}}
     again.close()
     assert path.read_bytes() == whole
-    path.write_bytes(b"spoilt\n" + whole)
+    path.write_bytes(b"damaged\n" + whole)
     with pytest.raises(sita.InputError, match="line 1 cannot be read"):
-        Ledger(path, {"model": "a"})
+        ResultLog(path, {"model": "a"})
     path.write_bytes(whole)
     with pytest.raises(sita.InputError, match="model was 'a' and is 'b'"):
-        Ledger(path, {"model": "b"})
+        ResultLog(path, {"model": "b"})
 
 
-def test_help_teaches() -> None:
+def test_help_names_options_and_examples() -> None:
     done = CliRunner().invoke(cli.make_app(), ["bench", "--help"])
     for word in ("cifar10c:DIR", "--study", "results.jsonl", "imagefolder:photos"):
         assert word in done.output

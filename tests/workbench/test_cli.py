@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import sita_adapters as sita
 from sita_workbench import cli
-from sita_workbench.commands import shared
+from sita_workbench.commands import options
 from sita_workbench.demo import demo, figure
 
 
@@ -52,14 +52,14 @@ def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_teaches() -> None:
+def test_help_names_the_first_steps() -> None:
     code, output = invoke("--help")
     assert code == 0
     for word in ("sita demo", "sita.adapt(model)", "--version"):
         assert word in output
 
 
-def test_help_of_the_demo_teaches() -> None:
+def test_help_of_the_demo_fits_80_columns() -> None:
     code, output = invoke("demo", "--help")
     assert code == 0
     for word in ("without a download", "sita demo --images 300", "--out", "--seed", "--backend", "sita-demo.png"):
@@ -113,6 +113,7 @@ def test_the_demo_prints_a_table_and_draws_a_picture() -> None:
     assert os.listdir() == ["sita-demo.png"]
 
 
+@pytest.mark.slow
 def test_the_demo_runs_in_keras(cache: Path) -> None:
     """In a process of its own, as a user has it: what TensorFlow would print on being loaded counts."""
     quick = "demo.Training = functools.partial(demo.Training, epochs=1)"
@@ -130,7 +131,7 @@ def test_the_demo_runs_in_keras(cache: Path) -> None:
     assert len(list(cache.rglob("digits-keras-*.safetensors"))) == 1
 
 
-def test_a_backend_that_keras_lacks_is_an_error_of_ours() -> None:
+def test_an_unknown_keras_backend_is_a_short_error() -> None:
     done = run_python(
         "import sys; from sita_workbench import cli; sys.argv = ['sita', 'demo', '--backend', 'keras']; cli.main()",
         KERAS_BACKEND="caffe",
@@ -138,33 +139,23 @@ def test_a_backend_that_keras_lacks_is_an_error_of_ours() -> None:
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "caffe" in done.stderr
-    assert "KERAS_BACKEND names one of tensorflow, jax, torch" in done.stderr
+    assert "set KERAS_BACKEND to one of tensorflow, jax, torch" in done.stderr
 
 
-@pytest.mark.usefixtures("quick")
-def test_the_same_seed_gives_the_same_table() -> None:
-    def accuracies() -> str:
-        output = invoke("demo", "--images", "2", "--seed", "3")[1]
-        return output[output.index("corruption") : output.index("ms per image")]
-
-    assert accuracies() == accuracies()
-
-
-@pytest.mark.usefixtures("quick")
-def test_ctrl_c_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_ctrl_c_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     def write_half(self: Figure, path: Path, **_: object) -> None:
         path.write_bytes(b"half a picture")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Figure, "savefig", write_half)
-    code, output = invoke("demo", "--images", "1")
+    monkeypatch.setattr(demo, "run_demo", lambda *_: _small_result())
+    code, output = invoke("demo")
     assert code != 0
     assert "Traceback" not in output
     assert os.listdir() == []
-    assert all(path.suffix == ".safetensors" for path in (cache / "sita-adapters").iterdir())
 
 
-def test_an_error_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sita_error_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def fail(*_: object) -> None:
         raise sita.InputError("Expected [this] and received that. " * 5)
 
@@ -178,7 +169,7 @@ def test_an_error_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert captured.err.count("\n") == 1
 
 
-def test_a_picture_that_cannot_be_written_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_that_cannot_be_written_is_a_sita_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -195,9 +186,8 @@ def _small_result() -> demo.DemoResult:
     return demo.DemoResult(("clean", "fog"), demo.SHOWN, images, labels, answers, np.ones(len(demo.SHOWN)), "PyTorch")
 
 
-@pytest.mark.parametrize("missing", ["typer", "rich.console"])
-def test_without_its_libraries_the_command_names_the_remedy(missing: str) -> None:
-    done = run_python(f"import sys; sys.modules[{missing!r}] = None; from sita_workbench.cli import main; main()")
+def test_without_its_libraries_the_command_names_the_remedy() -> None:
+    done = run_python("import sys; sys.modules['typer'] = None; from sita_workbench.cli import main; main()")
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "pip install 'sita-adapters[bench,torch]'" in done.stderr
@@ -205,7 +195,7 @@ def test_without_its_libraries_the_command_names_the_remedy(missing: str) -> Non
 
 @pytest.mark.parametrize("framework", ["torch", "keras"])
 def test_without_its_framework_the_demo_names_the_remedy(monkeypatch: pytest.MonkeyPatch, framework: str) -> None:
-    monkeypatch.setattr(shared, "find_spec", lambda name: None if name == framework else object())
+    monkeypatch.setattr(options, "find_spec", lambda name: None if name == framework else object())
     result = CliRunner().invoke(cli.make_app(), ["demo", "--backend", framework])
     assert isinstance(result.exception, sita.SitaError)
     assert f"needs {framework}. Remedy: pip install 'sita-adapters[bench,{framework}]'" in str(result.exception)
@@ -214,7 +204,7 @@ def test_without_its_framework_the_demo_names_the_remedy(monkeypatch: pytest.Mon
 def test_importing_the_command_imports_nothing_heavy() -> None:
     done = run_python(
         "import sys, sita_workbench.cli; sita_workbench.cli.make_app();"
-        "print(*{'torch', 'matplotlib', 'sklearn', 'scipy', 'keras'} & set(sys.modules))"
+        "print(*{'torch', 'keras', 'scipy', 'PIL', 'matplotlib', 'sklearn'} & set(sys.modules))"
     )
     assert done.stdout.strip() == ""
     assert done.returncode == 0

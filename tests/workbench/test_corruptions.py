@@ -80,11 +80,11 @@ def test_an_images_corruption_does_not_depend_on_its_batch(kind: str, small: np.
     np.testing.assert_array_equal(batch[5], corrupt_all(among_others, kind, 3, seed=1)[5])
 
 
-@pytest.mark.parametrize("size", [(32, 32), (17, 45), (70, 66), (90, 20), (5, 3), (1, 1)])
+@pytest.mark.parametrize("size", [(17, 45), (70, 66), (1, 1)])
 @pytest.mark.parametrize("kind", ALL)
 def test_every_size_keeps_its_shape(kind: str, size: tuple[int, int]) -> None:
     image = make_images(1, *size)[0]
-    for severity in SEVERITIES:
+    for severity in (1, 5):
         for scale in ("cifar", "imagenet"):
             corrupted = corrupt(image, kind, severity, scale=scale)
             assert corrupted.shape == image.shape
@@ -127,7 +127,7 @@ def test_severity_increases_the_damage(scale: str, kind: str, small: np.ndarray,
     assert no_more == NO_MORE_THAN_BEFORE.get((scale, kind), set()), np.round(damage, 1)
 
 
-@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("severity", [1, 5])
 @pytest.mark.parametrize("scale", ["cifar", "imagenet"])
 def test_noise_has_the_published_deviation(scale: str, severity: int) -> None:
     level = 102 / 255
@@ -345,7 +345,7 @@ DIFFERENCE = {
 }
 # How far the ratio of the squared differences from the clean images, ours to the published, may be from 1. Measured at
 # most: noise and glass_blur 1.3 %, fog 2.9 %, snow 3.2 %, frost 4.8 %, motion_blur 5.2 %, elastic_transform 7.3 % (from
-# −5 to +8 % between seeds: three random points an image vary that much).
+# −5 to +8 % between seeds: three random points per image vary that much).
 RATIO = {
     "gaussian_noise": 0.02,
     "shot_noise": 0.02,
@@ -360,7 +360,7 @@ RATIO = {
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("severity", SEVERITIES)
+@pytest.mark.parametrize("severity", [*(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2, 3, 4)), 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_corruptions_are_those_of_cifar10c(kind: str, severity: int, data: Path) -> None:
     with np.load(data / "cifar10" / "test_1000.npz") as stored:

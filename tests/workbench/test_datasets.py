@@ -1,4 +1,4 @@
-"""The data of a benchmark: what is read from which file, what is refused, and with which words."""
+"""The data of a benchmark: what is read, what is refused, and with which message."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from torchvision import transforms
 
 from sita_adapters.errors import InputError
 from sita_workbench.corruptions import HOLDOUT, KINDS, corrupt
-from sita_workbench.data.choice import Choice
-from sita_workbench.data.datasets import CLEAN, Condition, Dataset, open_data
-from sita_workbench.networks import camvid
+from sita_workbench.data.dataset import CLEAN, Condition, Dataset, Selection
+from sita_workbench.data.opening import open_data
 
 COUNT = 12
 
@@ -101,7 +100,7 @@ def scenes(tmp_path: Path) -> Path:
 # --- conditions and picks
 
 
-def test_a_condition_reads_as_in_results() -> None:
+def test_a_condition_is_printed_as_in_results() -> None:
     assert str(Condition("fog", 5)) == "fog/5"
     assert str(CLEAN) == str(Condition("clean")) == "clean"
 
@@ -129,7 +128,7 @@ def test_conditions_of_stored_corruptions(cifar: Path, chosen: str, expected: tu
     assert open_data(f"cifar10c:{cifar}", corrupt=chosen).conditions == tuple(Condition(kind, 5) for kind in expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(limit=st.integers(1, 2 * COUNT))
 def test_a_limit_picks_the_same_images_under_every_condition(cifar: Path, limit: int) -> None:
     opened = open_data(f"cifar10c:{cifar}", corrupt="fog,snow", severities=(1, 5), limit=limit)
@@ -142,7 +141,7 @@ def test_a_limit_picks_the_same_images_under_every_condition(cifar: Path, limit:
 
 @given(count=st.integers(1, 60_000), limit=st.integers(1, 60_000))
 def test_picks_are_spread_evenly(count: int, limit: int) -> None:
-    steps = np.diff(np.append(Choice(limit=limit).indices(count), count))
+    steps = np.diff(np.append(Selection(limit=limit).indices(count), count))
     assert len(steps) == min(count, limit)
     assert 1 <= steps.min() <= steps.max() <= steps.min() + 1
 
@@ -150,7 +149,7 @@ def test_picks_are_spread_evenly(count: int, limit: int) -> None:
 @given(count=st.integers(1, 1000), limit=st.integers(1, 1000))
 def test_twice_the_limit_keeps_the_images(count: int, limit: int) -> None:
     if 2 * limit <= count:
-        fewer, more = (Choice(limit=number).indices(count) for number in (limit, 2 * limit))
+        fewer, more = (Selection(limit=number).indices(count) for number in (limit, 2 * limit))
         assert set(fewer) <= set(more)
 
 
@@ -218,7 +217,7 @@ Break = Callable[[Path], object]
         (lambda folder: np.save(folder / "labels.npy", np.zeros((15, 10), int)), r"\(15, 10\).*argmax"),
     ],
 )
-def test_what_is_wrong_with_cifar_is_said(small_cifar: Path, change: Break, words: str) -> None:
+def test_what_is_wrong_with_cifar_is_reported(small_cifar: Path, change: Break, words: str) -> None:
     change(small_cifar)
     with pytest.raises(InputError, match=words):
         open_data(f"cifar10c:{small_cifar}", corrupt="snow,fog")
@@ -294,7 +293,7 @@ def test_a_path_may_hold_a_colon(npz: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ({"x": noise(1, 9, 8, 3), "y": np.array([object()])}, r"x\.npz; it cannot be read"),
     ],
 )
-def test_what_is_wrong_with_an_npz_is_said(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
+def test_what_is_wrong_with_an_npz_is_reported(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
     np.savez(tmp_path / "x.npz", **arrays)
     with pytest.raises(InputError, match=words):
         open_data(f"npz:{tmp_path / 'x.npz'}")
@@ -309,7 +308,7 @@ def test_folders_are_classes_in_the_order_of_their_names(by_class: Path) -> None
     np.testing.assert_array_equal(load_all(opened, CLEAN)[1], [0, 1, 1, 2])
 
 
-def test_classes_txt_says_the_order(by_class: Path) -> None:
+def test_classes_txt_sets_the_order(by_class: Path) -> None:
     (by_class / "classes.txt").write_text("bird\nc_owl\nb_cat\na_dog\n\n")
     opened = open_data(f"imagefolder:{by_class}", corrupt="none", size=16)
     assert opened.classes == 4
@@ -380,7 +379,7 @@ def test_a_list_of_labels(tmp_path: Path, place: str) -> None:
         ("{", "not JSON"),
     ],
 )
-def test_what_is_wrong_with_a_list_of_labels_is_said(tmp_path: Path, text: str, words: str) -> None:
+def test_what_is_wrong_with_a_list_of_labels_is_reported(tmp_path: Path, text: str, words: str) -> None:
     for name in ("a.png", "b.png"):
         write_image(tmp_path / "images" / name, noise(8, 8, 3))
     (tmp_path / "labels.json").write_text(text)
@@ -397,7 +396,7 @@ def test_an_unreadable_image_is_named(tmp_path: Path, cut: int, size: int | None
     write_image(tmp_path / "class" / "good.png", noise(16, 16, 3))
     whole = (tmp_path / "class" / "good.png").read_bytes()
     (tmp_path / "class" / "torn.png").write_bytes(whole[:cut])
-    with pytest.raises(InputError, match=r"torn\.png; it cannot be read.*take it out"):
+    with pytest.raises(InputError, match=r"torn\.png; it cannot be read.*remove it"):
         open_data(f"imagefolder:{tmp_path}", size=size).load(CLEAN, 0, 2)
 
 
@@ -447,7 +446,7 @@ def test_a_thousand_classes_need_no_list(tmp_path: Path) -> None:
         (lambda folder: (folder / "classes.txt").write_text("n02"), "1 that are not: n01"),
     ],
 )
-def test_what_is_wrong_with_imagenet_c_is_said(imagenet_c: Path, change: Break, words: str) -> None:
+def test_what_is_wrong_with_imagenet_c_is_reported(imagenet_c: Path, change: Break, words: str) -> None:
     change(imagenet_c)
     with pytest.raises(InputError, match=words):
         open_data(f"imagenet-c:{imagenet_c}", corrupt="shot_noise,fog")
@@ -514,14 +513,17 @@ def grey_png(bits: int) -> bytes:
         (lambda folder: (folder / "labels" / "b.png").unlink(), "3 and 2; labels has none for b"),
         (lambda folder: (folder / "images" / "b.png").unlink(), "2 and 3; images has none for b"),
         (lambda folder: write_image(folder / "labels" / "b.png", noise(12, 15)), "b.png at .* 16×12; received 15×12"),
-        (lambda folder: write_image(folder / "labels" / "b.png", noise(12, 16, 3)), "one label a pixel in .*mode RGB"),
+        (
+            lambda folder: write_image(folder / "labels" / "b.png", noise(12, 16, 3)),
+            "one label per pixel in .*mode RGB",
+        ),
         (lambda folder: (folder / "labels" / "b.png").write_bytes(grey_png(4)), "8 or 16 bits in .*fewer"),
         (lambda folder: (folder / "labels" / "b.png").write_bytes(b"torn"), r"b\.png; it cannot be read"),
         (lambda folder: write_image(folder / "images" / "b.jpg", noise(12, 16, 3)), "received b.jpg and b.png"),
         (lambda folder: (folder / "labels").rename(folder / "maps"), "labels; received nothing there. The layout is"),
     ],
 )
-def test_what_is_wrong_with_label_maps_is_said(scenes: Path, change: Break, words: str) -> None:
+def test_what_is_wrong_with_label_maps_is_reported(scenes: Path, change: Break, words: str) -> None:
     change(scenes)
     with pytest.raises(InputError, match=words):
         open_data(f"segmentation:{scenes}")
@@ -663,13 +665,3 @@ def test_real_imagenet(data: Path) -> None:
     np.testing.assert_array_equal(
         opened.load(Condition("contrast", 5), 2, 3)[0][0], corrupt(expected, "contrast", 5, index=160)
     )
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("size", [None, (180, 240)])
-def test_real_camvid_as_its_own_loader_reads_it(data: Path, size: tuple[int, int] | None) -> None:
-    opened = open_data(f"camvid:{data / 'camvid'}", corrupt="none", size=size, limit=3)
-    pairs = camvid.find_pairs(data, "test")[::39]
-    images, labels = camvid.load_pairs(pairs, size and size[::-1])
-    np.testing.assert_array_equal(load_all(opened, CLEAN)[0], images)
-    np.testing.assert_array_equal(load_all(opened, CLEAN)[1], labels)

@@ -1,4 +1,4 @@
-"""The examples run, are short, and answer what adapting the bare model by hand answers."""
+"""The examples run, are short, and predict what the bare model adapted by hand predicts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from torch import nn
 
 import sita_adapters as sita
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-SAID = {
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PRINTED = {
     "quickstart": [r"foggy images, adapted +\d+\.\d % right"],
     "timm_pipeline": [r"foggy photos: \d+ % right by the source model, \d+ % adapted", "chosen prior", "unanimous"],
     "torchvision_segmentation": [r"OrderedDict\['aux'\] (\(.+\)) -> \1", "same answer: True", "label changed in fog"],
@@ -31,7 +31,7 @@ SAID = {
     ],
     "data_loader": [r"fog 0\.0: \d+ of 200 images adapted", r"fog 0\.6: \d+ of 200 images adapted .*; wrong: "],
 }
-PIPELINES = [name for name in SAID if name != "quickstart"]
+PIPELINES = [name for name in PRINTED if name != "quickstart"]
 FLOAT_ROUNDING = {"rtol": 1e-4, "atol": 1e-4}
 
 
@@ -44,18 +44,23 @@ def run(name: str, **variables: str) -> str:
 
 
 def check_printed(name: str, printed: str) -> None:
-    for pattern in SAID[name]:
+    for pattern in PRINTED[name]:
         assert re.search(pattern, printed), printed
 
 
-@pytest.mark.parametrize("name", ["quickstart", "smp_segmentation", "keras_pipeline"])
-def test_runs_and_says_what_it_shows(name: str) -> None:
-    """The others run below, where more is asked of them."""
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["smp_segmentation", "keras_pipeline"])
+def test_runs_and_prints_what_it_shows(name: str) -> None:
+    """The others run below, with more checks."""
     check_printed(name, run(name))
 
 
+def test_quickstart_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    state_of("quickstart", capsys)
+
+
 @pytest.mark.parametrize("name", PIPELINES)
-def test_is_short_and_says_how_to_run_it(name: str) -> None:
+def test_is_short_and_shows_its_command(name: str) -> None:
     text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 60
     assert f"\n    python examples/{name}.py\n" in text
@@ -76,7 +81,8 @@ def one_by_one(model: nn.Module, images: torch.Tensor, **companions: torch.Tenso
     return torch.cat(answers)
 
 
-def test_timm_pipeline_answers_as_a_plain_loop_in_float64(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_timm_pipeline_equals_a_plain_loop_in_float64(capsys: pytest.CaptureFixture[str]) -> None:
     state = state_of("timm_pipeline", capsys)
     image = state["transform"](state["take_photo"](1, 0.6))
     views = [lambda x: x, lambda x: x.rot90(1, (-2, -1)), lambda x: x.rot90(3, (-2, -1))]
@@ -89,7 +95,8 @@ def test_timm_pipeline_answers_as_a_plain_loop_in_float64(capsys: pytest.Capture
     torch.testing.assert_close(found.double(), torch.from_numpy(expected), **FLOAT_ROUNDING)
 
 
-def test_huggingface_pipeline_answers_as_its_bare_model_adapted(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_huggingface_pipeline_equals_its_bare_model_adapted(capsys: pytest.CaptureFixture[str]) -> None:
     state = state_of("huggingface_pipeline", capsys)
     by_hand = sita.adapt(state["model"])
     for photo, (answer,) in zip(state["photos"], state["after"], strict=True):
@@ -100,7 +107,8 @@ def test_huggingface_pipeline_answers_as_its_bare_model_adapted(capsys: pytest.C
         assert answer["score"] == pytest.approx(float(probability), abs=1e-4)
 
 
-def test_lightning_predicts_as_its_bare_network_adapted(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_lightning_equals_its_bare_network_adapted(capsys: pytest.CaptureFixture[str]) -> None:
     state = state_of("lightning_module", capsys)
     network = sita.unwrap(state["module"].net)
     images, _ = state["foggy"].dataset.tensors
@@ -109,7 +117,8 @@ def test_lightning_predicts_as_its_bare_network_adapted(capsys: pytest.CaptureFi
     torch.testing.assert_close(state["after"], one_by_one(sita.adapt(network), images).softmax(1), **FLOAT_ROUNDING)
 
 
-def test_torchvision_answers_for_each_image_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_torchvision_predicts_each_image_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
     state = state_of("torchvision_segmentation", capsys)
     by_hand = sita.adapt(state["model"], task="segmentation")
     for number, image in enumerate(state["foggy"]):
@@ -119,6 +128,7 @@ def test_torchvision_answers_for_each_image_by_itself(capsys: pytest.CaptureFixt
             torch.testing.assert_close(state["after"][part][number], alone[part][0], **FLOAT_ROUNDING)
 
 
+@pytest.mark.slow
 def test_data_loader_adapts_exactly_what_the_source_is_unsure_of(capsys: pytest.CaptureFixture[str]) -> None:
     state = state_of("data_loader", capsys)
     batch = state["collate"]([state["make_item"](n, 0.2) for n in range(24)])
@@ -134,20 +144,21 @@ def test_data_loader_adapts_exactly_what_the_source_is_unsure_of(capsys: pytest.
     torch.testing.assert_close(found, torch.where(unsure[:, None], adapted, plain), **FLOAT_ROUNDING)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "expected"),
     [
         ("cifar10c", ["--limit", "4", "--recipes", "source,augbn"], r"mean +│ +\d+\.\d\d +│ +\d+\.\d\d"),
         ("compare_frameworks", ["--images", "1", "--size", "96", "--recipes", "source,augbn"], r"agree on 100\.0 %"),
     ],
     ids=["cifar10c", "compare_frameworks"],
 )
-def test_examples_on_real_data_run(name: str, options: list[str], said: str, data: Path, tmp_path: Path) -> None:
+def test_examples_on_real_data_run(name: str, options: list[str], expected: str, data: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), str(data), *options]
     if name == "compare_frameworks":
         command += ["--out", str(tmp_path / "figure.png")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160", "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
     assert done.returncode == 0, done.stderr
-    assert re.search(said, done.stdout), done.stdout
+    assert re.search(expected, done.stdout), done.stdout

@@ -1,4 +1,4 @@
-"""Models by name and from files: their weights, their pixels, and what is said where something does not fit."""
+"""Models by name and from files: their weights, their pixel encodings, and the errors where something does not fit."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 import sita_adapters as sita
-from sita_workbench.models import file as model_file
-from sita_workbench.models import loading as models
+from sita_workbench.models import libraries
+from sita_workbench.models.loaded import LoadedModel
 from sita_workbench.models.loading import load_model
 from sita_workbench.networks import cifar_resnet
 
@@ -28,7 +28,7 @@ from neighbour import WIDTH
 def build():
     return nn.Sequential(nn.Conv2d(3, WIDTH, 3), nn.BatchNorm2d(WIDTH), nn.Flatten(), nn.LazyLinear(2)).train()
 
-def told():
+def described():
     return nn.BatchNorm2d(3), {"inputs": "caffe", "size": [20, 30], "crop": 1.0, "task": "segmentation"}
 
 def segments():
@@ -79,19 +79,19 @@ def save(state: object, path: Path) -> str:
 
 
 @pytest.mark.real
-def test_a_real_network_is_as_its_own_loader_gives_it(data: Path) -> None:
+def test_a_real_network_equals_that_of_its_own_loader(data: Path) -> None:
     file = data / "weights" / "cifar10_resnet20.safetensors"
     stored = np.load(data / "cifar10" / "test_1000.npz")
-    subject = load_model(NAME, str(file))
-    assert (subject.size, subject.crop, subject.task, subject.names[3]) == (32, 1.0, "classification", "cat")
-    assert subject.weights == f"{file.name} sha256 {hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
-    images = torch.from_numpy(subject.encode(stored["images"])).permute(0, 3, 1, 2)
+    loaded = load_model(NAME, str(file))
+    assert (loaded.size, loaded.crop, loaded.task, loaded.names[3]) == (32, 1.0, "classification", "cat")
+    assert loaded.weights == f"{file.name} sha256 {hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
+    images = torch.from_numpy(loaded.encode(stored["images"])).permute(0, 3, 1, 2)
     torch.testing.assert_close(images, cifar_resnet.encode(stored["images"]))
     with torch.inference_mode():
-        said = subject.model(images[:200]).argmax(1).numpy()
+        predicted = loaded.model(images[:200]).argmax(1).numpy()
         expected = cifar_resnet.load_cifar_resnet(20, file)(cifar_resnet.encode(stored["images"][:200])).argmax(1)
-    np.testing.assert_array_equal(said, expected)
-    assert (said == stored["labels"][:200]).mean() > 0.9
+    np.testing.assert_array_equal(predicted, expected)
+    assert (predicted == stored["labels"][:200]).mean() > 0.9
 
 
 def test_random_weights_are_the_same_every_time_and_leave_the_generator_alone() -> None:
@@ -105,31 +105,31 @@ def test_random_weights_are_the_same_every_time_and_leave_the_generator_alone() 
         assert torch.equal(one, other)
 
 
-def test_timm_says_how_its_images_are() -> None:
-    subject = load_model("timm:test_resnet", "random")
-    assert subject.inputs == sita.Inputs(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
-    assert (subject.size, subject.crop) == (160, 0.95)
+def test_timm_models_have_their_own_encoding_and_size() -> None:
+    loaded = load_model("timm:test_resnet", "random")
+    assert loaded.inputs == sita.Inputs(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    assert (loaded.size, loaded.crop) == (160, 0.95)
 
 
-def test_torchvision_says_how_its_images_are() -> None:
-    subject = load_model("torchvision:shufflenet_v2_x0_5", "random")
-    assert subject.inputs == sita.inputs.ENCODINGS["imagenet"]
-    assert (subject.size, subject.crop, subject.task) == (224, 224 / 256, "classification")
+def test_torchvision_models_have_their_own_encoding_and_size() -> None:
+    loaded = load_model("torchvision:shufflenet_v2_x0_5", "random")
+    assert loaded.inputs == sita.inputs.ENCODINGS["imagenet"]
+    assert (loaded.size, loaded.crop, loaded.task) == (224, 224 / 256, "classification")
     segmenter = load_model("torchvision:segmentation.lraspp_mobilenet_v3_large", "random")
     assert (segmenter.size, segmenter.crop, segmenter.task) == (None, 1.0, "segmentation")
 
 
-def test_what_is_said_goes_before_what_is_known() -> None:
-    subject = load_model("timm:test_resnet", "random", inputs="byte", size=40)
-    assert subject.inputs == sita.inputs.ENCODINGS["byte"]
-    assert subject.size == 40
+def test_options_override_what_the_model_is_known_for() -> None:
+    loaded = load_model("timm:test_resnet", "random", inputs="byte", size=40)
+    assert loaded.inputs == sita.inputs.ENCODINGS["byte"]
+    assert loaded.size == 40
 
 
 @pytest.mark.parametrize("encoding", sita.inputs.ENCODINGS)
 def test_pixels_are_encoded_as_the_formula_says(encoding: str) -> None:
     inputs = sita.inputs.ENCODINGS[encoding]
     images = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 3), dtype=np.uint8)
-    encoded = models.Subject("x", None, inputs).encode(images)
+    encoded = LoadedModel("x", None, inputs).encode(images)
     assert encoded.dtype == np.float32
     for place in np.ndindex(images.shape):
         *where, channel = place
@@ -139,11 +139,11 @@ def test_pixels_are_encoded_as_the_formula_says(encoding: str) -> None:
 
 
 def test_only_rgb_bytes_are_encoded() -> None:
-    subject = models.Subject("x", None, sita.inputs.ENCODINGS["unit"])
+    loaded = LoadedModel("x", None, sita.inputs.ENCODINGS["unit"])
     with pytest.raises(sita.InputError, match="uint8"):
-        subject.encode(np.zeros((1, 2, 2, 3)))
+        loaded.encode(np.zeros((1, 2, 2, 3)))
     with pytest.raises(sita.InputError, match=r"\(N, h, w, 3\)"):
-        subject.encode(np.zeros((2, 2, 3), np.uint8))
+        loaded.encode(np.zeros((2, 2, 3), np.uint8))
 
 
 @pytest.mark.parametrize(
@@ -182,9 +182,9 @@ def test_a_model_is_made_for_the_classes_of_its_weights(tmp_path: Path) -> None:
     import timm
 
     path = save(timm.create_model("test_resnet", num_classes=7).state_dict(), tmp_path / "seven.pt")
-    subject = load_model("timm:test_resnet", path)
+    loaded = load_model("timm:test_resnet", path)
     with torch.inference_mode():
-        assert subject.model(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
+        assert loaded.model(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
     hundred = save(cifar_resnet.CifarResNet(20, 100).state_dict(), tmp_path / "hundred.pt")
     assert load_model(NAME, hundred).model.linear.out_features == 100
     assert load_model(NAME, hundred).names == ()
@@ -232,7 +232,7 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
         ("nowhere.py:build", None, "there is no 'nowhere.py'"),
     ],
 )
-def test_a_wrong_name_is_told_with_a_remedy(spec: str, weights: str | None, words: str) -> None:
+def test_a_wrong_name_is_refused_with_a_remedy(spec: str, weights: str | None, words: str) -> None:
     with pytest.raises(sita.InputError) as caught:
         load_model(spec, weights)
     assert words in str(caught.value)
@@ -240,25 +240,25 @@ def test_a_wrong_name_is_told_with_a_remedy(spec: str, weights: str | None, word
 
 @pytest.mark.parametrize("library", ["timm", "torchvision", "keras"])
 def test_a_library_that_is_missing_is_named(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = models.importlib.import_module
+    plain = libraries.importlib.import_module
 
     def find(name: str) -> object:
         if name.partition(".")[0] == library:
             raise ModuleNotFoundError(f"No module named {library!r}", name=library)
         return plain(name)
 
-    monkeypatch.setattr(models.importlib, "import_module", find)
-    brings = "'sita-adapters[keras]'" if library == "keras" else library
+    monkeypatch.setattr(libraries.importlib, "import_module", find)
+    extra = "'sita-adapters[keras]'" if library == "keras" else library
     with pytest.raises(sita.SitaError, match=f"needs {library}. Remedy: pip install ") as caught:
         load_model(f"{library}:some_net", "random")
-    assert str(caught.value).endswith(brings)
+    assert str(caught.value).endswith(extra)
 
 
-def test_a_function_in_a_file_brings_its_model(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_in_a_file_returns_its_model(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(net.parent)
-    subject = load_model("net.py:told")
-    assert subject.inputs == sita.inputs.ENCODINGS["caffe"]
-    assert (subject.size, subject.crop, subject.task, subject.weights) == ((20, 30), 1.0, "segmentation", "its own")
+    loaded = load_model("net.py:described")
+    assert loaded.inputs == sita.inputs.ENCODINGS["caffe"]
+    assert (loaded.size, loaded.crop, loaded.task, loaded.weights) == ((20, 30), 1.0, "segmentation", "its own")
     bare = load_model("net.py:build")
     assert not bare.model.training
     assert (bare.inputs, bare.size, bare.crop, bare.task) == (None, None, 0.875, "classification")
@@ -271,15 +271,18 @@ def test_a_function_in_a_file_brings_its_model(net: Path, monkeypatch: pytest.Mo
 def test_a_file_of_weights_goes_into_the_model_of_a_function(net: Path) -> None:
     state = {**nn.BatchNorm2d(3).state_dict(), "running_mean": torch.arange(3.0)}
     path = save(state, net.parent / "norm.pt")
-    subject = load_model(f"{net}:told", path)
-    assert torch.equal(subject.model.running_mean, torch.arange(3.0))
-    assert subject.weights.startswith("norm.pt sha256 ")
+    loaded = load_model(f"{net}:described", path)
+    assert torch.equal(loaded.model.running_mean, torch.arange(3.0))
+    assert loaded.weights.startswith("norm.pt sha256 ")
 
 
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (":bild", "It has: build, told, segments, odd, wrong_crop, wrong_size, number, fails. Did you mean 'build'?"),
+        (
+            ":bild",
+            "It has: build, described, segments, odd, wrong_crop, wrong_size, number, fails. Did you mean 'build'?",
+        ),
         ("", "received none. It has: build"),
         (":odd", "received 'input'. Did you mean 'inputs'?"),
         (":wrong_crop", "crop: expected a share"),
@@ -288,7 +291,7 @@ def test_a_file_of_weights_goes_into_the_model_of_a_function(net: Path) -> None:
         (":number", "received an object of type builtins.int"),
     ],
 )
-def test_a_function_that_does_not_do_is_told(function: str, words: str, net: Path) -> None:
+def test_a_wrong_function_is_refused(function: str, words: str, net: Path) -> None:
     with pytest.raises(sita.SitaError) as caught:
         load_model(f"{net}{function}")
     assert words in str(caught.value)
@@ -296,15 +299,16 @@ def test_a_function_that_does_not_do_is_told(function: str, words: str, net: Pat
 
 def test_a_function_decides_its_weights(net: Path) -> None:
     with pytest.raises(sita.InputError, match="decides its weights itself"):
-        load_model(f"{net}:told", "random")
+        load_model(f"{net}:described", "random")
 
 
 def test_nothing_is_left_on_the_path_of_imports(net: Path) -> None:
     with pytest.raises(sita.InputError):
-        model_file.call(f"{net}:fails")
+        load_model(f"{net}:fails")
     assert str(net.parent) not in sys.path
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_keras_applications(tmp_path: Path) -> None:
     """One test, since importing Keras takes seconds: encodings, arrays by name, classes, sizes, files of Keras."""
@@ -317,8 +321,8 @@ def test_keras_applications(tmp_path: Path) -> None:
     for application in applications:
         family = getattr(keras.applications, application.__module__.rpartition(".")[2])
         expected = family.preprocess_input(images.astype(np.float32))
-        inputs = sita.inputs.ENCODINGS[models.keras_encoding(application)]
-        np.testing.assert_allclose(models.Subject("x", None, inputs).encode(images), expected, atol=1e-4)
+        inputs = sita.inputs.ENCODINGS[libraries.keras_encoding(application)]
+        np.testing.assert_allclose(LoadedModel("x", None, inputs).encode(images), expected, atol=1e-4)
 
     spec, batch = "keras:MobileNet", np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype(np.float32)
     five = keras.applications.MobileNet(weights=None, classes=5, input_shape=(32, 32, 3))
@@ -336,9 +340,9 @@ def test_keras_applications(tmp_path: Path) -> None:
     small.model.save_weights(tmp_path / "small.weights.h5")
     filled = load_model(f"{tmp_path / 'small.py'}:build", str(tmp_path / "small.weights.h5"))
     assert not np.allclose(np.asarray(again.model(batch)), np.asarray(small.model(batch)))
-    for subject in (whole, filled):
-        assert subject.size == 32
-        np.testing.assert_allclose(np.asarray(subject.model(batch)), np.asarray(small.model(batch)), atol=1e-6)
+    for loaded in (whole, filled):
+        assert loaded.size == 32
+        np.testing.assert_allclose(np.asarray(loaded.model(batch)), np.asarray(small.model(batch)), atol=1e-6)
 
     with pytest.raises(sita.InputError, match="Did you mean 'keras:MobileNetV3Small'"):
         load_model("keras:MobilenetV3small", "random")

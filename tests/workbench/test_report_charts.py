@@ -1,4 +1,4 @@
-"""The figures of a benchmark, from made results: right, legible, and only where there is data."""
+"""The figures of a benchmark, from sample results: right, legible, and only where there is data."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from made_results import METHODS, make_timing, small, without
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from sample_results import METHODS, make_timing, small, without
 
 from sita_workbench.report.chart_answers import draw_accuracy_time
 from sita_workbench.report.chart_corruptions import draw_corruption_bars

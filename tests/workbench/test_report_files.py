@@ -1,4 +1,4 @@
-"""The page and the tables of a benchmark, from made results: right, the same every time, and self-contained."""
+"""The page and the tables of a benchmark, from sample results: right, the same every time, and self-contained."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from xml.etree import ElementTree
 import matplotlib
 import numpy as np
 import pytest
-from made_results import METHODS, make_results, make_timing, small, without
 from matplotlib import image as pictures
 from rich.console import Console
+from sample_results import METHODS, make_results, make_timing, small, without
 
-from sita_workbench.report.tables import make_bench_table, make_grids
+from sita_workbench.report.tables import make_bench_table, make_tables
 from sita_workbench.report.writing import write_report
 
 
 def read_tables(text: str) -> list[list[list[str]]]:
-    """Return the cells of all tables of a Markdown text, without the line beneath the heads."""
+    """Return the cells of all tables of a Markdown text, without the line below the headings."""
     tables: list[list[list[str]]] = []
     before = ""
     for line in text.splitlines():
@@ -194,7 +194,7 @@ def test_the_numbers_of_the_tables_are_those_of_the_results(written: Path) -> No
 
 
 def test_columns_without_numbers_are_left_out() -> None:
-    heads = make_grids(without(small(), "clean"), None)[0].heads
+    heads = make_tables(without(small(), "clean"), None)[0].headings
     assert heads == ("method", "accuracy, %", "gain", "NLL", "ECE, %", "entropy", "rows")
 
 
@@ -202,17 +202,17 @@ def test_the_best_of_a_line_is_marked_as_often_as_it_is_shown() -> None:
     results = small()
     for method, score in zip(results["methods"], (50.04, 50.01, 49.0), strict=True):
         method["conditions"]["fog/5"]["score"] = score
-    (fog,) = [line for line in make_grids(results, None)[1].lines if line[0].text == "fog/5"]
+    (fog,) = [line for line in make_tables(results, None)[1].rows if line[0].text == "fog/5"]
     assert [cell.best for cell in fog[1:]] == [True, True, False]
 
 
 def test_points_of_a_study_and_seeds_have_tables_of_their_own() -> None:
     results = small("seeds")
     results["methods"] += small("lambda")["methods"][3:5]
-    grids = {grid.title: grid for grid in make_grids(results, None)}
-    assert [line[0].text for line in grids["Methods"].lines] == ["source", "bn", "ops"]
-    assert [line[0].text for line in grids["Points of the study"].lines] == ["bn λ = 0.0", "bn λ = 0.1"]
-    ((name, mean, deviation, _),) = grids["Seeds"].lines
+    grids = {grid.title: grid for grid in make_tables(results, None)}
+    assert [line[0].text for line in grids["Methods"].rows] == ["source", "bn", "ops"]
+    assert [line[0].text for line in grids["Points of the study"].rows] == ["bn λ = 0.0", "bn λ = 0.1"]
+    ((name, mean, deviation, _),) = grids["Seeds"].rows
     seeds = results["methods"][2]["seeds"]
     assert (name.text, mean.key, deviation.key) == (
         "ops",

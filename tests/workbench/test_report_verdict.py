@@ -1,16 +1,16 @@
-"""What a report says in words of made results."""
+"""The verdict of a report, on sample results."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from made_results import gaining, make_gain, make_timing, small, without
+from sample_results import gaining, make_gain, make_timing, small, without
 
 from sita_workbench.report.verdict import write_verdict
 
 
-def test_a_gain_is_told_with_interval_time_and_loss() -> None:
+def test_a_gain_has_interval_time_and_loss() -> None:
     results = gaining(bn=(3.0, 2.0, 4.0), augbn=(8.0, 7.0, 9.0), ops=(10.0, 9.0, 11.0))
     said = write_verdict(results, make_timing())
     score = results["methods"][0]["corrupted"]["score"] + 10
@@ -18,7 +18,7 @@ def test_a_gain_is_told_with_interval_time_and_loss() -> None:
         f"ops is best: {score:.1f} % accuracy on corrupted images (mean of 2 conditions with 200 images"
     )
     assert "10.0 points more than source (95 % interval of the gain +9.0 to +11.0)" in said
-    assert "It takes 12.3 ms an image, 10.2 times source's." in said
+    assert "It takes 12.3 ms per image, 10.2 times source's." in said
     assert "On clean images it loses 0.8 points (95 % interval −1.5 to −0.1)." in said
     assert "For less time, augbn gains 8.0 points (95 % interval +7.0 to +9.0) in 3.27 ms." in said
     assert "includes 0" not in said
@@ -32,7 +32,7 @@ def test_a_gain_is_told_with_interval_time_and_loss() -> None:
         ((1.0, 0.4, 1.6), "it gains 1.0 point (95 % interval +0.4 to +1.6)"),
     ],
 )
-def test_what_happens_on_clean_images_is_told(gain: tuple[float, float, float], expected: str) -> None:
+def test_the_verdict_covers_clean_images(gain: tuple[float, float, float], expected: str) -> None:
     results = gaining(ops=(10.0, 9.0, 11.0))
     results["methods"][1]["gain_clean"] = dict(zip(("score", "low", "high"), gain, strict=True))
     assert expected in write_verdict(results, None)
@@ -94,19 +94,19 @@ def test_without_corrupted_images_the_verdict_is_about_clean_ones() -> None:
     assert "loses" not in said
 
 
-def test_without_clean_images_no_loss_is_told() -> None:
+def test_without_clean_images_no_loss_is_claimed() -> None:
     said = write_verdict(without(small(), "clean"), make_timing())
     assert "Clean images were not run, so what it loses on them is not known." in said
 
 
 @pytest.mark.parametrize("timing", [None, {}, {"methods": {}}, make_timing(("source",))])
-def test_without_time_rows_are_told(timing: dict[str, Any] | None) -> None:
+def test_without_time_rows_are_given(timing: dict[str, Any] | None) -> None:
     said = write_verdict(small(), timing)
-    assert "ime was not measured; it runs 22 rows an image." in said
+    assert "ime was not measured; it runs 22 rows per image." in said
     assert " ms " not in said
 
 
-def test_segmentation_is_told_in_miou() -> None:
+def test_segmentation_is_scored_in_miou() -> None:
     results = small()
     results["setup"].update(task="segmentation", metric="mIoU")
     said = write_verdict(results, None)
@@ -114,11 +114,11 @@ def test_segmentation_is_told_in_miou() -> None:
     assert "accuracy" not in said
 
 
-def test_the_best_point_of_a_study_is_taken_with_care() -> None:
+def test_the_best_point_of_a_study_has_a_warning() -> None:
     results = small("lambda", ("source", "ops"))
     said = write_verdict(results, None)
     best = max((m for m in results["methods"] if m["study"]), key=lambda m: m["corrupted"]["score"])
     assert f"Of the 22 points of the study, {best['name']} is highest: {best['corrupted']['score']:.1f} %" in said
-    assert "flattered by chance" in said
+    assert "partly luck" in said
     results["methods"].pop(1)
     assert write_verdict(results, None).startswith(f"{best['name']} is best")

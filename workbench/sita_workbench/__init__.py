@@ -1,1 +1,1 @@
-"""What the `sita` command runs. Nothing else imports it, and it is not part of the library's public names."""
+"""The `sita` command. The library does not import it, and its names are not public."""

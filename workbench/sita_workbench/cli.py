@@ -1,4 +1,4 @@
-"""The `sita` command. What a command runs is imported when it runs, so that `sita --help` is quick."""
+"""The `sita` command. A command imports its libraries when it runs, so that `sita --help` is quick."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ try:
     import typer
     from rich.console import Console
     from rich.text import Text
-except ImportError:  # main says what to install
+except ImportError:  # main names the remedy
     typer = None  # type: ignore[assignment]
 
 _REMEDY = "pip install 'sita-adapters[bench,torch]'"
 
-_ABOUT = """Adapt trained BatchNorm image models to every single image they meet.
+_ABOUT = """Adapt trained BatchNorm image models to every single image.
 
 One forward pass; no labels, no gradients, no second image. In Python:
 
@@ -25,13 +25,13 @@ One forward pass; no labels, no gradients, no second image. In Python:
   adapted = sita.adapt(model)
 
 Start here: sita demo
-Then, with a model of yours: sita inspect MODEL, sita predict MODEL IMAGE,
+Then, with your own model: sita inspect MODEL, sita predict MODEL IMAGE,
 sita export MODEL --out model.onnx
 """
 
 
 def main() -> None:
-    """Run the command that the user typed. An error of ours is one line, without a traceback."""
+    """Run the command that the user typed. A SitaError is printed as one line, without a traceback."""
     if typer is None:
         sys.exit(f"sita needs libraries that are not installed. Remedy: {_REMEDY}")
     try:

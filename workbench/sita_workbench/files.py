@@ -1,32 +1,20 @@
-"""Files that are there whole or not at all, and the folder for what can be made again."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-
-def cache_folder() -> Path:
-    """Return this user's cache folder for sita-adapters, by the custom of the operating system; it may not exist."""
-    if os.environ.get("XDG_CACHE_HOME"):
-        base = Path(os.environ["XDG_CACHE_HOME"])
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    else:
-        base = Path.home() / ".cache"
-    return base / "sita-adapters"
+from typing import Any
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary name beside `path` to write to, and move it there once all is written.
+def write_atomically(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write to, and rename it to `path` afterwards.
 
-    Whatever stops the writing, Ctrl-C included, leaves `path` as it was and nothing beside it.
+    If writing stops for any reason, Ctrl-C included, `path` stays as it was and the temporary file is removed.
     """
     target = path.resolve()
     temporary = target.with_name(f".{target.stem}-{os.getpid()}{target.suffix}")
@@ -35,3 +23,14 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically, in UTF-8 with Unix line ends."""
+    with write_atomically(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file atomically."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")

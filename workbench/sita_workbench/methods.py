@@ -1,38 +1,37 @@
-"""What a benchmark compares: recipes and baselines, each made ready to answer images in numpy."""
+"""What a benchmark compares: recipes and baselines, each prepared to predict images in numpy."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import special
 
-from sita_adapters.api import adapt, describe
-from sita_adapters.backend import backend_of
-from sita_adapters.errors import InputError, RecipeError, suggestion
-from sita_adapters.observation import observe
+import sita_adapters as sita
+from sita_adapters.errors import InputError, OutputError, RecipeError, suggestion
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import RECIPES, Recipe, Task, read_recipe
 from sita_adapters.views import is_random
-from sita_adapters.voting import Scores, read_scores
 
 if TYPE_CHECKING:
-    from .models.loading import Subject
-
-BASELINES = ("tent", "memo")
-"""What the paper compares with that trains on each image. They need gradients, and so PyTorch."""
+    from .models.loaded import LoadedModel
 
 SOURCE = "source"
 
-_BASELINE_ROWS = {"tent": 18, "memo": 30}
-"""Roughly how many forward rows a baseline costs, for the time that is left; measured times are another thing."""
+BASELINES = {"tent": 18, "memo": 30}
+"""The paper's comparisons that train on each image, which needs PyTorch; and roughly how many forward rows they cost.
+
+The rows only serve to estimate the time that is left.
+"""
 
 
 @dataclass(frozen=True)
-class Point:
-    """Where a method stands in a study: on which curve, at which x, and what to call it."""
+class StudyPoint:
+    """A method's place in a study: its curve, its x, and its label."""
 
     series: str
     x: float
@@ -41,20 +40,19 @@ class Point:
 
 @dataclass(frozen=True)
 class Method:
-    """A recipe or a baseline under a name; `batch` images share a call where they share their statistics."""
+    """A recipe or a baseline (`recipe` None) under a name; `batch` images share a call where they share statistics."""
 
     name: str
     recipe: Recipe | None
     layers: tuple[str, ...] | None = None
     batch: int | None = None
-    point: Point | None = None
-    baseline: str | None = None
+    point: StudyPoint | None = None
 
     @property
     def is_random(self) -> bool:
         """Whether another seed may give another answer."""
         if self.recipe is None:
-            return self.baseline == "memo"
+            return self.name == "memo"
         return self.recipe.view_count > 0 and is_random(self.recipe.augment)
 
     @property
@@ -63,112 +61,110 @@ class Method:
         return None if self.recipe is None else make_plan(self.recipe).rows
 
     @property
-    def weight(self) -> int:
-        """What an image costs, roughly, in rows."""
-        return self.rows or _BASELINE_ROWS[self.baseline or "tent"]
+    def cost(self) -> int:
+        """Roughly what an image costs, in rows."""
+        return self.rows or BASELINES[self.name]
 
     def __str__(self) -> str:
         if self.recipe is None:
-            return f"{self.baseline}: reset for every image"
-        only = "" if self.layers is None else f"; layers {', '.join(self.layers)}"
+            return f"{self.name}: reset for every image"
+        layers = "" if self.layers is None else f"; layers {', '.join(self.layers)}"
         together = "" if self.batch is None else f"; {self.batch} images at a time"
-        return f"{self.recipe}{only}{together}"
+        return f"{self.recipe}{layers}{together}"
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
-    """What a method said of N images: p (N, classes, …), and λ of the most certain candidate (N, …)."""
+class Prediction:
+    """A model's prediction for N images: p (N, …, classes), and λ of the most certain candidate (N, …)."""
 
     probabilities: np.ndarray
-    priors: np.ndarray | None
+    priors: np.ndarray | None = None
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """The likeliest class, (N, …)."""
+        return np.asarray(self.probabilities.argmax(axis=-1))
+
+    @cached_property
+    def entropies(self) -> np.ndarray:
+        """−Σ p log p in nats, (N, …)."""
+        return np.asarray(special.entr(self.probabilities).sum(axis=-1))
 
 
 @dataclass(frozen=True, eq=False)
-class Ready:
-    """A method on a model: what answers, and what it is given at once."""
+class PreparedMethod:
+    """A method on a model. `scores` says what the model's scores are."""
 
+    loaded: LoadedModel
     method: Method
     model: Any
-    run: Callable[[np.ndarray], np.ndarray]
-    """From images as the framework takes them to scores, classes at axis 1."""
-    arrange: Callable[[np.ndarray], np.ndarray]
-    scores: Scores
-    watches: bool
-    """Whether several candidates decide, so that there is a chosen prior."""
+    scores: str
 
-    def answer(self, images: np.ndarray) -> Said:
-        """Return what it says of encoded images (N, h, w, channels), as many at once as memory bears."""
-        arranged = self.arrange(images)
-        at_once = self.method.batch or max(1, _row_budget(images) // self.method.weight)
-        batches = [arranged[start : start + at_once] for start in range(0, len(arranged), at_once)]
-        if not self.watches:
-            return Said(_probabilities(np.concatenate([self.run(batch) for batch in batches]), self.scores), None)
-        with observe(self.model) as seen:
+    def run(self, images: np.ndarray) -> np.ndarray:
+        """Return the scores (N, …, classes) of encoded images (N, h, w, channels), in one call."""
+        return self.loaded.run(self.model, images)
+
+    def predict(self, images: np.ndarray) -> Prediction:
+        """Return the predictions for encoded images (N, h, w, channels), as many per call as memory allows."""
+        at_once = self.method.batch or max(1, _row_budget(images) // self.method.cost)
+        batches = [images[start : start + at_once] for start in range(0, len(images), at_once)]
+        if self.method.recipe is None or self.method.recipe.candidate_count == 1:
+            return Prediction(to_probabilities(np.concatenate([self.run(batch) for batch in batches]), self.scores))
+        with sita.observe(self.model) as seen:
             raw = np.concatenate([self.run(batch) for batch in batches])
-        return Said(_probabilities(raw, self.scores), seen.priors)
+        return Prediction(to_probabilities(raw, self.scores), seen.priors)
 
 
 def _row_budget(images: np.ndarray) -> int:
-    """Return how many rows to run at once: 64 at 224², more of smaller ones."""
+    """Return how many rows to run at once: 64 at 224², more of smaller images."""
     return int(min(512, max(8, 64 * 224**2 / (images.shape[1] * images.shape[2]))))
 
 
-def _probabilities(raw: np.ndarray, scores: Scores) -> np.ndarray:
+def to_probabilities(raw: np.ndarray, scores: str) -> np.ndarray:
+    """Return p from a model's scores (…, classes)."""
     values = raw.astype(np.float64)
-    if scores == "probabilities":
-        return values
-    exponentials = np.exp(values - values.max(axis=1, keepdims=True))
-    return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
+    return values if scores == "probabilities" else np.asarray(special.softmax(values, axis=-1))
 
 
-def prepare(method: Method, subject: Subject, seed: int = 0) -> Ready:
+def prepare(method: Method, loaded: LoadedModel, seed: int = 0) -> PreparedMethod:
     """Put a method on a model."""
-    runner = backend_of(subject.model).runner()
+    recipe = method.recipe or "source"
+    if method.recipe is not None and method.is_random:
+        recipe = replace(method.recipe, seed=seed)
+    model = loaded.adapt(recipe, layers=None if method.layers is None else list(method.layers))
+    scores = sita.describe(model).scores
+    if scores.startswith("sigmoid"):
+        raise OutputError(
+            f"Expected a model with one label per image or pixel; {loaded.spec} has labels with a sigmoid each."
+        )
+    if method.recipe is None:
+        from .baselines import Memo, Tent
 
-    def run(model: Any, batch: np.ndarray) -> np.ndarray:
-        return np.moveaxis(runner.run(model, batch), runner.class_axis, 1)
-
-    def arrange(images: np.ndarray) -> np.ndarray:
-        return runner.arrange(subject.spec, subject.model, images)
-
-    if method.recipe is None or method.name == SOURCE:
-        model = subject.model if method.recipe is not None else _baseline(method, subject, seed)
-        scores = read_scores(subject.scores, backend_of(subject.model).scores_of(subject.model))
-        return Ready(method, model, lambda batch: run(model, batch), arrange, scores, watches=False)
-    recipe = replace(method.recipe, seed=seed) if method.is_random else method.recipe
-    adapted = adapt(subject.model, recipe, task=subject.task, inputs=subject.inputs, scores=subject.scores,
-                    layers=None if method.layers is None else list(method.layers))  # fmt: skip
-    several = recipe.candidate_count > 1
-    return Ready(method, adapted, lambda batch: run(adapted, batch), arrange, describe(adapted).scores, several)
-
-
-def _baseline(method: Method, subject: Subject, seed: int) -> Any:
-    from .baselines import Memo, Tent
-
-    return Memo(subject.model, seed=seed) if method.baseline == "memo" else Tent(subject.model)
+        model = Memo(loaded.model, seed=seed) if method.name == "memo" else Tent(loaded.model)
+    elif method.name == SOURCE:
+        model = loaded.model
+    return PreparedMethod(loaded, method, model, scores)
 
 
-def check_baselines(methods: Sequence[Method], subject: Subject) -> None:
-    """Raise before anything runs where a baseline cannot."""
-    wanted = [method.name for method in methods if method.recipe is None]
-    if not wanted:
-        return
-    if backend_of(subject.model).runner().label != "torch":
+def check_baselines(methods: Sequence[Method], loaded: LoadedModel) -> None:
+    """Raise, before anything runs, where a baseline cannot run."""
+    names = [method.name for method in methods if method.recipe is None]
+    if names and loaded.framework != "torch":
         raise InputError(
-            f"{', '.join(wanted)}: these train on every image, which is implemented for PyTorch; {subject.spec} is a "
+            f"{', '.join(names)}: these train on every image, which is implemented for PyTorch; {loaded.spec} is a "
             f"Keras model. Remedy: leave them out of --recipes ({', '.join(RECIPES)})."
         )
-    if subject.task == "segmentation" and "memo" in wanted:
+    if loaded.task == "segmentation" and "memo" in names:
         raise InputError(
-            "memo: its augmentations move pixels, so that answers for every pixel cannot be averaged. "
+            "memo: its augmentations move pixels, so predictions per pixel cannot be averaged. "
             "Remedy: leave it out of --recipes."
         )
 
 
 def read_methods(text: str, task: Task) -> list[Method]:
-    """Read `--recipes`: names with commas between, each with changes in brackets, as in `ops,augbn[priors=0.9]`.
+    """Read `--recipes`: names separated by commas, each with changes in brackets, as in `ops,augbn[priors=0.9]`.
 
-    `source` always comes first: everything is held against it.
+    `source` always comes first, because everything is compared with it.
     """
     methods: dict[str, Method] = {}
     for entry in [SOURCE, *_split(text)]:
@@ -195,7 +191,7 @@ def _read_method(entry: str, task: Task) -> Method:
     if name in BASELINES:
         if bracket:
             raise RecipeError(f"recipes: {name!r} has no fields to change; received {entry!r}.")
-        return Method(name, None, baseline=name)
+        return Method(name, None)
     if name not in RECIPES:
         known = (*RECIPES, *BASELINES)
         raise RecipeError(

@@ -1,11 +1,8 @@
-"""A benchmark run: every method on every image under every condition, written down as it goes; then the figures."""
+"""A benchmark run: every method on every image under every condition, logged as it goes, then summarised and timed."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import platform
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,45 +11,39 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sita_adapters.backend import backend_of
+import sita_adapters as sita
 from sita_adapters.errors import InputError
-from sita_adapters.version import __version__
 
 from . import metrics
-from .answers import record
-from .files import replacing
-from .ledger import Ledger
-from .methods import SOURCE, Method, Ready, check_baselines, prepare
+from .files import write_json
+from .methods import SOURCE, Method, PreparedMethod, check_baselines, prepare
 from .progress import Progress
+from .result_log import ResultLog
 
 if TYPE_CHECKING:
-    from .data.datasets import Condition, Dataset
-    from .models.loading import Subject
+    from .data.dataset import Condition, Dataset
+    from .models.loaded import LoadedModel
 
 CHUNK = {"classification": 64, "segmentation": 8}
-"""How many images an entry of the ledger is about. Batches that share statistics divide it."""
+"""How many images one entry of the log covers. Batches that share statistics must divide it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What is to be measured. `open_data` gives the images as a seed corrupts them, the same where none is random."""
+    """What to measure. `open_data` returns the images as a seed corrupts them."""
 
-    subject: Subject
+    loaded: LoadedModel
     open_data: Callable[[int], Dataset]
     methods: Sequence[Method]
     seeds: int = 1
     study: str | None = None
 
     def __post_init__(self) -> None:
-        check_baselines(self.methods, self.subject)
-        if self.subject.inputs is None:
+        check_baselines(self.methods, self.loaded)
+        self.loaded.require_inputs()
+        if self.data.task != self.loaded.task:
             raise InputError(
-                f"{self.subject.spec} does not say how its pixels are encoded. Remedy: --inputs imagenet (or another "
-                "name), or a function that returns (model, {'inputs': …})."
-            )
-        if self.data.task != self.subject.task:
-            raise InputError(
-                f"Expected data for {self.subject.task}, which {self.subject.spec} does; received {self.data.name}, "
+                f"Expected data for {self.loaded.task}, the task of {self.loaded.spec}; received {self.data.name}, "
                 f"which is for {self.data.task}."
             )
 
@@ -62,16 +53,16 @@ class Run:
         return self.open_data(0)
 
     def setup(self) -> dict[str, Any]:
-        """Return what the results are results of, methods apart."""
-        data, model = self.data, self.subject.model
+        """Return what the results depend on, apart from the methods."""
+        data = self.data
         return {
-            "model": _without_folders(self.subject.spec),
-            "weights": self.subject.weights,
-            "framework": backend_of(model).runner().label,
+            "model": _without_folders(self.loaded.spec),
+            "weights": self.loaded.weights,
+            "framework": self.loaded.framework,
             "data": _without_folders(data.name),
             "content": data.digest(),
-            "size": self.subject.size,
-            "inputs": str(self.subject.inputs),
+            "size": self.loaded.size,
+            "inputs": str(self.loaded.inputs),
             "task": data.task,
             "metric": "accuracy" if data.task == "classification" else "mIoU",
             "images": len(data),
@@ -79,12 +70,12 @@ class Run:
         }
 
     def seeds_of(self, method: Method, changing: bool) -> range:
-        """Return the seeds a method is run with: one where nothing depends on it."""
+        """Return the seeds to run a method with: one where nothing depends on the seed."""
         return range(self.seeds if changing or method.is_random else 1)
 
 
 def _without_folders(spec: str) -> str:
-    """Return a spec without the folders of its paths: results are the same wherever the files lie."""
+    """Return a spec without the folders of its paths: results do not depend on where the files are."""
     kind, colon, place = spec.partition(":")
     if place.isidentifier() or not colon:  # file.py:function, timm:resnet18, cifar10-resnet20
         return f"{Path(kind).name}{colon}{place}"
@@ -95,17 +86,16 @@ def run_bench(run: Run, folder: Path, progress: Progress) -> dict[str, Any]:
     """Run what is missing in the folder's `results.jsonl`; write and return `results.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     setup = run.setup()
-    with closing(Ledger(folder / "results.jsonl", setup)) as ledger:
-        _fill(run, ledger, progress)
-        results = _results(run, ledger, setup)
-    with replacing(folder / "results.json") as temporary:
-        temporary.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    with closing(ResultLog(folder / "results.jsonl", setup)) as log:
+        _fill(run, log, progress)
+        results = _summarise(run, log, setup)
+    write_json(folder / "results.json", results)
     return results
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Some images under one condition, as one seed has them."""
+    """Some images under one condition, with one seed."""
 
     seed: int
     condition: Condition
@@ -113,7 +103,7 @@ class _Chunk:
     stop: int
 
     def key(self, method: Method) -> str:
-        """What the ledger calls a method's answers. It names all that they depend on."""
+        """Return the log's key of a method's predictions. It names everything that they depend on."""
         details = hashlib.sha256(str(method).encode()).hexdigest()[:8]
         return f"{method.name} {details} seed {self.seed} {self.condition} {self.start}"
 
@@ -127,71 +117,70 @@ def _chunks(run: Run) -> Iterator[_Chunk]:
                 yield _Chunk(seed, condition, start, min(start + step, len(data)))
 
 
-def _is_changing(run: Run) -> bool:
-    """Whether another seed corrupts the images in another way."""
+def _seed_changes_images(run: Run) -> bool:
     corrupted = any(condition.severity for condition in run.data.conditions)
     return run.seeds > 1 and corrupted and run.open_data(0).digest() != run.open_data(1).digest()
 
 
-def _fill(run: Run, ledger: Ledger, progress: Progress) -> None:
-    """Do what is missing. The images of a chunk are made once, for all methods."""
-    changing = _is_changing(run)
+def _fill(run: Run, log: ResultLog, progress: Progress) -> None:
+    """Run what is missing in the log. The images of a chunk are loaded once for all methods."""
+    changing = _seed_changes_images(run)
 
     def missing(chunk: _Chunk) -> list[Method]:
         wanted = [m for m in run.methods if chunk.seed in run.seeds_of(m, changing)]
-        return [m for m in wanted if chunk.key(m) not in ledger]
+        return [m for m in wanted if chunk.key(m) not in log.entries]
 
     todo = [(chunk, methods) for chunk in _chunks(run) if (methods := missing(chunk))]
-    total = sum((chunk.stop - chunk.start) * method.weight for chunk, methods in todo for method in methods)
-    ready: dict[tuple[str, int], Ready] = {}
+    total = sum((chunk.stop - chunk.start) * method.cost for chunk, methods in todo for method in methods)
+    prepared: dict[tuple[str, int], PreparedMethod] = {}
     data: dict[int, Dataset] = {}
     with progress.track("running", total) as advance:
         for chunk, methods in todo:
             advance(0, f"{chunk.condition}")
             opened = data.setdefault(chunk.seed, run.open_data(chunk.seed))
             images, labels = opened.load(chunk.condition, chunk.start, chunk.stop)
-            encoded = run.subject.encode(images)
+            encoded = run.loaded.encode(images)
             for method in methods:
                 advance(0, f"{chunk.condition}, {method.name}")
                 seed = chunk.seed if method.is_random else 0
-                if (method.name, seed) not in ready:
-                    ready[method.name, seed] = prepare(method, run.subject, seed)
-                said = ready[method.name, seed].answer(encoded)
-                _check_labels(labels, said.probabilities, opened)
-                ledger.add(chunk.key(method), record(said, labels, opened.ignore))
-                advance((chunk.stop - chunk.start) * method.weight)
+                if (method.name, seed) not in prepared:
+                    prepared[method.name, seed] = prepare(method, run.loaded, seed)
+                predicted = prepared[method.name, seed].predict(encoded)
+                _check_labels(labels, predicted.probabilities, opened)
+                log.add(chunk.key(method), metrics.make_entry(predicted, labels, opened.ignore))
+                advance((chunk.stop - chunk.start) * method.cost)
 
 
 def _check_labels(labels: np.ndarray, p: np.ndarray, data: Dataset) -> None:
     counted = labels if data.ignore is None else labels[labels != data.ignore]
-    if counted.size and counted.max() >= p.shape[1]:
+    if counted.size and counted.max() >= p.shape[-1]:
         raise InputError(
-            f"{data.name}: expected labels below {p.shape[1]}, the number of classes of the model; received "
+            f"{data.name}: expected labels below {p.shape[-1]}, the model's number of classes; received "
             f"{int(counted.max())}. Remedy: a model of these classes, or data whose labels are in its order."
         )
-    if labels.ndim == 3 and labels.shape[1:] != p.shape[2:]:
+    if labels.shape != p.shape[:-1]:
         raise InputError(
-            f"{data.name}: expected answers for the places of the label maps, {labels.shape[1:]}; the model gives "
-            f"{p.shape[2:]}. Remedy: a model that puts out maps of its input's size."
+            f"{data.name}: expected predictions for labels of shape {labels.shape}; the model returns "
+            f"{p.shape[:-1]}. Remedy: a model whose output has the size of its input."
         )
 
 
-def _results(run: Run, ledger: Ledger, setup: Mapping[str, Any]) -> dict[str, Any]:
+def _summarise(run: Run, log: ResultLog, setup: Mapping[str, Any]) -> dict[str, Any]:
     weights = metrics.draw_weights(len(run.data))
-    changing = _is_changing(run)
+    changing = _seed_changes_images(run)
     conditions = run.data.conditions
-    classes = run.data.classes or _classes(run, ledger)
+    classes = run.data.classes or _count_classes(log)
     scores: dict[str, dict[str, metrics.Score]] = {}
     methods = []
     for method in run.methods:
         seeds = run.seeds_of(method, changing)
-        entries = {str(c): [_entries(run, ledger, method, c, seed) for seed in seeds] for c in conditions}
+        entries = {str(c): [_entries(run, log, method, c, seed) for seed in seeds] for c in conditions}
         each = {name: metrics.summarise_condition(found, weights) for name, found in entries.items()}
         scores[method.name] = {name: found for name, (found, _) in each.items()}
         corrupted = [str(c) for c in conditions if c.severity]
         clean = [str(c) for c in conditions if not c.severity]
         groups = {"corrupted": corrupted, "clean": clean}
-        made: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "name": method.name,
             "recipe": str(method),
             "rows": method.rows,
@@ -200,19 +189,19 @@ def _results(run: Run, ledger: Ledger, setup: Mapping[str, Any]) -> dict[str, An
         }
         for group, names in groups.items():
             found = [scores[method.name][name] for name in names]
-            made[group] = metrics.summarise_mean(found, [each[name][1] for name in names]) if names else None
+            summary[group] = metrics.summarise_mean(found, [each[name][1] for name in names]) if names else None
         for name, names in (("gain", corrupted), ("gain_clean", clean)):
-            made[name] = _gain(scores[method.name], scores[SOURCE], names) if method.name != SOURCE else None
+            summary[name] = _gain(scores[method.name], scores[SOURCE], names) if method.name != SOURCE else None
         per_seed = [
             metrics.mean_score([metrics.score([entries[name][place]], weights) for name in corrupted or clean]).value
             for place in range(len(seeds))
         ]
-        made["seeds"] = [round(value, 4) for value in per_seed]
-        made["priors"] = _priors(method, entries, groups)
+        summary["seeds"] = [round(value, 4) for value in per_seed]
+        summary["priors"] = _priors(method, entries, groups)
         pooled = [entry for name in corrupted or clean for entry in entries[name]]
-        made["entropy_bins"] = metrics.bin_entropies(pooled, classes)
-        methods.append(made)
-    return {"version": __version__, "setup": {**setup, "seeds": run.seeds, "study": run.study}, "methods": methods}
+        summary["entropy_bins"] = metrics.bin_entropies(pooled, classes)
+        methods.append(summary)
+    return {"version": sita.__version__, "setup": {**setup, "seeds": run.seeds, "study": run.study}, "methods": methods}
 
 
 def _gain(
@@ -235,62 +224,22 @@ def _priors(
     return found if any(found.values()) else None
 
 
-def _entries(run: Run, ledger: Ledger, method: Method, condition: Condition, seed: int) -> dict[str, np.ndarray]:
+def _entries(run: Run, log: ResultLog, method: Method, condition: Condition, seed: int) -> dict[str, np.ndarray]:
     step = CHUNK[run.data.task]
     chunks = [_Chunk(seed, condition, start, 0) for start in range(0, len(run.data), step)]
-    parts = [ledger.entries[chunk.key(method)] for chunk in chunks]
+    parts = [log.entries[chunk.key(method)] for chunk in chunks]
     joined = {}
     for name in parts[0]:
         values = [value for part in parts for value in part[name]]
-        ragged = name.startswith("prior_")  # the priors that were chosen, which differ between chunks
+        ragged = name.startswith("prior_")  # chunks differ in which priors were chosen
         joined[name] = np.array([None, *values], dtype=object)[1:] if ragged else np.asarray(values)
     return joined
 
 
-def _classes(run: Run, ledger: Ledger) -> int:
-    """Return how many classes there are, as far as the data and the answers tell."""
+def _count_classes(log: ResultLog) -> int:
+    """Return how many classes there are, as far as the data and the predictions show."""
     most = 1
-    for entry in ledger.entries.values():
+    for entry in log.entries.values():
         if "said" in entry:
             most = max(most, *entry["said"], *entry["label"])
     return most + 1
-
-
-def time_methods(run: Run, rounds: int, threads: int | None, progress: Progress) -> dict[str, Any]:
-    """Return the time for one image at a time, the methods in turn, so that a slow moment slows them all."""
-    data = run.data
-    condition = data.conditions[-1]
-    methods = [method for method in run.methods if method.point is None and method.batch is None]
-    calls: dict[str, Callable[[np.ndarray], object]] = {}
-    images = run.subject.encode(data.load(condition, 0, min(4, len(data)))[0])
-    for method in methods:
-        ready = prepare(method, run.subject)
-        calls[method.name] = lambda image, ready=ready: ready.run(ready.arrange(image))  # type: ignore[misc]
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    with progress.track("timing", (rounds + 1) * len(calls)) as advance:
-        for turn in range(rounds + 1):
-            image = images[turn % len(images)][None]
-            for name, call in calls.items():
-                start = time.perf_counter()
-                call(image)
-                if turn:  # frameworks compile and allocate in the first
-                    seconds[name].append(time.perf_counter() - start)
-                advance(1, f"timing, {name}")
-    source = np.array(seconds[SOURCE])
-    found = {}
-    for name, each in seconds.items():
-        low, middle, high = np.percentile(1e3 * np.array(each), [25, 50, 75])
-        ratio = float(np.median(np.array(each) / source))
-        found[name] = {
-            "ms": round(middle, 3),
-            "low": round(low, 3),
-            "high": round(high, 3),
-            "relative": round(ratio, 3),
-        }
-    return {
-        "machine": f"{platform.machine()}, {platform.system()}",
-        "threads": threads,
-        "batch": 1,
-        "rounds": rounds,
-        "methods": found,
-    }

@@ -1,4 +1,4 @@
-"""The paper's studies as lists of methods: each is a point of a curve, and is run and scored as any other."""
+"""The paper's studies as lists of methods. Each method is a point of a curve, and is run and scored like any other."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sita_adapters.api import adapt, describe
+import sita_adapters as sita
 from sita_adapters.errors import RecipeError, suggestion
 from sita_adapters.recipe import read_recipe
 
-from .methods import Method, Point, read_methods
+from .methods import Method, StudyPoint, read_methods
 from .runs import CHUNK
 
 if TYPE_CHECKING:
-    from .models.loading import Subject
+    from .models.loaded import LoadedModel
 
 _MOST_GROUPS = 8
 
 
-def study_methods(study: str, subject: Subject) -> list[Method]:
-    """Return the methods of a study, after `source` and those that it is held against."""
+def study_methods(study: str, loaded: LoadedModel) -> list[Method]:
+    """Return the methods of a study, after `source` and the recipes that it is compared with."""
     if study not in STUDIES:
         raise RecipeError(
             f"study: expected one of {', '.join(STUDIES)}; received {study!r}.{suggestion(study, STUDIES)}"
         )
-    lines, make = STUDIES[study]
-    return [*read_methods(lines, subject.task), *make(subject)]
+    recipes, make = STUDIES[study]
+    return [*read_methods(recipes, loaded.task), *make(loaded)]
 
 
-def _method(subject: Subject, name: str, recipe: str, point: Point, **changes: Any) -> Method:
-    return Method(name, read_recipe(recipe, changes, subject.task), point=point)
+def _method(loaded: LoadedModel, name: str, recipe: str, point: StudyPoint, **changes: Any) -> Method:
+    return Method(name, read_recipe(recipe, changes, loaded.task), point=point)
 
 
-def _lambda(subject: Subject) -> Iterator[Method]:
+def _lambda(loaded: LoadedModel) -> Iterator[Method]:
     """Fixed priors from 0 to 1, with views (AugBN) and without."""
     for series, recipe in (("augbn", "augbn"), ("no views", "bn")):
         for tenth in range(11):
             prior = tenth / 10
-            point = Point(series, prior, f"λ = {prior:g}")
-            yield _method(subject, f"{series}, λ = {prior:g}", recipe, point, priors=prior)
+            point = StudyPoint(series, prior, f"λ = {prior:g}")
+            yield _method(loaded, f"{series}, λ = {prior:g}", recipe, point, priors=prior)
 
 
-def _batch(subject: Subject) -> Iterator[Method]:
+def _batch(loaded: LoadedModel) -> Iterator[Method]:
     """Batches that share their statistics, of 1 to 64 images."""
-    sizes = [size for size in (1, 2, 4, 8, 16, 32, 64) if size <= CHUNK[subject.task]]
+    sizes = [size for size in (1, 2, 4, 8, 16, 32, 64) if size <= CHUNK[loaded.task]]
     for recipe in ("ptn", "bn", "augbn", "ops"):
         for size in sizes:
-            point = Point(recipe, size, f"{size} images")
-            made = _method(subject, f"{recipe}, batch of {size}", recipe, point, share="batch")
-            yield replace(made, batch=size)
+            point = StudyPoint(recipe, size, f"{size} images")
+            method = _method(loaded, f"{recipe}, batch of {size}", recipe, point, share="batch")
+            yield replace(method, batch=size)
 
 
-def _layers(subject: Subject) -> Iterator[Method]:
-    """One group of layers adapted alone; all but it; and from the first up to it."""
-    groups = layer_groups(describe(adapt(subject.model, "augbn", scores=subject.scores)).adapted)
+def _layers(loaded: LoadedModel) -> Iterator[Method]:
+    """One group of layers adapted alone; all but this group; and all groups up to it."""
+    groups = layer_groups(sita.describe(loaded.adapt("augbn")).adapted)
     names = list(groups)
     for place, group in enumerate(names):
         before = [layer for name in names[: place + 1] for layer in groups[name]]
@@ -64,16 +64,16 @@ def _layers(subject: Subject) -> Iterator[Method]:
         for series, chosen in (("alone", groups[group]), ("up to it", before), ("all but it", others)):
             if not chosen:
                 continue
-            point = Point(series, place, group)
-            made = _method(subject, f"augbn, {group} {series}", "augbn", point)
-            yield replace(made, layers=tuple(chosen))
+            point = StudyPoint(series, place, group)
+            method = _method(loaded, f"augbn, {group} {series}", "augbn", point)
+            yield replace(method, layers=tuple(chosen))
 
 
 def layer_groups(layers: tuple[str, ...]) -> dict[str, list[str]]:
-    """Return the BatchNorm layers by the part of the network they are in, in order.
+    """Return the BatchNorm layers by the part of the network, in order.
 
-    A part is what names begin with (layer1, conv2, features.3); where that gives one part or too many, the layers are
-    cut into four equal runs.
+    A part is the beginning of the layers' names (layer1, conv2, features.3). Where that gives one part or too many, the
+    layers are split into four equal groups.
     """
     for depth in (1, 2):
         groups: dict[str, list[str]] = {}
@@ -86,30 +86,30 @@ def layer_groups(layers: tuple[str, ...]) -> dict[str, list[str]]:
     return {f"{run[0]} … {run[-1]}" if len(run) > 1 else run[0]: run for run in runs}
 
 
-def _views(subject: Subject) -> Iterator[Method]:
+def _views(loaded: LoadedModel) -> Iterator[Method]:
     """How many views, and which."""
-    counts = (1, 2, 3, 5, 7) if subject.task == "classification" else (1, 2, 3)
+    counts = (1, 2, 3, 5, 7) if loaded.task == "classification" else (1, 2, 3)
     for recipe in ("augbn", "ops_shared", "ops"):
         for count in counts:
             changes: dict[str, Any] = {"n_views": count}
-            if subject.task == "segmentation":
+            if loaded.task == "segmentation":
                 changes["augment"] = ("hflip", "vflip", "rot180")
-            point = Point(recipe, count, f"{count} {'view' if count == 1 else 'views'}")
-            yield _method(subject, f"{recipe}, {count} lossless", recipe, point, **changes)
-        point = Point(f"{recipe}, paper's views", 2, "paper's")
-        yield _method(subject, f"{recipe}, paper's views", recipe, point, augment="paper")
+            point = StudyPoint(recipe, count, f"{count} {'view' if count == 1 else 'views'}")
+            yield _method(loaded, f"{recipe}, {count} lossless", recipe, point, **changes)
+        point = StudyPoint(f"{recipe}, paper's views", 2, "paper's")
+        yield _method(loaded, f"{recipe}, paper's views", recipe, point, augment="paper")
 
 
-def _seeds(subject: Subject) -> Iterator[Method]:
-    """The paper's random views, drawn for every image, under several seeds."""
+def _seeds(loaded: LoadedModel) -> Iterator[Method]:
+    """The paper's random views, drawn for every image, with several seeds."""
     for recipe in ("augbn", "ops"):
-        point = Point(recipe, 0, f"{recipe}, paper's views")
-        yield _method(subject, f"{recipe}, paper's views", recipe, point, augment="paper", resample=True)
+        point = StudyPoint(recipe, 0, f"{recipe}, paper's views")
+        yield _method(loaded, f"{recipe}, paper's views", recipe, point, augment="paper", resample=True)
 
 
-def _defaults(subject: Subject) -> Iterator[Method]:
-    """What the defaults could be: how many views and priors, from where, how many decide, vote or mean."""
-    count = 2 if subject.task == "classification" else 1
+def _defaults(loaded: LoadedModel) -> Iterator[Method]:
+    """Candidates for the defaults: how many priors, the lowest prior, vote or mean, shared views or not."""
+    count = 2 if loaded.task == "classification" else 1
     for series, recipe, combine in (
         ("ops", "ops", "vote"),
         ("ops, mean", "ops", "mean"),
@@ -121,10 +121,10 @@ def _defaults(subject: Subject) -> Iterator[Method]:
                 lambdas = tuple(lowest + (1 - lowest) * p / (priors - 1) for p in range(priors))
                 label = f"{priors} priors from {lowest:g}"
                 yield _method(
-                    subject,
+                    loaded,
                     f"{series}, {label}",
                     recipe,
-                    Point(series, priors, label),
+                    StudyPoint(series, priors, label),
                     priors=lambdas,
                     n_views=count,
                     combine=combine,
@@ -132,7 +132,7 @@ def _defaults(subject: Subject) -> Iterator[Method]:
                 )
 
 
-Make = Callable[["Subject"], Iterator[Method]]
+Make = Callable[["LoadedModel"], Iterator[Method]]
 
 STUDIES: MappingProxyType[str, tuple[str, Make]] = MappingProxyType(
     {
@@ -144,4 +144,4 @@ STUDIES: MappingProxyType[str, tuple[str, Make]] = MappingProxyType(
         "defaults": ("augbn,ops_shared,ops", _defaults),
     }
 )
-"""By name: the recipes that a study is held against, and what makes its points."""
+"""By name: the recipes that a study is compared with, and the function that yields its points."""

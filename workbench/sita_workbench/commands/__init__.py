@@ -1,1 +1,1 @@
-"""What the `sita` command can do: a file a command. Each imports what it runs when it runs."""
+"""The commands of `sita`, one file each. Each imports its libraries when it runs."""

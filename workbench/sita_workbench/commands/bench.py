@@ -1,4 +1,4 @@
-"""`sita bench`: does adaptation help on your model and images, what does it cost, and which recipe to take."""
+"""`sita bench`: whether adaptation helps on your model and images, what it costs, and which recipe is best."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from sita_adapters.errors import InputError, SitaError
 
-from .shared import require
+from .options import require
 
 if TYPE_CHECKING:
     from ..runs import Run
@@ -31,8 +31,8 @@ def bench(
     model: Annotated[
         str,
         typer.Option(
-            help="timm:NAME, torchvision:NAME, keras:NAME, file.py:function (returns the model), or cifar10-resnet20 "
-            "(32, 44, 56, 110)."
+            help="timm:NAME, torchvision:NAME, keras:NAME, file.py:function (returns the model), cifar10-resnet20 "
+            "(32, 44, 56, 110), or camvid-roadnet."
         ),
     ],
     data: Annotated[
@@ -43,7 +43,7 @@ def bench(
         ),
     ],
     weights: Annotated[
-        str | None, typer.Option(help="A file; pretrained, which the model's library downloads; or random.")
+        str | None, typer.Option(help="A file; pretrained, which the library downloads; or random.")
     ] = None,
     recipes: Annotated[
         str,
@@ -58,28 +58,31 @@ def bench(
     ] = None,
     corrupt: Annotated[
         str,
-        typer.Option(help="all, none, or names with commas between (sita corruptions --list); clean is one of them."),
+        typer.Option(help="all, none, or names separated by commas (sita corruptions --list); clean is one of them."),
     ] = "all",
-    severity: Annotated[str, typer.Option(help="1 to 5, or several with commas between.")] = "5",
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many images under each condition.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds what is random is run with.")] = 1,
-    size: Annotated[int | None, typer.Option(min=1, help="Side of the images, if not the model's own.")] = None,
+    severity: Annotated[str, typer.Option(help="1 to 5, or several separated by commas.")] = "5",
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many images under each condition.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to run random methods with.")] = 1,
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Side of the images, instead of the model's usual size.")
+    ] = None,
     inputs: Annotated[
-        str | None, typer.Option(help="How pixels are encoded, where it is not the model's own: imagenet, caffe, …")
+        str | None,
+        typer.Option(help="How pixels are encoded, instead of the model's usual encoding: imagenet, caffe, …"),
     ] = None,
     ignore: Annotated[int | None, typer.Option(help="The label of pixels that do not count.")] = None,
     timing: Annotated[
         int, typer.Option("--timing", min=0, help="Rounds of timing, one image at a time; 0 leaves it out.")
     ] = 15,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads that PyTorch computes with.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads for PyTorch.")] = None,
     out: Annotated[Path, typer.Option(help="The folder for results, figures and the report.")] = Path("sita-bench"),
-    restart: Annotated[bool, typer.Option("--restart", help="Throw away what is in the folder.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Delete earlier results in the folder.")] = False,
 ) -> None:
     """See on your own model and images whether adaptation helps, and what it costs.
 
     Every image is adapted to by itself. Results are written as they come
-    (results.jsonl): a run that was stopped goes on where it was, and more
-    recipes can be added later. At the end: report.html, report.md,
+    (results.jsonl): a run that was interrupted continues where it stopped,
+    and more recipes can be added later. At the end: report.html, report.md,
     results.json, timing.json, and figures as PNG and SVG.
 
     Examples:
@@ -96,8 +99,9 @@ def bench(
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     severities = _read_severities(severity)
     _check_folder(out)
-    from ..console import ConsoleProgress
-    from ..runs import run_bench, time_methods
+    from ..progress import ConsoleProgress
+    from ..runs import run_bench
+    from ..timing import time_methods
 
     console = Console(highlight=False)
     run = _make_run(
@@ -116,11 +120,13 @@ def bench(
     )
     _set_threads(threads, run)
     if restart:
-        _throw_away(out)
+        _delete_results(out)
     progress = ConsoleProgress(console)
     names = ", ".join(method.name for method in run.methods[:9]) + (" …" if len(run.methods) > 9 else "")
-    progress.say(f"{run.subject.spec} ({run.subject.weights}) on {run.data.name}: {len(run.data)} images under each of "
-                 f"{len(run.data.conditions)} conditions; {names}.")  # fmt: skip
+    progress.say(
+        f"{run.loaded.spec} ({run.loaded.weights}) on {run.data.name}: {len(run.data)} images under each of "
+        f"{len(run.data.conditions)} conditions; {names}."
+    )
     results = run_bench(run, out, progress)
     results["command"] = shlex.join(["sita", *sys.argv[1:]])
     times = _timing(out, timing, lambda: time_methods(run, timing, threads, progress), run)
@@ -142,16 +148,16 @@ def _make_run(
     inputs: str | None,
     ignore: int | None,
 ) -> Run:
-    from ..data.datasets import open_data
+    from ..data.opening import open_data
     from ..methods import read_methods
     from ..models.loading import load_model
     from ..runs import Run
     from ..studies import study_methods
 
     if study is not None and recipes != DEFAULT_RECIPES:
-        raise SitaError("--study brings recipes of its own; received --recipes, too. Remedy: leave one of them out.")
-    subject = load_model(model, weights, inputs=inputs, size=size)
-    methods = read_methods(recipes, subject.task) if study is None else study_methods(study, subject)
+        raise SitaError("--study has its own recipes; received --recipes as well. Remedy: leave one of them out.")
+    loaded = load_model(model, weights, inputs=inputs, size=size)
+    methods = read_methods(recipes, loaded.task) if study is None else study_methods(study, loaded)
     if study == "seeds" and seeds == 1:
         seeds = 5
 
@@ -163,12 +169,12 @@ def _make_run(
             severities=severities,
             limit=limit,
             seed=seed,
-            size=subject.size,
-            crop=subject.crop,
+            size=loaded.size,
+            crop=loaded.crop,
             ignore=ignore,
         )
 
-    return Run(subject, opened, methods, seeds, study)
+    return Run(loaded, opened, methods, seeds, study)
 
 
 def _read_severities(text: str) -> tuple[int, ...]:
@@ -176,12 +182,12 @@ def _read_severities(text: str) -> tuple[int, ...]:
         return tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
         raise typer.BadParameter(
-            f"expected whole numbers from 1 to 5 with commas between; received {text!r}.", param_hint="'--severity'"
+            f"expected whole numbers from 1 to 5 separated by commas; received {text!r}.", param_hint="'--severity'"
         ) from None
 
 
 def _check_folder(out: Path) -> None:
-    """Find out before the work whether results can be written."""
+    """Raise, before the work starts, where results could not be written."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         probe = out / ".writable"
@@ -191,18 +197,16 @@ def _check_folder(out: Path) -> None:
         raise SitaError(f"--out: the folder cannot be written to: {error}") from error
 
 
-def _throw_away(out: Path) -> None:
+def _delete_results(out: Path) -> None:
     for name in _OUTPUTS:
         (out / name).unlink(missing_ok=True)
     shutil.rmtree(out / "figures", ignore_errors=True)
 
 
 def _set_threads(threads: int | None, run: Run) -> None:
-    from sita_adapters.backend import backend_of
-
     if threads is None:
         return
-    if backend_of(run.subject.model).runner().label != "torch":
+    if run.loaded.framework != "torch":
         raise InputError(
             "--threads is for PyTorch. Remedy for Keras on TensorFlow: TF_NUM_INTRAOP_THREADS=1 before the command."
         )
@@ -212,11 +216,12 @@ def _set_threads(threads: int | None, run: Run) -> None:
 
 
 def _timing(out: Path, rounds: int, measure: Any, run: Run) -> dict[str, Any] | None:
-    """Return the times of all methods; those of an earlier run where they are of the same methods."""
-    from ..files import replacing
+    """Return the times of all methods; those of an earlier run where it timed the same methods."""
+    from ..files import write_json
+    from ..timing import timed_methods
 
     path = out / "timing.json"
-    wanted = {method.name for method in run.methods if method.point is None and method.batch is None}
+    wanted = {method.name for method in timed_methods(run.methods)}
     if path.exists():
         stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if wanted <= set(stored["methods"]) and (not rounds or stored["rounds"] == rounds):
@@ -224,8 +229,7 @@ def _timing(out: Path, rounds: int, measure: Any, run: Run) -> dict[str, Any] | 
     if not rounds:
         return None
     times: dict[str, Any] = measure()
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(times, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(path, times)
     return times
 
 

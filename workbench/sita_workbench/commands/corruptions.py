@@ -1,4 +1,4 @@
-"""`sita corruptions`: see what the corruptions do to an image."""
+"""`sita corruptions`: what the corruptions do to an image."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rich.text import Text
 
 from sita_adapters.errors import SitaError
 
-from .shared import check_picture, require
+from .options import check_picture, require
 
 if TYPE_CHECKING:
     import numpy as np
 
 _SIDE = 224
-"""What a larger image's shorter side is scaled to: the strengths are made for images of this size."""
+"""Larger images are resized to this shorter side, for which the strengths are made."""
 
 
 def corruptions(
@@ -29,7 +29,7 @@ def corruptions(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="An image of yours; otherwise a photograph of a flower.",
+            help="Your own image; by default a photograph of a flower.",
             show_default=False,
         ),
     ] = None,
@@ -37,7 +37,7 @@ def corruptions(
         Path, typer.Option(help="Where to put the sheet: a .png, .pdf or .svg file.", dir_okay=False)
     ] = Path("sita-corruptions.png"),
     severity: Annotated[
-        int | None, typer.Option(min=1, max=5, help="Show this one, larger; otherwise all five.", show_default=False)
+        int | None, typer.Option(min=1, max=5, help="Show this one, larger; by default all five.", show_default=False)
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Draws what is random in them.")] = 0,
     list_: Annotated[
@@ -47,9 +47,9 @@ def corruptions(
     """See what the corruptions of the benchmark do to an image.
 
     Draws one sheet of an image under the 15 corruptions of ImageNet-C and
-    CIFAR-10-C (noise, blur, weather, digital) and the 4 that are kept for
-    settling settings (holdout), at severity 1 to 5. These are what
-    `sita predict --corrupt` does to images.
+    CIFAR-10-C (noise, blur, weather, digital) and the 4 that are meant for
+    choosing settings (holdout), at severity 1 to 5. `sita predict --corrupt`
+    applies the same ones.
 
     Examples:
       sita corruptions
@@ -82,7 +82,7 @@ def _kinds() -> tuple[str, ...]:
 
 
 def _load(path: Path | None) -> tuple[np.ndarray, str]:
-    """Return the image in bytes (h, w, 3), and what it is."""
+    """Return the image in bytes (h, w, 3), and its description."""
     import numpy as np
     from PIL import Image, ImageOps
 
@@ -91,7 +91,7 @@ def _load(path: Path | None) -> tuple[np.ndarray, str]:
     if path is None:
         from sklearn.datasets import load_sample_image
 
-        image, remark = Image.fromarray(load_sample_image("flower.jpg")), "A photograph that scikit-learn brings"
+        image, remark = Image.fromarray(load_sample_image("flower.jpg")), "A photograph from scikit-learn"
     else:
         with opened(path) as file:
             image, remark = ImageOps.exif_transpose(file).convert("RGB"), str(path)

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
+from rich import box
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from sita_adapters.errors import SitaError
 
 from ..demo.digits import TEST_COUNT
-from .shared import check_picture, require
+from .options import check_picture, require
 
 if TYPE_CHECKING:
-    from ..demo.demo import Framework
+    from ..demo.demo import DemoResult, Framework
 
 
 class Backend(str, Enum):
-    """The frameworks that the demo has a network in."""
+    """The frameworks of the demo's network."""
 
     torch = "torch"
     keras = "keras"
@@ -37,15 +38,15 @@ def demo(
     ] = 60,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Draws the network and the corruptions.")] = 0,
     backend: Annotated[
-        Backend, typer.Option(help="The framework. Of Keras, KERAS_BACKEND says which: tensorflow, jax, torch.")
+        Backend, typer.Option(help="The framework. KERAS_BACKEND selects Keras' backend: tensorflow, jax, torch.")
     ] = Backend.torch,
 ) -> None:
     """See it help, in about a minute and without a download.
 
-    A small ResNet learns clean handwritten digits (once: it is then kept in
-    your cache folder) and reads others, corrupted by noise, blur, weather,
-    lighting or lost detail: as it is, and adapted to every image by itself.
-    Prints a table of who was right how often, and draws it.
+    A small ResNet is trained on clean handwritten digits (once: the weights
+    are then kept in your cache folder). It reads other digits, corrupted by
+    noise, blur, weather, lighting or lost detail, unadapted and adapted to
+    every image by itself. Prints a table of accuracies and draws a picture.
 
     Examples:
       sita demo
@@ -54,38 +55,68 @@ def demo(
     """
     frameworks = {Backend.torch: ("torch", "array_api_compat"), Backend.keras: ("keras",)}
     require(*frameworks[backend], "sklearn", "scipy", "safetensors", "matplotlib", extra=backend.value)
-    from ..console import ConsoleProgress
-    from ..demo import figure, tables
+    from ..demo import figure
     from ..demo.demo import run_demo
+    from ..progress import ConsoleProgress
 
     check_picture(out, figure.FORMATS)
     framework = _load_framework(backend)
     console = Console(highlight=False)
     result = run_demo(images, seed, ConsoleProgress(console), framework)
     console.print()
-    console.print(tables.make_table(result))
+    console.print(_make_table(result))
     try:
         figure.save(result, out)
     except OSError as error:
         raise SitaError(f"The picture could not be written: {error}") from error
-    console.print(Text(tables.summarise(result), "bold"))
+    console.print(
+        Text(
+            f"ops: {result.mean('ops'):.1f} % right against source's {result.mean('source'):.1f} % on corrupted "
+            "digits, without labels, gradients or a second image.",
+            "bold",
+        )
+    )
     console.print(Text("A demonstration, not a benchmark: another network gains more or less (try --seed 1)."))
     console.print(Text(f"Picture: {out}"), soft_wrap=True)
-    console.print(Text("With a model of your own: sita.adapt(model), after import sita_adapters as sita."))
+    console.print(Text("With your own model: sita.adapt(model), after import sita_adapters as sita."))
 
 
 def _load_framework(backend: Backend) -> Framework[Any]:
-    """Import the framework. What Keras runs on is found out here, by Keras itself."""
     from ..demo.demo import load_framework
+    from ..models.libraries import quiet_tensorflow
 
-    if backend is Backend.keras:
-        # TensorFlow's notes on the processor, and on how often it traces, would fill the screen.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    quiet_tensorflow()
     try:
         return load_framework(backend.value)
-    except (ImportError, ValueError) as error:  # Keras raises a ValueError where it does not know KERAS_BACKEND
+    except (ImportError, ValueError) as error:  # Keras raises a ValueError for an unknown KERAS_BACKEND
         raise SitaError(
             f"{backend.value} could not be loaded: {error}. Remedy: pip install 'sita-adapters[bench,{backend.value}]'"
-            + ("; KERAS_BACKEND names one of tensorflow, jax, torch." if backend is Backend.keras else ".")
+            + ("; set KERAS_BACKEND to one of tensorflow, jax, torch." if backend is Backend.keras else ".")
         ) from error
+
+
+def _make_table(result: DemoResult) -> Table:
+    """Return a table of accuracies, one row per condition and one column per recipe, the best of each row marked."""
+    table = Table(
+        title=f"% right of {len(result.labels)} digits one at a time, {result.framework} (* best)",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("corruption", no_wrap=True)
+    for recipe in result.recipes:
+        table.add_column(recipe, justify="right", no_wrap=True)
+    for condition, line in zip(result.conditions, result.accuracies, strict=True):
+        clean = condition == "clean"
+        name = "none (clean)" if clean else condition
+        table.add_row(name, *_mark_best(line), end_section=clean or condition == result.conditions[-1])
+    table.add_row(Text("mean, corrupted", "bold"), *_mark_best(result.means), end_section=True)
+    table.add_row("ms per image", *(f"{1e3 * second:.1f}" for second in result.seconds))
+    table.add_row("cost", *(f"{second / result.seconds[0]:.1f}x" for second in result.seconds))
+    return table
+
+
+def _mark_best(line: np.ndarray) -> list[Text]:
+    shown = np.round(line, 1)
+    return [Text(f"* {value:.1f}", "bold green") if value == shown.max() else Text(f"{value:.1f}") for value in shown]

@@ -1,14 +1,14 @@
-"""`sita inspect`: what adapting a model would do, and what it would cost."""
+"""`sita inspect`: what adapting a model does, and what it costs."""
 
 from __future__ import annotations
 
 import re
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -21,17 +21,15 @@ from rich.text import Text
 from sita_adapters.errors import InputError, SitaError
 from sita_adapters.inputs import ENCODINGS, Inputs
 
-from .model_options import ModelSpec, PixelInputs, RecipeName, Side, TaskName, Weights
-from .shared import require
+from .options import USUAL_SIDE, ModelSpec, PixelInputs, RecipeName, Side, TaskName, Weights, require
 
 if TYPE_CHECKING:
-    from sita_adapters.description import Description, LayerInfo
-    from sita_adapters.recipe import Recipe
+    from sita_adapters import Description
+    from sita_adapters.description import LayerInfo
 
-    from ..models.loading import Subject
+    from ..models.loaded import LoadedModel
 
 _ROUNDS, _SECONDS = 7, 20.0
-_USUAL_SIDE = 224
 _LAYERS_ONE_BY_ONE = 24
 
 
@@ -44,8 +42,8 @@ def inspect(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Adapt these BatchNorm layers alone: a name, a parent's, or a glob such as 'layer1.*'. Can be given "
-            "several times.",
+            help="Adapt only these BatchNorm layers: a name, a parent's name, or a glob such as 'layer1.*'. Can be "
+            "given several times.",
             show_default=False,
         ),
     ] = None,
@@ -53,7 +51,7 @@ def inspect(
     inputs: PixelInputs = None,
     size: Side = None,
     measure: Annotated[
-        bool, typer.Option("--time/--no-time", help="Measure an image's time under every recipe, on one thread.")
+        bool, typer.Option("--time/--no-time", help="Measure the time per image of every recipe, on one thread.")
     ] = True,
 ) -> None:
     """See what adapting a model does to it, and what it costs.
@@ -61,8 +59,8 @@ def inspect(
     Shows the BatchNorm layers and which of them are adapted, the views that
     an image's statistics are taken from, how many rows of a batch an image
     becomes under every recipe, and how long that takes on this machine.
-    Nothing is trained, and weights are not needed: the cost is the same with
-    random ones, which are taken unless you give others.
+    Nothing is trained, and weights are optional: random ones, the default,
+    cost the same.
 
     Examples:
       sita inspect cifar10-resnet20
@@ -71,62 +69,55 @@ def inspect(
       sita inspect torchvision:resnet18 --layers layer1 --layers bn1
       sita inspect net.py:build --task segmentation
     """
-    require("numpy", extra="torch")
-    from sita_adapters.api import adapt, describe
+    require("scipy", extra="torch")
+    from sita_adapters import RECIPES, describe
     from sita_adapters.recipe import read_recipe
 
-    from ..models.loading import brings_weights, load_model
+    from ..models.loading import has_weights, load_model
 
-    read_recipe(recipe, {}, task or "classification")  # a wrong name is told before a model is loaded
+    read_recipe(recipe, {}, task or "classification")  # reports a wrong name before a model is loaded
     console, errors = Console(highlight=False), Console(stderr=True)
     with errors.status(f"Loading {model} …"):
-        if weights is None and not brings_weights(model):
+        if weights is None and not has_weights(model):
             weights = "random"
-        subject = load_model(model, weights, inputs=inputs, size=size)
-        subject = replace(subject, task=task or subject.task)
-        description = describe(_adapted(adapt, subject, recipe, layers))
-    console.print(_facts(subject, description))
-    console.print(_layer_table(description.layers, _other_norms(subject.model)))
+        loaded = load_model(model, weights, inputs=inputs, size=size)
+        loaded = replace(loaded, task=task or loaded.task)
+        description = describe(loaded.adapt(recipe, layers))
+    console.print(_facts(loaded, description))
+    console.print(_layer_table(description.layers, _other_norms(loaded.model)))
     seconds: dict[str, float] = {}
     if measure:
-        from sita_adapters.recipe import RECIPES
-
-        with errors.status(f"Adapting {model} by every recipe …"):
-            models = {name: _adapted(adapt, subject, name, layers) for name in RECIPES}
+        with errors.status(f"Adapting {model} with every recipe …"):
+            models = {name: loaded.adapt(name, layers) for name in RECIPES}
         with errors.status("Measuring …") as status:
-            seconds = _measure(subject, models, status.update)
-    console.print(_recipe_table(subject, description, seconds))
-    for note in _notes(subject, description, bool(seconds)):
+            seconds = _measure(loaded, models, status.update)
+    console.print(_recipe_table(loaded, description, seconds))
+    for note in _notes(loaded, description, bool(seconds)):
         console.print(Text(note))
 
 
-def _adapted(adapt: Callable[..., Any], subject: Subject, recipe: str, layers: list[str] | None) -> Any:
-    return adapt(
-        subject.model, recipe, task=subject.task, inputs=subject.inputs, scores=subject.scores, layers=layers or None
-    )
+def _facts(loaded: LoadedModel, description: Description) -> Table:
+    from sita_adapters.plan import make_plan
 
-
-def _facts(subject: Subject, description: Description) -> Table:
-    from sita_adapters.backend import backend_of
-
-    sides = _sides(subject)
+    sides = loaded.sides
+    square = "" if sides and sides[0] == sides[1] else "square "
+    views = ", ".join(view.name for view in make_plan(description.recipe).views[1:])
+    facts = {
+        "model": f"{loaded.spec}: {description.model}, {_count_parameters(loaded.model):,} parameters",
+        "backend": loaded.framework,
+        "weights": loaded.weights,
+        "images": f"{'any size' if sides is None else f'{sides[1]} × {sides[0]}'}, {loaded.task}",
+        "pixels": _name_inputs(loaded.inputs),
+        "scores": description.scores,
+        "recipe": str(description.recipe),
+        "views": views or "none: the statistics are the image's own",
+        "rows": f"{description.rows} of a batch for one {square}image",
+        "layers": f"{len(description.adapted)} of {len(description.layers)} BatchNorm layers adapted",
+    }
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column()
-    runner = backend_of(subject.model).runner()
-    lines = [
-        ("model", f"{subject.spec}: {description.model}, {_count_parameters(subject.model):,} parameters"),
-        ("backend", runner.label),
-        ("weights", subject.weights),
-        ("images", f"{'any size' if sides is None else f'{sides[1]} × {sides[0]}'}, {subject.task}"),
-        ("pixels", _name_inputs(subject.inputs)),
-        ("scores", description.scores),
-        ("recipe", str(description.recipe)),
-        ("views", _name_views(subject, description)),
-        ("rows", f"{_rows(subject, description.recipe)} of a batch for one {'square ' if sides is None else ''}image"),
-        ("layers", f"{len(description.adapted)} of {len(description.layers)} BatchNorm layers adapted"),
-    ]
-    for name, text in lines:
+    for name, text in facts.items():
         grid.add_row(name, Text(text))
     return grid
 
@@ -141,26 +132,6 @@ def _count_parameters(model: Any) -> int:
     if hasattr(model, "count_params"):
         return int(model.count_params())
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _sides(subject: Subject) -> tuple[int, int] | None:
-    return (subject.size, subject.size) if isinstance(subject.size, int) else subject.size
-
-
-def _plan(subject: Subject, recipe: Recipe) -> Any:
-    from sita_adapters.plan import make_plan
-    from sita_adapters.views import frame_of
-
-    return make_plan(recipe, frame_of(_sides(subject) or (1, 1)))
-
-
-def _rows(subject: Subject, recipe: Recipe) -> int:
-    return int(_plan(subject, recipe).rows)
-
-
-def _name_views(subject: Subject, description: Description) -> str:
-    views = [view.name for view in _plan(subject, description.recipe).views[1:]]
-    return ", ".join(views) or "none: the statistics are the image's own"
 
 
 def _layer_table(layers: tuple[LayerInfo, ...], others: Counter[str]) -> Table:
@@ -185,7 +156,7 @@ def _layer_table(layers: tuple[LayerInfo, ...], others: Counter[str]) -> Table:
 
 
 def _grouped(layers: tuple[LayerInfo, ...]) -> Iterable[tuple[str, list[LayerInfo]]]:
-    """Give layers by name, or, where they are many, blocks of them by a glob that --layers would take."""
+    """Yield layers by name, or, where they are many, blocks of them by a glob that --layers takes."""
     groups: dict[tuple[str, str, bool], list[LayerInfo]] = {}
     for layer in layers:
         parts = re.split(r"(?<=[./_])", layer.name)
@@ -196,30 +167,31 @@ def _grouped(layers: tuple[LayerInfo, ...]) -> Iterable[tuple[str, list[LayerInf
 
 
 def _other_norms(model: Any) -> Counter[str]:
-    """Count the normalising layers that have no source statistics to blend, by type."""
+    """Count the normalisation layers without source statistics, by type."""
     layers = list(model._flatten_layers()) if hasattr(model, "_flatten_layers") else list(model.modules())
     names = ("LayerNorm", "GroupNorm", "InstanceNorm", "RMSNorm", "UnitNorm", "LocalResponseNorm")
     kinds = [type(layer).__name__ for layer in layers]
     return Counter(kind for kind in kinds if kind.startswith(names) or kind.endswith(names))
 
 
-def _recipe_table(subject: Subject, description: Description, seconds: dict[str, float]) -> Table:
+def _recipe_table(loaded: LoadedModel, description: Description, seconds: dict[str, float]) -> Table:
+    from sita_adapters.plan import make_plan
     from sita_adapters.recipe import RECIPES, read_recipe
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("recipe", no_wrap=True)
     table.add_column("priors λ", no_wrap=True)
-    for heading in ("views", "rows", *(("ms an image", "× source") if seconds else ())):
+    for heading in ("views", "rows", *(("ms per image", "× source") if seconds else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     for name in RECIPES:
-        each = read_recipe(name, {}, subject.task)
+        recipe = read_recipe(name, {}, loaded.task)
         chosen = name == description.recipe.name
-        low, high, count = min(each.lambdas), max(each.lambdas), len(each.lambdas)
+        low, high, count = min(recipe.lambdas), max(recipe.lambdas), len(recipe.lambdas)
         cells = [
             f"{name} *" if chosen else name,
             f"{low:.3g}" if count == 1 else f"{count} from {low:.3g} to {high:.3g}",
-            str(each.view_count),
-            str(_rows(subject, each)),
+            str(recipe.view_count),
+            str(make_plan(recipe).rows),
         ]
         if seconds:
             cells += [f"{1e3 * seconds[name]:.1f}", f"{seconds[name] / seconds['source']:.1f}"]
@@ -227,59 +199,47 @@ def _recipe_table(subject: Subject, description: Description, seconds: dict[str,
     return table
 
 
-def _measure(subject: Subject, models: dict[str, Any], say: Callable[[str], None]) -> dict[str, float]:
-    """Return the median seconds of one image under each recipe. Rounds go through all, so that load hits all alike."""
-    from sita_adapters.backend import backend_of
+def _measure(loaded: LoadedModel, models: dict[str, Any], show: Callable[[str], None]) -> dict[str, float]:
+    """Return the median seconds per image of each recipe."""
+    from ..timing import time_in_turns
 
-    runner = backend_of(subject.model).runner()
-    height, width = _sides(subject) or (_USUAL_SIDE, _USUAL_SIDE)
+    height, width = loaded.sides or (USUAL_SIDE, USUAL_SIDE)
     image = np.random.default_rng(0).normal(size=(1, height, width, 3)).astype(np.float32)
-    taken: dict[str, list[float]] = {name: [] for name in models}
+    calls = {name: partial(loaded.run, model, image) for name, model in models.items()}
     try:
-        batch = runner.arrange(subject.spec, subject.model, image)
-        with _one_thread(subject.model):
-            for name, model in models.items():
-                say(f"Measuring: {name}, for the first time …")
-                runner.run(model, batch)
-            started, done = time.perf_counter(), 0
-            while done < _ROUNDS and (done == 0 or time.perf_counter() - started < _SECONDS * done / (done + 1)):
-                for name, model in models.items():
-                    say(f"Measuring: round {done + 1}, {name} …")
-                    before = time.perf_counter()
-                    runner.run(model, batch)
-                    taken[name].append(time.perf_counter() - before)
-                done += 1
+        with _one_thread(loaded.model):
+            taken = time_in_turns(
+                calls, _ROUNDS, lambda name, turn: show(f"Measuring: {name}, round {turn} …"), most_seconds=_SECONDS
+            )
     except SitaError:
         raise
     except Exception as error:
         raise InputError(
-            f"{subject.spec} failed on an image of {width} × {height}: {error}. Remedy: --size of its images, or "
+            f"{loaded.spec} failed on an image of {width} × {height}: {error}. Remedy: --size of its images, or "
             "--no-time."
         ) from error
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
 def _one_thread(model: Any) -> AbstractContextManager[None]:
-    """One thread where that can be had: TensorFlow and JAX settle theirs when they are loaded."""
+    """Compute on one thread where possible: TensorFlow and JAX fix their threads when they are imported."""
     if hasattr(model, "count_params"):
         from ..demo import digits_keras
 
         return digits_keras.one_thread()
-    if hasattr(model, "modules"):
-        from ..demo import digits_torch
+    from ..demo import digits_torch
 
-        return digits_torch.one_thread()
-    return nullcontext()
+    return digits_torch.one_thread()
 
 
-def _notes(subject: Subject, description: Description, measured: bool) -> Iterable[str]:
+def _notes(loaded: LoadedModel, description: Description, measured: bool) -> Iterable[str]:
     if description.left_alone:
         yield "Left alone: BatchNorm layers that --layers does not name keep the statistics of training."
     if measured:
-        height, width = _sides(subject) or (_USUAL_SIDE, _USUAL_SIDE)
-        threads = "as many threads as Keras takes" if hasattr(subject.model, "count_params") else "one thread"
+        height, width = loaded.sides or (USUAL_SIDE, USUAL_SIDE)
+        threads = "as many threads as Keras takes" if hasattr(loaded.model, "count_params") else "one thread"
         yield f"Times: one image of {width} × {height} at a time, {threads}, median."
     else:
         yield "Time grows about as the rows do."
-    if subject.weights == "random":
-        yield "Random weights: the costs are those of trained ones, answers would mean nothing."
+    if loaded.weights == "random":
+        yield "Random weights: the costs are those of trained ones, predictions would mean nothing."

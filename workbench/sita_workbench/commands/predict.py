@@ -1,4 +1,4 @@
-"""`sita predict`: what an adapted model says of images, beside what it says as it is."""
+"""`sita predict`: the predictions of an adapted model, beside those of the source model."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from rich.console import Console
 from sita_adapters.errors import InputError, SitaError, suggestion
 from sita_adapters.recipe import RECIPES
 
-from .model_options import PixelInputs, Side, TaskName, Weights
-from .shared import require
+from .options import PixelInputs, Side, TaskName, Weights, require
 
 if TYPE_CHECKING:
     from sita_adapters.recipe import Task
 
-    from ..models.loading import Subject
-    from .answers import Answer, Asked
-    from .exported_files import AskedFile
+    from ..models.loaded import LoadedModel
+    from .prediction import Answer, FilePredictor, ModelPredictor
 
 _DEFAULT_RECIPE = "ops"
 
@@ -32,7 +30,7 @@ AnyModel = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="As for sita inspect: timm:NAME, torchvision:NAME, keras:NAME, cifar10-resnet20, file.py:function, …; or "
-        "a file that sita export wrote (.onnx, .pt2, .pt, .tflite, a SavedModel's folder), which brings its weights "
+        "a file that sita export wrote (.onnx, .pt2, .pt, .tflite, a SavedModel's folder), which contains its weights "
         "and its recipe.",
         show_default=False,
     ),
@@ -56,9 +54,9 @@ def predict(
     ] = None,
     labels: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="The classes' names, one a line.", show_default=False),
+        typer.Option(exists=True, dir_okay=False, help="The classes' names, one per line.", show_default=False),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Show so many classes of each answer, the likeliest first.")] = 1,
+    top: Annotated[int, typer.Option(min=1, help="Show this many classes of each answer, the likeliest first.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     corrupt: Annotated[
         str | None,
@@ -76,20 +74,20 @@ def predict(
     crop: Annotated[
         float | None,
         typer.Option(
-            min=0.01, max=1.0, help="Keep this share of the shorter side, instead of its usual.", show_default=False
+            min=0.01, max=1.0, help="Keep this share of the shorter side, not the usual one.", show_default=False
         ),
     ] = None,
 ) -> None:
-    """Label images with an adapted model, beside its plain answers.
+    """Label images with an adapted model, beside the source model.
 
-    Each image is adapted to by itself. Of each you see the label, its
-    probability, the entropy of the answer in nats (0: certain), and λ, the
-    prior of the most certain candidate (1: the image is like those that the
-    model knows; the lower, the stranger); beside it the source model's
-    answer, marked ≠ where it is another. Images are resized and cut as the
-    model expects them. Of a segmentation model you see how much of the image
-    is what. An exported file gives its own answer alone, without λ: the
-    source model is not in it.
+    Each image is adapted to by itself. The table shows its label, the
+    probability, the entropy of the prediction in nats (0: certain), and λ,
+    the prior of the most certain candidate (1: the image is like the training
+    images; the lower, the stranger). Beside it stands the source model's
+    prediction, marked ≠ where it differs. Images are resized and cropped as
+    the model expects them. Of a segmentation model the table shows the share
+    of each label. An exported file contains no source model and gives its own
+    predictions only, without λ.
 
     Examples:
       sita predict cifar10-resnet20 cat.png --weights resnet20.safetensors
@@ -102,8 +100,8 @@ def predict(
     require("PIL", "scipy", extra="torch")
     from sita_adapters.recipe import read_recipe
 
-    from ..console import ConsoleProgress
-    from .answer_tables import Report
+    from ..progress import ConsoleProgress
+    from .prediction_report import PredictionReport
 
     read_recipe(recipe or _DEFAULT_RECIPE, {}, task or "classification")
     _check_kind(corrupt)
@@ -112,24 +110,26 @@ def predict(
     names = None if labels is None else _read_names(labels)
     errors = Console(stderr=True)
     with errors.status(f"Loading {model} …"):
-        asked = _load(model, recipe, weights=weights, inputs=inputs, size=size, task=task, crop=crop)
-    subject = asked.subject
-    if out is not None and subject.task != "segmentation":
-        raise InputError(f"--out is for label maps; {model} gives one label an image. Remedy: leave it out, or --json.")
+        predictor = _load(model, recipe, weights=weights, inputs=inputs, size=size, task=task, crop=crop)
+    loaded = predictor.loaded
+    if out is not None and loaded.task != "segmentation":
+        raise InputError(
+            f"--out is for label maps; {model} gives one label per image. Remedy: leave it out, or --json."
+        )
     answers = []
     with ConsoleProgress(errors).track(f"{len(paths)} images", len(paths)) as advance:
         for place, path in enumerate(paths):
-            pixels = _read_image(path, subject)
+            pixels = _read_image(path, loaded)
             if corrupt is not None:
                 from ..corruptions import corrupt as corrupt_image
 
                 pixels = corrupt_image(pixels, corrupt, severity, seed=seed, index=place)
-            answers.append(asked.answer(path, pixels))
-            known = _fit_names(names, subject.names, answers[0].classes)
+            answers.append(predictor.predict(path, pixels))
+            known = _check_names(names, loaded.names, answers[0].classes)
             advance()
     maps = None if out is None else _write_maps(answers, out)
-    seen_as = "" if corrupt is None else f"{corrupt}, severity {severity}"
-    report = Report(subject, asked.recipe, answers, known, top, seen_as, maps)
+    corrupted = "" if corrupt is None else f"{corrupt}, severity {severity}"
+    report = PredictionReport(loaded, predictor.recipe, answers, known, top, corrupted, maps)
     if as_json:
         typer.echo(json.dumps(report.to_dict(), indent=2, ensure_ascii=False))
     else:
@@ -145,21 +145,21 @@ def _load(
     size: int | None,
     task: Task | None,
     crop: float | None,
-) -> Asked | AskedFile:
-    from .answers import Asked
-    from .exported_files import is_exported, open_model
+) -> ModelPredictor | FilePredictor:
+    from .prediction import ModelPredictor, is_exported, open_file
 
     if is_exported(model):
         if recipe is not None:
             raise InputError(
-                f"--recipe: {model} was exported with a recipe of its own, and runs by it; received {recipe!r}. "
+                f"--recipe: {model} was exported with a recipe of its own; received {recipe!r}. "
                 "Remedy: leave --recipe out, or export the model again (sita export --recipe)."
             )
-        return open_model(model, weights=weights, inputs=inputs, size=size, task=task, crop=crop)
+        return open_file(model, weights=weights, inputs=inputs, size=size, task=task, crop=crop)
     from ..models.loading import load_model
 
-    subject = load_model(model, weights, inputs=inputs, size=size)
-    return Asked(replace(subject, task=task or subject.task, crop=crop or subject.crop), recipe or _DEFAULT_RECIPE)
+    loaded = load_model(model, weights, inputs=inputs, size=size)
+    loaded = replace(loaded, task=task or loaded.task, crop=crop or loaded.crop)
+    return ModelPredictor(loaded, recipe or _DEFAULT_RECIPE)
 
 
 def _check_kind(corrupt: str | None) -> None:
@@ -173,7 +173,7 @@ def _check_kind(corrupt: str | None) -> None:
 
 
 def _find_images(given: Sequence[Path]) -> list[Path]:
-    """Return the files, those of folders in the order of their names."""
+    """Return the files, those in folders sorted by name."""
     from ..data.images import ENDINGS
 
     found: list[Path] = []
@@ -195,7 +195,7 @@ def _find_images(given: Sequence[Path]) -> list[Path]:
 
 
 def _check_images(paths: Sequence[Path]) -> None:
-    """Decode every file, so that a damaged one is told of before a model has run for minutes."""
+    """Decode every file, so that a damaged one is reported before a model has run for minutes."""
     from ..data.images import opened
 
     for path in paths:
@@ -203,20 +203,19 @@ def _check_images(paths: Sequence[Path]) -> None:
             image.load()
 
 
-def _read_image(path: Path, subject: Subject) -> np.ndarray:
+def _read_image(path: Path, loaded: LoadedModel) -> np.ndarray:
     """Return an image in bytes (h, w, 3), at the size that the model takes."""
     from PIL import ImageOps
     from PIL.Image import Resampling
 
-    from ..data.images import Fit, opened, read_size
+    from ..data.images import Fit, opened
 
-    size = read_size(subject.size)
     with opened(path) as file:
         image = ImageOps.exif_transpose(file).convert("RGB")
-    if subject.task != "segmentation":
-        image = Fit(size, subject.crop).apply(image)
-    elif size is not None:  # a label map shall be of the whole image
-        image = image.resize((size[1], size[0]), Resampling.BILINEAR)
+    if loaded.task != "segmentation":
+        image = Fit(loaded.sides, loaded.crop).apply(image)
+    elif loaded.sides is not None:  # a label map covers the whole image
+        image = image.resize(loaded.sides[::-1], Resampling.BILINEAR)
     return np.asarray(image)
 
 
@@ -224,13 +223,13 @@ def _read_names(path: Path) -> tuple[str, ...]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except ValueError as error:
-        raise InputError(f"--labels: expected a text file, one name a line; {path} is not: {error}.") from error
+        raise InputError(f"--labels: expected a text file, one name per line; received {path}: {error}.") from error
     while lines and not lines[-1].strip():
         lines.pop()
     return tuple(line.strip() for line in lines)
 
 
-def _fit_names(given: tuple[str, ...] | None, known: tuple[str, ...], classes: int) -> tuple[str, ...]:
+def _check_names(given: tuple[str, ...] | None, known: tuple[str, ...], classes: int) -> tuple[str, ...]:
     """Return a name for every class, or none at all."""
     if given is not None and len(given) != classes:
         raise InputError(f"--labels: expected a name for each of the model's {classes} classes; received {len(given)}.")
@@ -239,10 +238,10 @@ def _fit_names(given: tuple[str, ...] | None, known: tuple[str, ...], classes: i
 
 
 def _write_maps(answers: Sequence[Answer], folder: Path) -> list[Path]:
-    """Write every label map as a PNG whose values are the labels, with colours to look at."""
+    """Write every label map as a PNG whose values are the labels, with a palette."""
     from PIL import Image
 
-    from ..files import replacing
+    from ..files import write_atomically
 
     written: list[Path] = []
     try:
@@ -255,7 +254,7 @@ def _write_maps(answers: Sequence[Answer], folder: Path) -> list[Path]:
                 picture.putpalette(_palette())
             else:
                 picture = Image.fromarray(answer.adapted.labels.astype(np.uint16))
-            with replacing(path) as temporary:
+            with write_atomically(path) as temporary:
                 picture.save(temporary)
             written.append(path)
     except OSError as error:
@@ -264,7 +263,7 @@ def _write_maps(answers: Sequence[Answer], folder: Path) -> list[Path]:
 
 
 def _palette() -> bytes:
-    """Return the colours of 256 labels as Pascal VOC has them: a label's bits, three at a time, from the top bit on."""
+    """Return Pascal VOC's colours of 256 labels: a label's bits, three at a time, from the top bit on."""
     labels = np.arange(256)
     colours = np.zeros((256, 3), np.uint8)
     for bit in range(8):

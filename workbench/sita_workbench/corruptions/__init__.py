@@ -1,9 +1,9 @@
 """Corrupted images, with the kinds and strengths of ImageNet-C and CIFAR-10-C (Hendrycks and Dietterich, ICLR 2019).
 
-The strengths are the published ones. The code is new, on numpy, scipy and Pillow alone. Against CIFAR-10-C, the kinds
-without randomness differ by less than 0.1 grey levels on average, and the squared differences that the others make are
-within 8 % of the published ones. Two kinds are made in another way: frost, whose photographs are replaced by ice that
-is drawn, and the edges of the drops of spatter (`corruptions_weather_digital`).
+The strengths are the published ones. The code is new, on numpy, scipy and Pillow alone. Compared with CIFAR-10-C, the
+kinds without randomness differ by less than 0.1 grey levels on average, and the squared differences of the others are
+within 8 % of the published ones. Two kinds are made differently: frost, whose photographs are replaced by drawn ice,
+and the edges of the drops of spatter (`weather_digital`).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def _of_side(multiple: float, *shares: Strength) -> tuple[Strength, ...]:
     return tuple(tuple(multiple * share for share in one) for one in shares)
 
 
-# Lengths are in pixels of the image, save those of elastic_transform, which are shares of its smaller side. A line of
-# several numbers is in the order in which the kind's function unpacks it.
+# Lengths are in pixels of the image, except those of elastic_transform, which are shares of its smaller side. Several
+# numbers are in the order in which the kind's function unpacks them.
 CORRUPTIONS: dict[str, Corruption] = {
     "gaussian_noise": Corruption(
         "noise",
@@ -199,16 +199,16 @@ CORRUPTIONS: dict[str, Corruption] = {
 }
 
 KINDS = tuple(kind for kind, corruption in CORRUPTIONS.items() if not corruption.holdout)
-"""The fifteen that the benchmark's results are means of."""
+"""The fifteen kinds over which the benchmark's results are averaged."""
 
 HOLDOUT = tuple(kind for kind, corruption in CORRUPTIONS.items() if corruption.holdout)
-"""Four more to settle a method's settings on, one of each family, in the order of the families."""
+"""Four more for choosing a method's settings, one of each family, in the order of the families."""
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     family: tuple(kind for kind in KINDS if CORRUPTIONS[kind].family == family)
     for family in ("noise", "blur", "weather", "digital")
 }
-"""The fifteen by family."""
+"""The fifteen kinds by family."""
 
 
 def corrupt(
@@ -216,8 +216,8 @@ def corrupt(
 ) -> np.ndarray:
     """Return an image (h, w, 3) in uint8, corrupted; it may have any size.
 
-    What is random is drawn from the seed, the kind and the image's index alone, so that it is the same at every
-    severity and whatever other images there are. The strengths are those of CIFAR-10-C for images with a side of up to
+    Random parts depend only on the seed, the kind and the image's index, so they are the same at every severity and do
+    not depend on other images. The strengths are those of CIFAR-10-C for images with a side of up to
     64 pixels, and those of ImageNet-C for larger ones; `scale` chooses otherwise.
     """
     _check(image, kind, severity, scale, dimensions=3)
@@ -226,15 +226,15 @@ def corrupt(
     strengths = corruption.cifar if scale == "cifar" else corruption.imagenet
     random = np.random.default_rng([seed, zlib.crc32(kind.encode()), index])
     distorted = corruption.distort(image / 255.0, strengths[severity - 1], random)
-    # The published arrays were cut off after the comma, not rounded. A sum that is a rounding error below a whole
-    # number shall not lose all of it.
+    # The published arrays were truncated, not rounded. The offset keeps a value that is a rounding error below a whole
+    # number.
     return np.floor(255 * np.clip(distorted, 0.0, 1.0) + 1e-4).astype(np.uint8)
 
 
 def corrupt_all(
     images: np.ndarray, kind: str, severity: int, seed: int = 0, *, scale: Scale | None = None
 ) -> np.ndarray:
-    """Return images (N, h, w, 3) in uint8, each as `corrupt` with its place as index makes it."""
+    """Return images (N, h, w, 3) in uint8, each corrupted with its place as index."""
     _check(images, kind, severity, scale, dimensions=4)
     corrupted = np.empty_like(images)
     for index, image in enumerate(images):

@@ -1,7 +1,7 @@
 """Noise and blur: what a sensor, a lens or a moving hand does to an image.
 
-Every function takes an image (h, w, 3) in [0, 1], float64, its strength as the table in `corruptions` gives it, and a
-generator; it returns the corrupted image, which may leave [0, 1].
+Every function takes an image (h, w, 3) in [0, 1], float64, its strength from the table in `corruptions`, and a
+generator. It returns the corrupted image, which may leave [0, 1].
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def speckle_noise(image: np.ndarray, strength: Strength, random: np.random.Gener
 
 
 def gaussian_blur(image: np.ndarray, strength: Strength, _: np.random.Generator) -> np.ndarray:
-    """Convolve with a Gaussian, cut off at four deviations; the edge pixel goes on outside."""
+    """Convolve with a Gaussian, truncated at four deviations; the edge pixel is repeated outside."""
     (deviation,) = strength
     return _smooth(image, deviation)
 
@@ -55,11 +55,11 @@ def defocus_blur(image: np.ndarray, strength: Strength, _: np.random.Generator) 
 def glass_blur(image: np.ndarray, strength: Strength, random: np.random.Generator) -> np.ndarray:
     """Blur, let every pixel take the value of a random near one, `rounds` times, and blur again.
 
-    The published loop means to swap two pixels, but both sides of its assignment are views of one array: the pixel
-    takes its neighbour's value, and the neighbour keeps it. That is what CIFAR-10-C and ImageNet-C contain.
+    The published loop is meant to swap two pixels, but both sides of its assignment are views of one array: the pixel
+    takes its neighbour's value, and the neighbour keeps it. CIFAR-10-C and ImageNet-C were made so.
     """
     deviation, reach, rounds = strength
-    # The published procedure shuffles bytes: what follows the comma is lost before the second blur.
+    # The published procedure shuffles bytes: fractions are lost before the second blur.
     shuffled = np.floor(255 * _smooth(image, deviation) + 1e-4) / 255
     for _ in range(int(rounds)):
         shuffled = shuffle_pixels(shuffled, int(reach), random)
@@ -75,7 +75,7 @@ def motion_blur(image: np.ndarray, strength: Strength, random: np.random.Generat
 def zoom_blur(image: np.ndarray, strength: Strength, _: np.random.Generator) -> np.ndarray:
     """y = (x + Σ zoom(x, 1 + i · step)) / (count + 1),  i = 0 … count − 1: a camera that moves towards its subject."""
     count, step = strength
-    # Single precision, as published: a pass over an array of half the size is several times as fast.
+    # Single precision, as published, and several times as fast.
     image = image.astype(np.float32)
     total = image.copy()
     for number in range(int(count)):
@@ -103,8 +103,8 @@ def shuffle_pixels(image: np.ndarray, reach: int, random: np.random.Generator) -
     """Let pixels, one after the other from the last to the first, take the value of one up to `reach` away.
 
     Offsets are from −reach to reach − 1, and rows and columns from reach + 1 to size − reach take part. A pixel that
-    points at one that had its turn before gets what that one got: its value is found at the end of a chain. Chains are
-    followed for all pixels at once, twice as far at every step, with the same result as the loop over pixels.
+    points at an earlier one gets what that one got: its value is at the end of a chain. Chains are followed for all
+    pixels at once, twice as far at every step, with the same result as the loop over pixels.
     """
     height, width = image.shape[:2]
     core = (slice(reach + 1, height - reach + 1), slice(reach + 1, width - reach + 1))
@@ -125,8 +125,7 @@ def shuffle_pixels(image: np.ndarray, reach: int, random: np.random.Generator) -
 def smear(image: np.ndarray, radius: float, deviation: float, angle: float) -> np.ndarray:
     """Return y(p) = Σ g(i) · x(p + i · direction),  g(i) ∝ exp(−i² / (2 deviation²)),  i = 0 … 2 ⌈radius⌉.
 
-    Half a Gaussian, as of a thing that came to rest; places are rounded to whole pixels, and the edge pixel goes on
-    outside.
+    Half a Gaussian; places are rounded to whole pixels, and the edge pixel is repeated outside.
     """
     steps = np.arange(2 * int(np.ceil(radius)) + 1)
     weights = np.exp(-(steps**2) / (2 * deviation**2))

@@ -1,4 +1,4 @@
-"""A contact sheet: one image under every kind of corruption, to see what a benchmark's numbers are about."""
+"""A contact sheet: one image under every kind of corruption."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from sita_adapters.errors import InputError
 
-from ..files import replacing
+from ..files import write_atomically
 from . import CORRUPTIONS, FAMILIES, HOLDOUT, KINDS, SEVERITIES, corrupt
 
 if TYPE_CHECKING:
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 FORMATS = (".png", ".pdf", ".svg")
 
 _INK, _FAINT = "#222222", "#6E6E6E"
-# Okabe and Ito's colours, which colour-blind readers tell apart.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 _COLOURS = {"noise": "#D55E00", "blur": "#0072B2", "weather": "#009E73", "digital": "#CC79A7", "holdout": "#8A8A8A"}
 
-# Inches. A tile is as high as its image's form asks, within these.
+# Inches.
 _TILE = 1.3
 _GAP, _MARGIN, _HEADING, _NAME, _BAND, _CAPTION = 0.05, 0.25, 0.75, 1.45, 0.34, 0.26
 
 
 def make_sheet(image: np.ndarray, out_path: Path | str, severity: int | None = None, seed: int = 0) -> None:
-    """Write the sheet of an image (h, w, 3) in uint8, whole or not at all, in the format that the name ends in.
+    """Write the sheet of an image (h, w, 3) in uint8, in the format of the file's ending.
 
     It shows all kinds at all severities, or at one `severity`.
     """
@@ -36,7 +36,7 @@ def make_sheet(image: np.ndarray, out_path: Path | str, severity: int | None = N
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"Expected a name that ends in one of {', '.join(FORMATS)}; received {path.name!r}.")
     figure = draw_all(image, seed) if severity is None else draw_one(image, severity, seed)
-    with replacing(path) as temporary:
+    with write_atomically(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:].lower())
 
 
@@ -94,7 +94,7 @@ def draw_one(image: np.ndarray, severity: int, seed: int = 0) -> Figure:
 
 
 class _Page:
-    """A figure that is measured in inches, from its top left corner."""
+    """A figure measured in inches from its top left corner."""
 
     def __init__(self, width: float, height: float) -> None:
         from matplotlib.figure import Figure
@@ -131,11 +131,11 @@ class _Page:
         )
 
     def show(self, image: np.ndarray, left: float, top: float, sides: tuple[float, float]) -> None:
-        """Show an image, `sides` wide and tall. Small ones keep their pixels' edges."""
+        """Show an image, `sides` wide and tall. Small images keep sharp pixels."""
         extent = (left, left + sides[0], top + sides[1], top)
         smoothing = "nearest" if image.shape[1] < sides[0] * self.figure.dpi else "antialiased"
         self._axes.imshow(image, extent=extent, aspect="auto", interpolation=smoothing)
-        # Every picture sets the limits to its own.
+        # imshow changes the limits.
         self._axes.set_xlim(0, self._width)
         self._axes.set_ylim(self._height, 0)
 

@@ -1,7 +1,7 @@
 """Weather and digital processing: what the air, the light and a file format do to an image.
 
-Every function takes an image (h, w, 3) in [0, 1], float64, its strength as the table in `corruptions` gives it, and a
-generator; it returns the corrupted image, which may leave [0, 1].
+Every function takes an image (h, w, 3) in [0, 1], float64, its strength from the table in `corruptions`, and a
+generator. It returns the corrupted image, which may leave [0, 1].
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MUD = np.array([63, 42, 20]) / 255
 def snow(image: np.ndarray, strength: Strength, random: np.random.Generator) -> np.ndarray:
     """y = fade · x + (1 − fade) · max(x, 1.5 · grey(x) + 0.5) + flakes + flakes turned by 180°.
 
-    Flakes are Gaussian noise, enlarged, of which the brightest is kept and smeared along the way it falls.
+    Flakes are enlarged Gaussian noise, of which the brightest part is kept and smeared in the direction of the fall.
     """
     mean, deviation, zoom, threshold, radius, trail, fade = strength
     flakes = zoom_centre(random.normal(mean, deviation, image.shape[:2]), zoom)
@@ -35,9 +35,9 @@ def snow(image: np.ndarray, strength: Strength, random: np.random.Generator) -> 
 def frost(image: np.ndarray, strength: Strength, random: np.random.Generator) -> np.ndarray:
     """y = image_weight · x + frost_weight · ice.
 
-    This kind differs from the published one, which lays parts of five photographs of frost over the image. Here the
-    ice is made (`ice_texture`): its mean brightness, how that varies between images, its contrast and its tint were
-    set to those of the photographs' parts in CIFAR-10-C; its structure is only like theirs.
+    This kind differs from the published one, which blends parts of five photographs of frost with the image. Here the
+    ice is drawn (`ice_texture`): its mean brightness, the variation of that between images, its contrast and its tint
+    match CIFAR-10-C; its structure is only similar.
     """
     image_weight, frost_weight, shrink = strength
     ice = ice_texture(image.shape[0], image.shape[1], int(shrink), random)
@@ -57,7 +57,7 @@ def brightness(image: np.ndarray, strength: Strength, _: np.random.Generator) ->
     (light,) = strength
     value = image.max(-1, keepdims=True)
     brighter = np.minimum(value + light, 1.0)
-    # Black has no hue: it becomes grey.
+    # Black has no hue and becomes grey.
     return np.asarray(np.where(value > 0, image * brighter / np.where(value > 0, value, 1.0), brighter))
 
 
@@ -125,7 +125,7 @@ def elastic_transform(image: np.ndarray, strength: Strength, random: np.random.G
 
 
 def pixelate(image: np.ndarray, strength: Strength, _: np.random.Generator) -> np.ndarray:
-    """Make the image smaller, to `share` of its sides, and as large as before again, averaging over boxes."""
+    """Shrink the image to `share` of its sides and enlarge it again, averaging over boxes."""
     from PIL import Image
 
     (share,) = strength
@@ -178,7 +178,7 @@ def plasma_fractal(height: int, width: int, decay: float, random: np.random.Gene
 def ice_texture(height: int, width: int, shrink: int, random: np.random.Generator) -> np.ndarray:
     """Return ice on a window, (height, width, 3) in [0, 1]: ferns of needles over uneven haze, in a bluish tint.
 
-    The ferns are drawn `shrink` times as large, and averaged, so that small images show more of them.
+    The ferns are drawn `shrink` times larger and averaged, so that small images show more of them.
     """
     needles = 1 - np.exp(-_grow_ferns(height * shrink, width * shrink, random))
     needles = np.asarray(ndimage.gaussian_filter(needles, 0.6)).reshape(height, shrink, width, shrink).mean((1, 3))
@@ -192,8 +192,8 @@ def ice_texture(height: int, width: int, shrink: int, random: np.random.Generato
 def smooth_mirrored(field: np.ndarray, deviation: float, truncate: float) -> np.ndarray:
     """Convolve the last two axes with a truncated Gaussian g, the field mirrored about the outer edges of its pixels.
 
-    Cosine waves cos(π k (j + ½) / n) keep their form under it: each is multiplied by Σ g(i) cos(π k i / n). Unlike the
-    convolution itself, this takes no longer for a Gaussian that is wider than the image.
+    Cosine waves cos(π k (j + ½) / n) keep their form: each is multiplied by Σ g(i) cos(π k i / n). Unlike the
+    convolution itself, this is not slower for a Gaussian that is wider than the image.
     """
     reach = np.arange(-int(truncate * deviation + 0.5), int(truncate * deviation + 0.5) + 1)
     weights = np.exp(-(reach**2) / (2 * deviation**2))
@@ -201,7 +201,7 @@ def smooth_mirrored(field: np.ndarray, deviation: float, truncate: float) -> np.
     waves = np.asarray(fft.dctn(field, axes=(-2, -1)))
     for axis in (-2, -1):
         size = field.shape[axis]
-        # A mirrored field repeats itself after 2 n pixels, and so may the Gaussian be wound up.
+        # A mirrored field has period 2 n, so the Gaussian is wrapped to it.
         wound = np.bincount(reach % (2 * size), weights, 2 * size)
         gains = np.asarray(fft.rfft(wound)).real[:size]
         waves *= gains[:, None] if axis == -2 else gains

@@ -1,1 +1,1 @@
-"""The images that a benchmark runs on."""
+"""The data sets of a benchmark."""

@@ -1,4 +1,4 @@
-"""Images that lie in numpy files: CIFAR-10-C and CIFAR-100-C as published, and clean images in an npz or npy."""
+"""Images in numpy files: CIFAR-10-C and CIFAR-100-C as published, and clean images in an npz or npy."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from sita_adapters.errors import InputError
 
 from ..corruptions import CORRUPTIONS, SEVERITIES
-from .choice import CLEAN, Choice, Condition
+from .dataset import CLEAN, Condition, Dataset, Selection
 from .images import Fit, Size, fingerprint_file, require_folder
 
 _CIFAR_LAYOUT = (
@@ -23,36 +23,33 @@ _CIFAR_LAYOUT = (
 _NPZ_NAMES = (("images", "labels"), ("x_test", "y_test"), ("x", "y"))
 
 
-class CifarC:
-    """CIFAR-10-C or CIFAR-100-C: a file a corruption, five blocks of the same images in each.
+class CifarC(Dataset):
+    """CIFAR-10-C or CIFAR-100-C: one file per corruption, with five blocks of the same images.
 
-    The files stay on disk; what is asked for is read from them.
+    The files stay on disk; only what is requested is read.
     """
 
-    task: Literal["classification"] = "classification"
-    ignore = None
-    made = False
+    stores_corruptions = True
 
-    def __init__(self, folder: Path, classes: int, choice: Choice, size: Size | None) -> None:
+    def __init__(self, name: str, folder: Path, selection: Selection, fit: Fit, *, classes: int) -> None:
+        super().__init__(name, selection, fit)
         require_folder(folder, _CIFAR_LAYOUT)
         self.classes = classes
-        self._size = size
-        self._files = {
-            kind: folder / f"{kind}.npy"
-            for kind in (CLEAN.corruption, *CORRUPTIONS)
-            if (folder / f"{kind}.npy").is_file()
-        }
-        self.conditions = choice.stored_conditions(self._files, folder, "a file <corruption>.npy")
+        paths = {kind: folder / f"{kind}.npy" for kind in (CLEAN.corruption, *CORRUPTIONS)}
+        self._files = {kind: path for kind, path in paths.items() if path.is_file()}
+        self.conditions = selection.stored_conditions(self._files, folder, "a file <corruption>.npy")
         labels_file = folder / "labels.npy"
         if not labels_file.is_file():
             raise InputError(f"Expected a file {labels_file}; there is none. The layout is {_CIFAR_LAYOUT}.")
         labels = _check_labels(_load_npy(labels_file), labels_file, classes)
-        self._arrays = {
-            kind: _check_cifar(_load_npy(self._files[kind]), self._files[kind])
-            for kind in dict.fromkeys(condition.corruption for condition in self.conditions)
-        }
+        self._arrays: dict[str, np.ndarray] = {}
+        for kind in dict.fromkeys(condition.corruption for condition in self.conditions):
+            self._arrays[kind] = images = _load_npy(self._files[kind])
+            _check_images(images, self._files[kind])
+            if images.shape[1:3] != (32, 32):
+                raise InputError(f"Expected images of 32×32 pixels in {self._files[kind]}; received {images.shape}.")
         self._count = self._count_images(labels, labels_file)
-        self.indices = choice.indices(self._count)
+        self.indices = selection.indices(self._count)
         self.labels = labels[self.indices]
 
     def _count_images(self, labels: np.ndarray, labels_file: Path) -> int:
@@ -62,21 +59,21 @@ class CifarC:
             blocks = 1 if kind == CLEAN.corruption else len(SEVERITIES)
             if len(array) % blocks:
                 raise InputError(
-                    f"Expected five blocks of as many images in {self._files[kind]}; received {len(array)} images, "
-                    "which five does not divide. Remedy: copy the file anew."
+                    f"Expected five equal blocks of images in {self._files[kind]}; received {len(array)} images, "
+                    "which five does not divide. Remedy: download the file again."
                 )
             counts[kind] = len(array) // blocks
         first, count = next(iter(counts.items()))
         for kind, other in counts.items():
             if other != count:
                 raise InputError(
-                    f"Expected as many images at a severity in every file; received {count} in {first}.npy and "
-                    f"{other} in {kind}.npy. Remedy: copy both files anew."
+                    f"Expected the same number of images per severity in every file; received {count} in {first}.npy "
+                    f"and {other} in {kind}.npy. Remedy: download both files again."
                 )
         if len(labels) not in (count, len(SEVERITIES) * count):
             raise InputError(
-                f"Expected {count} labels, or five times as many, in {labels_file}, for {count} images at a "
-                f"severity; received {len(labels)}."
+                f"Expected {count} labels, or five times as many, in {labels_file}, for {count} images per severity; "
+                f"received {len(labels)}."
             )
         if len(labels) != count and np.any(labels.reshape(len(SEVERITIES), count) != labels[:count]):
             raise InputError(
@@ -86,69 +83,68 @@ class CifarC:
         return count
 
     def read(self, condition: Condition, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return images and labels from one place to another, under a condition."""
+        """Return images and labels from one position to another, under a condition."""
         block = max(condition.severity - 1, 0)
         rows = block * self._count + self.indices[start:stop]
-        return _fit(self._arrays[condition.corruption][rows], self._size), self.labels[start:stop]
+        return _resize(self._arrays[condition.corruption][rows], self._fit.size), self.labels[start:stop]
 
     def fingerprint(self) -> Iterator[bytes]:
-        """Yield what tells this content from other content, whichever conditions were asked for."""
+        """Yield the labels and some bytes of every file."""
         yield self.labels.tobytes()
         for path in self._files.values():
             yield from fingerprint_file(path)
 
 
-class CleanArray:
+class CleanArray(Dataset):
     """Clean images in an array (N, h, w, 3), which may stay on disk, and a label for each."""
 
-    task: Literal["classification"] = "classification"
-    classes = None
-    ignore = None
-    made = True
-
-    def __init__(self, images: np.ndarray, labels: np.ndarray, file: Path, choice: Choice, size: Size | None) -> None:
+    def __init__(
+        self, name: str, file: Path, arrays: tuple[np.ndarray, np.ndarray], selection: Selection, fit: Fit
+    ) -> None:
+        super().__init__(name, selection, fit)
+        images, labels = arrays
         _check_images(images, file)
         labels = _check_labels(labels, file, None)
         if len(images) != len(labels):
             raise InputError(f"Expected a label for every image of {file}; received {len(images)} and {len(labels)}.")
-        self.conditions = choice.conditions()
-        self._images, self._file, self._size = images, file, size
-        self.indices = choice.indices(len(images))
+        self.conditions = selection.conditions()
+        self._images, self._file = images, file
+        self.indices = selection.indices(len(images))
         self.labels = labels[self.indices]
 
     def read(self, condition: Condition, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return images and labels from one place to another; the condition can only be clean."""
-        return _fit(self._images[self.indices[start:stop]], self._size), self.labels[start:stop]
+        """Return clean images and labels from one position to another."""
+        return _resize(self._images[self.indices[start:stop]], self._fit.size), self.labels[start:stop]
 
     def fingerprint(self) -> Iterator[bytes]:
-        """Yield what tells this content from other content."""
+        """Yield the labels and some bytes of the file."""
         yield self.labels.tobytes()
         yield from fingerprint_file(self._file)
 
 
-def open_npz(file: Path, choice: Choice, size: Size | None) -> CleanArray:
-    """Return the images and labels of an npz, which are unpacked into memory; an npy of any length need not be."""
+def open_npz(name: str, file: Path, selection: Selection, fit: Fit) -> CleanArray:
+    """Open the images and labels of an npz. They are read into memory; for very large data use an npy."""
     _require_file(file, "an npz with the arrays images and labels, or x_test and y_test, or x and y")
     with _naming(file), np.load(file) as stored:
         if not isinstance(stored, np.lib.npyio.NpzFile):
             raise InputError(f"Expected an npz in {file}; received a single array. Remedy: npy:{file}")
         for images, labels in _NPZ_NAMES:
             if images in stored and labels in stored:
-                return CleanArray(stored[images], stored[labels], file, choice, size)
+                return CleanArray(name, file, (stored[images], stored[labels]), selection, fit)
         received = ", ".join(stored.files) or "none"
     expected = " or ".join(f"{images}, {labels}" for images, labels in _NPZ_NAMES)
     raise InputError(f"Expected arrays named {expected} in {file}; received {received}.")
 
 
-def open_npy(file: Path, choice: Choice, size: Size | None) -> CleanArray:
-    """Return the images of an npy, which stay on disk, with the labels beside it."""
+def open_npy(name: str, file: Path, selection: Selection, fit: Fit) -> CleanArray:
+    """Open the images of an npy, which stay on disk, with the labels beside it."""
     layout = "images in an npy, their labels beside it in <its name>_labels.npy or labels.npy"
     _require_file(file, layout)
     beside = [file.with_name(f"{file.stem}_labels.npy"), file.with_name("labels.npy")]
-    there = [path for path in beside if path.is_file() and path != file]
-    if not there:
+    found = [path for path in beside if path.is_file() and path != file]
+    if not found:
         raise InputError(f"Expected labels in {beside[0]} or {beside[1]}; neither is there. The layout is {layout}.")
-    return CleanArray(_load_npy(file), _load_npy(there[0]), file, choice, size)
+    return CleanArray(name, file, (_load_npy(file), _load_npy(found[0])), selection, fit)
 
 
 def _require_file(file: Path, layout: str) -> None:
@@ -159,14 +155,14 @@ def _require_file(file: Path, layout: str) -> None:
 
 @contextmanager
 def _naming(file: Path) -> Iterator[None]:
-    """Turn what numpy raises on a file that it cannot read into an error that names the file."""
+    """Name the file in what numpy raises where it cannot read it."""
     try:
         yield
     except InputError:
         raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
-            f"Expected numpy arrays of numbers in {file}; it cannot be read: {error}. Remedy: copy the file anew."
+            f"Expected numpy arrays of numbers in {file}; it cannot be read: {error}. Remedy: download the file again."
         ) from error
 
 
@@ -178,7 +174,7 @@ def _load_npy(file: Path) -> np.ndarray:
     return stored
 
 
-def _check_images(images: np.ndarray, file: Path) -> np.ndarray:
+def _check_images(images: np.ndarray, file: Path) -> None:
     if images.dtype != np.uint8:
         raise InputError(
             f"Expected images in bytes (uint8, 0 to 255) in {file}; received {images.dtype}. Remedy: of values in "
@@ -196,23 +192,15 @@ def _check_images(images: np.ndarray, file: Path) -> np.ndarray:
         )
     if len(images) == 0:
         raise InputError(f"Expected at least one image in {file}; received none.")
-    return images
-
-
-def _check_cifar(images: np.ndarray, file: Path) -> np.ndarray:
-    _check_images(images, file)
-    if images.shape[1:3] != (32, 32):
-        raise InputError(f"Expected images of 32×32 pixels in {file}; received {images.shape}.")
-    return images
 
 
 def _check_labels(labels: np.ndarray, file: Path, classes: int | None) -> np.ndarray:
-    """Return labels as (N,) in int64; Keras keeps them as (N, 1)."""
+    """Return labels as (N,) in int64; Keras stores them as (N, 1)."""
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
         remedy = " Remedy: `labels.argmax(1)`, if there is a column for every class." if labels.ndim == 2 else ""
-        raise InputError(f"Expected one label an image in {file}; received labels of shape {labels.shape}.{remedy}")
+        raise InputError(f"Expected one label per image in {file}; received labels of shape {labels.shape}.{remedy}")
     if not np.issubdtype(labels.dtype, np.integer):
         raise InputError(
             f"Expected labels that are whole numbers (an integer dtype) in {file}; received {labels.dtype}. "
@@ -224,8 +212,8 @@ def _check_labels(labels: np.ndarray, file: Path, classes: int | None) -> np.nda
     return labels.astype(np.int64)
 
 
-def _fit(images: np.ndarray, size: Size | None) -> np.ndarray:
-    """Return images at a size. Those in arrays were cut already: nothing is cropped but what a new form asks for."""
+def _resize(images: np.ndarray, size: Size | None) -> np.ndarray:
+    """Return images at a size. Images in arrays were cropped before: only another aspect ratio crops them again."""
     if size is None or images.shape[1:3] == size:
         return np.array(images, subok=False)
     from PIL import Image

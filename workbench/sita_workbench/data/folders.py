@@ -1,4 +1,4 @@
-"""Images that lie in folders, a file each: clean ones by class or with a list of labels, and ImageNet-C."""
+"""Images in folders, one file each: clean ones by class or with a list of labels, and ImageNet-C."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from sita_adapters.errors import InputError
 
 from ..corruptions import CORRUPTIONS, SEVERITIES
-from .choice import CLEAN, Choice, Condition
+from .dataset import CLEAN, Condition, Dataset, Selection
 from .images import (
     Fit,
     find_size,
@@ -33,17 +32,13 @@ _IMAGENET_C_LAYOUT = "that of ImageNet-C: <corruption>/<severity>/<class>/<image
 _IMAGENET_CLASSES = 1000
 
 
-class ImageFolder:
-    """Clean images in a folder for each class, or in one folder with a list of labels."""
+class ImageFolder(Dataset):
+    """Clean images, one folder per class, or in one folder with a list of labels."""
 
-    task: Literal["classification"] = "classification"
-    ignore = None
-    made = True
-
-    def __init__(self, folder: Path, choice: Choice, fit: Fit) -> None:
+    def __init__(self, name: str, folder: Path, selection: Selection, fit: Fit) -> None:
+        super().__init__(name, selection, fit)
         require_folder(folder, _FOLDER_LAYOUT)
-        self.conditions = choice.conditions()
-        self.classes: int | None = None
+        self.conditions = selection.conditions()
         if (folder / "labels.json").is_file():
             names, labels, self._folder = _read_label_list(folder)
         else:
@@ -55,58 +50,54 @@ class ImageFolder:
             self._folder, self.classes = folder, len(classes)
         if not names:
             raise InputError(f"Expected at least one image in {folder}; received none. The layout is {_FOLDER_LAYOUT}.")
-        self.indices = choice.indices(len(names))
+        self.indices = selection.indices(len(names))
         self.labels = labels[self.indices]
         self._names = [names[index] for index in self.indices]
-        self._fit = fit
         self._size = find_size(self._paths(), fit)
 
     def _paths(self, start: int = 0, stop: int | None = None) -> list[Path]:
         return [self._folder / name for name in self._names[start:stop]]
 
     def read(self, condition: Condition, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return images and labels from one place to another; the condition can only be clean."""
+        """Return clean images and labels from one position to another."""
         return read_images(self._paths(start, stop), self._fit, self._size), self.labels[start:stop]
 
     def fingerprint(self) -> Iterator[bytes]:
-        """Yield what tells this content from other content."""
+        """Yield the labels, the names and some bytes of the files."""
         yield self.labels.tobytes()
         yield "\n".join(self._names).encode()
         yield from fingerprint_files(self._paths())
 
 
-class ImageNetC:
+class ImageNetC(Dataset):
     """ImageNet-C: a folder for every corruption, severity and class, the same images in all of them.
 
-    The published images were cut to 224×224 before they were corrupted. They are resized where a model takes another
-    size, and not cropped again.
+    The published images were cropped to 224×224 before they were corrupted. For a model that takes another size they
+    are resized and not cropped again.
     """
 
-    task: Literal["classification"] = "classification"
-    ignore = None
-    made = False
+    stores_corruptions = True
 
-    def __init__(self, folder: Path, choice: Choice, fit: Fit) -> None:
+    def __init__(self, name: str, folder: Path, selection: Selection, fit: Fit) -> None:
+        super().__init__(name, selection, fit)
         require_folder(folder, _IMAGENET_C_LAYOUT)
-        stored = _find_corruptions(folder)
-        self.conditions = choice.stored_conditions(stored, folder, "a folder <corruption>/<severity>")
-        self._stored = stored
-        by_class = self._list_same(_IMAGENET_C_LAYOUT)
+        self._stored = _find_corruptions(folder)
+        self.conditions = selection.stored_conditions(self._stored, folder, "a folder <corruption>/<severity>")
+        by_class = self._list_same()
         classes = _read_classes(folder)
         if classes is None and len(by_class) != _IMAGENET_CLASSES:
             raise InputError(
                 f"Expected {_IMAGENET_CLASSES} folders of classes in {self._place(self.conditions[0])}; received "
-                f"{len(by_class)}, of which the model's labels cannot be told. Remedy: a file "
-                f"{folder / 'classes.txt'} with all folder names in the model's order, one a line."
+                f"{len(by_class)}, so the model's labels are not known. Remedy: a file {folder / 'classes.txt'} "
+                "with all folder names in the model's order, one per line."
             )
         classes = classes or sorted(by_class)
         names, labels = _label(by_class, classes, folder)
         self.classes = len(classes)
-        self.indices = choice.indices(len(names))
+        self.indices = selection.indices(len(names))
         self.labels = labels[self.indices]
         self._names = [names[index] for index in self.indices]
-        self._fit = fit
-        # The heads of a set of millions of files would take minutes: all of one condition, and one of each other.
+        # Reading the headers of millions of files would take minutes: all of one condition, and one of each other.
         one_each = [self._paths(condition, 0, 1)[0] for condition in self.conditions[1:]]
         self._size = find_size(self._paths(self.conditions[0]) + one_each, fit)
 
@@ -118,15 +109,15 @@ class ImageNetC:
         place = self._place(condition)
         return [place / name for name in self._names[start:stop]]
 
-    def _list_same(self, layout: str) -> dict[str, list[str]]:
+    def _list_same(self) -> dict[str, list[str]]:
         """Return the images of the first condition by class, and raise unless all others have the same."""
         first: dict[str, list[str]] | None = None
         for condition in self.conditions:
             place = self._place(condition)
-            require_folder(place, layout)
+            require_folder(place, _IMAGENET_C_LAYOUT)
             listed = _list_by_class(place)
             if not any(listed.values()):
-                raise InputError(f"Expected images in {place}; received none. The layout is {layout}.")
+                raise InputError(f"Expected images in {place}; received none. The layout is {_IMAGENET_C_LAYOUT}.")
             first = first or listed
             if listed != first:
                 expected, received = (
@@ -136,23 +127,20 @@ class ImageNetC:
                 raise InputError(
                     f"Expected the same images in {place} and in {self._place(self.conditions[0])}; {len(differing)} "
                     f"are in one alone: {', '.join(differing[:3])}{' …' if len(differing) > 3 else ''}. "
-                    "Remedy: unpack both anew."
+                    "Remedy: unpack both again."
                 )
         assert first is not None
         return first
 
     def read(self, condition: Condition, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return images and labels from one place to another, under a condition."""
+        """Return images and labels from one position to another, under a condition."""
         paths = self._paths(condition, start, stop)
-        # A clean folder holds either photographs as they were, or what the corrupted ones were made from.
+        # A clean folder holds either original photographs, or the crops that the corrupted images were made from.
         fit = replace(self._fit, keep=True) if condition == CLEAN else replace(self._fit, crop=1.0)
         return read_images(paths, fit, self._size), self.labels[start:stop]
 
     def fingerprint(self) -> Iterator[bytes]:
-        """Yield what tells this content from other content, whichever conditions were asked for.
-
-        Files are looked at in every folder that is there, but few in each: the whole set has millions.
-        """
+        """Yield the labels, the names, and some bytes of a few files in every folder: the whole set has millions."""
         yield self.labels.tobytes()
         yield "\n".join(self._names).encode()
         few = pick_few(self._names)
@@ -167,7 +155,7 @@ def _severities(folder: Path) -> list[Path]:
 
 
 def _find_corruptions(folder: Path) -> dict[str, Path]:
-    """Return the folders of corruptions, in this one or, as in the published archives, in folders of a family."""
+    """Return the folders of corruptions, in this folder or, as in the published archives, in folders per family."""
     known = (CLEAN.corruption, *CORRUPTIONS)
     found = {name: folder / name for name in list_folders(folder) if name in known}
     for group in list_folders(folder):
@@ -191,7 +179,7 @@ def _read_classes(folder: Path) -> list[str] | None:
     twice = [name for name in dict.fromkeys(classes) if classes.count(name) > 1]
     if twice or not classes:
         raise InputError(
-            f"Expected a folder name a line in {file}, each once; received "
+            f"Expected one folder name per line in {file}, each once; received "
             + (f"several times: {', '.join(twice[:3])}." if twice else "an empty file.")
         )
     return classes

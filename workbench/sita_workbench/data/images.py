@@ -1,4 +1,4 @@
-"""Image files: found in folders, read, brought to the size that a model takes, and told apart cheaply."""
+"""Image files: listed, read, resized to what a model takes, and fingerprinted."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _SAMPLED_FILES, _SAMPLED_PLACES, _SAMPLED_LENGTH = 16, 16, 512
 
 @dataclass(frozen=True)
 class Fit:
-    """How an image is brought to a size (height, width); with none, it stays as it is.
+    """How an image is brought to a size (height, width); None leaves it as it is.
 
     It is resized (bicubic) to just cover size / crop, so that a square's shorter side becomes round(size / crop), and
-    the centre is cut out. This is what torchvision's Resize and CenterCrop do. With `keep`, an image that has the size
-    already is taken as cut.
+    the centre is cropped, as torchvision's Resize and CenterCrop do. With `keep`, an image that already has the size
+    is not cropped.
     """
 
     size: Size | None = None
@@ -60,7 +60,7 @@ class Fit:
 
 
 def read_size(size: int | tuple[int, int] | None) -> Size | None:
-    """Return the size that a caller gave: a side of a square, (height, width), or None."""
+    """Return a size that was given as the side of a square, as (height, width), or as None."""
     if size is None:
         return None
     sides = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
@@ -96,8 +96,8 @@ def require_folder(folder: Path, layout: str) -> None:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Image]:
-    """Give an image file, of which only the head is read at first. What cannot be read is named."""
-    # OSError: not an image, or cut short. SyntaxError, ValueError: a damaged PNG. DecompressionBombError derives from
+    """Yield an image file; only its header is read at first. An error names the file."""
+    # OSError: not an image, or truncated. SyntaxError, ValueError: a damaged PNG. DecompressionBombError derives from
     # Exception alone.
     from PIL import Image
 
@@ -108,12 +108,12 @@ def opened(path: Path) -> Iterator[Image]:
         raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise InputError(
-            f"Expected an image in {path}; it cannot be read: {error}. Remedy: copy the file anew, or take it out."
+            f"Expected an image in {path}; it cannot be read: {error}. Remedy: download the file again, or remove it."
         ) from error
 
 
 def find_size(paths: Sequence[Path], fit: Fit) -> Size:
-    """Return the size (height, width) at which all of these files will come, and raise where there is no one size."""
+    """Return the size (height, width) that all of these files will have; raise where they differ."""
     if fit.size is not None:
         return fit.size
     first: Size | None = None
@@ -129,7 +129,7 @@ def find_size(paths: Sequence[Path], fit: Fit) -> Size:
 
 
 def read_images(paths: Sequence[Path], fit: Fit, size: Size) -> np.ndarray:
-    """Return image files as RGB bytes (N, h, w, 3), all of the size that `find_size` promised."""
+    """Return image files as RGB bytes (N, h, w, 3), all of the size that `find_size` returned."""
     images = np.empty((len(paths), *size, 3), np.uint8)
     for place, path in enumerate(paths):
         with opened(path) as file:
@@ -142,13 +142,13 @@ def read_images(paths: Sequence[Path], fit: Fit, size: Size) -> np.ndarray:
 
 def _differing(path: Path, received: Size, expected: Size) -> InputError:
     return InputError(
-        f"Expected images of one size, {expected[1]}×{expected[0]} as the others'; received "
-        f"{received[1]}×{received[0]} in {path}. Remedy: --size, to which all are brought."
+        f"Expected images of one size, {expected[1]}×{expected[0]}; received {received[1]}×{received[0]} in {path}. "
+        "Remedy: --size, to which all are resized."
     )
 
 
 def fingerprint_file(path: Path) -> Iterator[bytes]:
-    """Yield a file's name, its length, and some bytes from all over it: enough to tell it from others."""
+    """Yield a file's name, its length, and samples of its bytes."""
     length = path.stat().st_size
     yield f"{path.name} {length}".encode()
     with path.open("rb") as file:
@@ -158,16 +158,13 @@ def fingerprint_file(path: Path) -> Iterator[bytes]:
 
 
 def fingerprint_files(paths: Sequence[Path]) -> Iterator[bytes]:
-    """Yield what tells many files from others: the length of each, and some bytes of a few.
-
-    The names that matter, which may be those of folders, are the caller's to add.
-    """
+    """Yield the length of every file, and samples of a few. The caller adds the names that matter."""
     yield np.array([os.stat(path).st_size for path in paths], "<i8").tobytes()
     for path in pick_few(paths):
         yield from fingerprint_file(path)
 
 
 def pick_few(items: Sequence[_Item]) -> list[_Item]:
-    """Return a few of many, from all over."""
+    """Return a few items at even distances."""
     count = min(_SAMPLED_FILES, len(items))
     return [items[place * len(items) // count] for place in range(count)]

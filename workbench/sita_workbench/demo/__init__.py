@@ -1,1 +1,1 @@
-"""`sita demo`: digits, two small networks, and what they show."""
+"""`sita demo`: digits, their corruptions, and two small networks."""

@@ -1,4 +1,4 @@
-"""The demo: a network trained on clean digits meets corrupted ones, one at a time, as it is and adapted."""
+"""The demo: a network trained on clean digits reads corrupted ones, one at a time, unadapted and adapted."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from ..files import cache_folder, replacing
-from ..progress import Progress, Silence
+from ..files import write_atomically
+from ..progress import NoProgress, Progress
 from .digits import SIZE, Digits, first, load_digits
 from .digits_corruptions import CORRUPTIONS
 
 SHOWN = ("source", "bn", "augbn", "ops", "ops_shared")
-"""The recipes that are compared; the first is the network as it is."""
+"""The recipes that are compared; the first is the unadapted network."""
 
 CLEAN = "clean"
 
@@ -33,7 +33,7 @@ Network = TypeVar("Network")
 
 @dataclass(frozen=True)
 class Training:
-    """All that decides the network's weights, apart from the digits. A change of the code counts up `revision`."""
+    """The settings that decide the network's weights. A change of the code increases `revision`."""
 
     seed: int = 0
     widths: tuple[int, ...] = (16, 32, 64)
@@ -46,15 +46,15 @@ class Training:
 
 
 class Framework(Protocol[Network]):
-    """What the demo needs of a framework. The modules digits_torch and digits_keras are such."""
+    """What the demo needs of a framework; the modules digits_torch and digits_keras implement it."""
 
     @property
     def NAME(self) -> str:
-        """What files are named by."""
+        """The name in file names."""
 
     @property
     def LABEL(self) -> str:
-        """What a reader is told."""
+        """The name in texts."""
 
     def train(self, digits: Digits, training: Training, advance: Callable[[], None]) -> Network:
         """Return a network trained on these digits; `advance` is called after every epoch."""
@@ -63,13 +63,13 @@ class Framework(Protocol[Network]):
         """Write the weights to a safetensors file."""
 
     def load(self, path: Path, training: Training) -> Network:
-        """Return the network that was saved; raise ValueError where the file holds anything else."""
+        """Return the saved network; raise ValueError where the file holds anything else."""
 
     def classifier(self, network: Network, recipe: str) -> Classifier:
-        """Return what names the digit on one image by this recipe."""
+        """Return a function that classifies one image with this recipe."""
 
     def one_thread(self) -> AbstractContextManager[None]:
-        """Compute on one thread while inside, where that can be had: the images are too small to share."""
+        """Compute on one thread inside the context, where possible: the images are too small to share."""
 
 
 def load_framework(name: FrameworkName) -> Framework[Any]:
@@ -85,11 +85,10 @@ def load_framework(name: FrameworkName) -> Framework[Any]:
 
 @dataclass(frozen=True, eq=False)
 class DemoResult:
-    """Every answer that was given.
+    """All predictions of the demo.
 
     `conditions` are "clean" and the names of the corruptions. `images` is (conditions, N, h, w), `labels` (N,),
-    `answers` (conditions, recipes, N), `seconds` (recipes,), the median time that a recipe takes for one image.
-    `framework` is what ran it, as a reader is told.
+    `answers` (conditions, recipes, N), `seconds` (recipes,), the median time per image. `framework` is its `LABEL`.
     """
 
     conditions: tuple[str, ...]
@@ -119,12 +118,12 @@ class DemoResult:
 def run_demo(
     images: int = 60, seed: int = 0, progress: Progress | None = None, framework: Framework[Any] | None = None
 ) -> DemoResult:
-    """Train, or fetch from the cache, and score every recipe on this many test digits under every corruption.
+    """Train the network or load it from the cache, and run every recipe on this many test digits.
 
-    The seed draws the network's beginnings and the corruptions. The same seed gives the same answers.
+    The seed draws the initial weights and the corruptions. The same seed gives the same answers.
     """
     framework = framework or load_framework("torch")
-    progress = progress or Silence()
+    progress = progress or NoProgress()
     train, test = load_digits()
     shown = first(test, images)
     conditions = {CLEAN: shown.images}
@@ -138,13 +137,16 @@ def run_demo(
 
 
 def trained_network(framework: Framework[Network], digits: Digits, training: Training, progress: Progress) -> Network:
-    """Return the network from the cache, or train it and put it there."""
-    path = cache_folder() / f"digits-{framework.NAME}-{_fingerprint(digits, training)}.safetensors"
+    """Return the network from the cache, or train it and store it there."""
+    from platformdirs import user_cache_path
+
+    folder = user_cache_path("sita-adapters", appauthor=False)
+    path = folder / f"digits-{framework.NAME}-{_fingerprint(digits, training)}.safetensors"
     if path.is_file():
         try:
             network = framework.load(path, training)
         except (ValueError, OSError) as error:
-            progress.say(f"The cached network cannot be used and is trained anew: {error}")
+            progress.say(f"The cached network cannot be used and is trained again: {error}")
         else:
             progress.say(f"Network: from the cache, {path}")
             return network
@@ -152,37 +154,37 @@ def trained_network(framework: Framework[Network], digits: Digits, training: Tra
     with progress.track("Training on clean digits", training.epochs) as advance:
         network = framework.train(digits, training, advance)
     progress.say(f"Network: trained on {len(digits)} clean digits in {time.perf_counter() - start:.1f} s")
-    _keep(framework, network, path, progress)
+    _store(framework, network, path, progress)
     return network
 
 
-def _keep(framework: Framework[Network], network: Network, path: Path, progress: Progress) -> None:
-    """Put the network into the cache; without one the demo goes on, and trains again the next time."""
+def _store(framework: Framework[Network], network: Network, path: Path, progress: Progress) -> None:
+    """Store the network in the cache; where that fails, the demo trains again the next time."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
+        with write_atomically(path) as temporary:
             framework.save(network, temporary)
     except OSError as error:
         progress.say(f"The network could not be cached: {error}")
 
 
 def _fingerprint(digits: Digits, training: Training) -> str:
-    """Name the network by all that decides its weights, so that a change of any trains a new one."""
+    """Return a hash of everything that decides the weights, so that any change trains a new network."""
     made_of = hashlib.sha256(json.dumps(asdict(training), sort_keys=True).encode())
     made_of.update(digits.images.tobytes() + digits.labels.tobytes())
     return made_of.hexdigest()[:16]
 
 
 def _score(images: np.ndarray, classifiers: list[Classifier], progress: Progress) -> tuple[np.ndarray, np.ndarray]:
-    """Return the answers (conditions, recipes, N) to images (conditions, N, h, w), and seconds an image (recipes,).
+    """Return the answers (conditions, recipes, N) to images (conditions, N, h, w), and seconds per image (recipes,).
 
-    The recipes take turns on every image, so that a slow moment of the machine hits them all.
+    The recipes take turns on every image, so that a slow moment of the machine affects them all.
     """
     conditions, count = images.shape[:2]
     answers = np.empty((conditions, len(classifiers), count), dtype=np.int64)
     seconds = np.empty(answers.shape)
     for classify in classifiers:
-        classify(images[0, 0])  # the first call sets up what later ones find ready, and would be timed with it
+        classify(images[0, 0])  # the first call compiles and allocates, and is not timed
     with progress.track("One digit at a time", conditions * count) as advance:
         for condition in range(conditions):
             for index in range(count):

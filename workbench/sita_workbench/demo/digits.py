@@ -9,11 +9,11 @@ import numpy as np
 from sita_adapters.errors import InputError
 
 SIZE = 32
-"""Height and width in pixels. The originals are 8 × 8, from which a layer could take hardly any statistics."""
+"""Height and width in pixels. The originals are 8 × 8, too small for a layer's statistics."""
 
 TRAIN_COUNT = 1000
 HELD_OUT_COUNT = 200
-"""Between those to train on and those to test on: the strengths of the corruptions were set on these."""
+"""Digits between the training and the test digits, on which the strengths of the corruptions were set."""
 
 TEST_COUNT = 597
 
@@ -30,11 +30,11 @@ class Digits:
 
 
 def load_digits() -> tuple[Digits, Digits]:
-    """Return the digits to train on and those to test on: always the same, the first 1000 and the last 597.
+    """Return the training and the test digits: always the same, the first 1000 and the last 597.
 
-    The set is apparently in the order of its writers, whom nobody has recorded: unlike a shuffled split, this one then
-    tests mostly on other people's hands. The test digits come in a fixed random order, of which any first part is a
-    fair sample.
+    The set seems to be in the order of its writers, who are not recorded: unlike a shuffled split, this one tests
+    mostly on other people's handwriting. The test digits are in a fixed random order, so that any first part is a fair
+    sample.
     """
     from sklearn import datasets
 

@@ -1,8 +1,8 @@
-"""What happens to images outside the laboratory: two kinds each of noise, blur, weather, lighting and lost detail.
+"""Corruptions of the demo's digits: two kinds each of noise, blur, weather, lighting and lost detail.
 
-Every strength was set by the source network alone, to where five of its seeds get about 60 % right on average, on
+Every strength was set with the source network alone, so that five of its seeds get about 60 % right on average, on
 digits that are neither trained nor tested on. The network, its training and the forms of contrast and compression were
-settled with adapted results in view, some of them on test digits: the demo shows the method and is no benchmark.
+chosen with adapted results in view, some of them on test digits: the demo shows the method and is not a benchmark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Distort = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
 
 @dataclass(frozen=True)
 class Corruption:
-    """A distortion of a square grey image at one strength. What is random in it is drawn for every image anew."""
+    """A distortion of a square grey image at one strength. Random parts are drawn again for every image."""
 
     name: str
     kind: str
@@ -27,7 +27,7 @@ class Corruption:
     distort: _Distort
 
     def apply(self, image: np.ndarray, *, index: int, seed: int = 0) -> np.ndarray:
-        """Return the corrupted image (h, w), float32 in [0, 1]. The same seed and index draw the same."""
+        """Return the corrupted image (h, w), float32 in [0, 1]. The same seed and index give the same image."""
         random = np.random.default_rng([seed, zlib.crc32(self.name.encode()), index])
         distorted = self.distort(image.astype(np.float64), self.strength, random)
         return np.clip(distorted, 0.0, 1.0).astype(np.float32)
@@ -56,14 +56,14 @@ def _motion(image: np.ndarray, length: float, random: np.random.Generator) -> np
 
 
 def _fog(image: np.ndarray, density: float, random: np.random.Generator) -> np.ndarray:
-    """Haze of the lightest grey, between half as dense and fully dense from one part of the image to another."""
+    """White haze whose density varies over the image between half and full."""
     clouds = ndimage.gaussian_filter(random.random(image.shape), len(image) / 6, mode="wrap")
     thickness = density * (0.5 + 0.5 * (clouds - clouds.min()) / np.ptp(clouds))
     return _array(image * (1.0 - thickness) + thickness)
 
 
 def _rain(image: np.ndarray, share: float, random: np.random.Generator) -> np.ndarray:
-    """Bright streaks that all fall the same way; `share` is that of the pixels at which one begins."""
+    """Bright streaks in one direction; `share` is the share of pixels at which one begins."""
     streak = _streak(len(image) / 3, np.pi / 2 + random.uniform(-0.4, 0.4))
     drops = (random.random(image.shape) < share).astype(np.float64)
     return _array(image + 0.8 * ndimage.convolve(drops, streak / streak.max(), mode="constant"))
@@ -78,7 +78,7 @@ def _low_contrast(image: np.ndarray, loss: float, _: np.random.Generator) -> np.
 
 
 def _compression(image: np.ndarray, coarseness: float, _: np.random.Generator) -> np.ndarray:
-    """Blocks of 8 × 8 pixels, whose cosine waves are rounded the more coarsely, the finer they are: as JPEG does."""
+    """Round the cosine transform of 8 × 8 blocks, high frequencies more coarsely, as JPEG does."""
     count = len(image) // 8
     blocks = image.reshape(count, 8, count, 8)
     waves = fft.dctn(blocks, axes=(1, 3), norm="ortho")
@@ -96,7 +96,7 @@ def _pixelation(image: np.ndarray, cells: float, _: np.random.Generator) -> np.n
 
 
 def _streak(length: float, angle: float) -> np.ndarray:
-    """A straight line through the middle of a small image, drawn without jags."""
+    """An anti-aliased straight line through the middle of a small image."""
     radius = int(np.ceil(length / 2)) + 1
     canvas = np.zeros((2 * radius + 1, 2 * radius + 1))
     along = np.linspace(-length / 2, length / 2, int(4 * length) + 1)
@@ -114,7 +114,7 @@ def _streak(length: float, angle: float) -> np.ndarray:
 
 
 def _array(values: object) -> np.ndarray:
-    """Give values of an untyped library their type."""
+    """Return an array from a library without types."""
     return np.asarray(values)
 
 
@@ -130,4 +130,4 @@ CORRUPTIONS = (
     Corruption("compression", "detail", 4.0, _compression),
     Corruption("pixelation", "detail", 5.0, _pixelation),
 )
-"""The ten, at their strengths: those of blur in pixels, the others as their functions say."""
+"""The ten corruptions with their strengths: blur in pixels, the others as their functions say."""

@@ -1,4 +1,4 @@
-"""The demo's network in Keras 3, on whichever backend Keras runs: the ResNet of digits_torch, trained alike."""
+"""The demo's network in Keras 3, on any of its backends: the ResNet of digits_torch, trained the same way."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ LABEL = f"Keras on {keras.backend.backend()}"
 
 
 def build(widths: tuple[int, ...]) -> Network:
-    """Return the network (N, 32, 32, 1) → (N, 10) with its convolutions still zero.
+    """Return the network (N, 32, 32, 1) → (N, 10) with its convolutions zero.
 
-    Padding and constants are PyTorch's, so that the two frameworks' networks could exchange their weights.
+    Padding and constants are PyTorch's, so that the two frameworks can exchange weights.
     """
     image = keras.Input((SIZE, SIZE, 1), name="image")
     x = layers.ReLU(name="stem_relu")(_convolve(image, "stem", widths[0], 5, 2))
@@ -41,17 +41,17 @@ def build(widths: tuple[int, ...]) -> Network:
 
 
 def _block(x: Any, name: str, width: int, stride: int) -> Any:
-    """Two convolutions and a way around them."""
+    """Two convolutions and a shortcut."""
     inner = layers.ReLU(name=f"{name}_relu1")(_convolve(x, f"{name}_1", width, 3, stride))
     inner = _convolve(inner, f"{name}_2", width, 3, 1)
-    around = x
+    shortcut = x
     if stride != 1 or x.shape[-1] != width:
-        around = _convolve(x, f"{name}_around", width, 1, stride)
-    return layers.ReLU(name=f"{name}_relu2")(layers.Add(name=f"{name}_add")([inner, around]))
+        shortcut = _convolve(x, f"{name}_around", width, 1, stride)
+    return layers.ReLU(name=f"{name}_relu2")(layers.Add(name=f"{name}_add")([inner, shortcut]))
 
 
 def _convolve(x: Any, name: str, width: int, size: int, stride: int) -> Any:
-    """A convolution and its BatchNorm. Keras' own "same" would pad the left less than the right where it strides."""
+    """A convolution and its BatchNorm. Keras' "same" pads less on the left than on the right where it strides."""
     if size > 1:
         x = layers.ZeroPadding2D(size // 2, name=f"{name}_pad")(x)
     convolution = layers.Conv2D(width, size, stride, use_bias=False, kernel_initializer="zeros", name=f"{name}_conv")
@@ -61,8 +61,8 @@ def _convolve(x: Any, name: str, width: int, size: int, stride: int) -> Any:
 def train(digits: Digits, training: Training, advance: Callable[[], None]) -> Network:
     """Return a network trained on these digits; `advance` is called after every epoch.
 
-    Digits are shifted a little at random, as is usual, and never corrupted. All that is random comes from numpy, so
-    that every backend of Keras starts at the same weights and meets the same batches.
+    Digits are shifted a little at random and never corrupted. All random numbers come from numpy, so that every backend
+    of Keras starts with the same weights and sees the same batches.
     """
     random = np.random.default_rng(training.seed)
     network = build(training.widths)
@@ -77,11 +77,11 @@ def train(digits: Digits, training: Training, advance: Callable[[], None]) -> Ne
             optimizer.learning_rate = next(rates)
             network.train_on_batch(_shifted(images[batch], training.shift, random), digits.labels[batch])
         advance()
-    return _with_weights(build(training.widths), _weights(network))  # without what training has put on it
+    return _with_weights(build(training.widths), _weights(network))  # without the optimizer's state
 
 
 def _draw_weights(network: Network, random: np.random.Generator) -> None:
-    """Draw what is multiplied as PyTorch does: uniform, as wide as 1/√(numbers that are added up)."""
+    """Draw kernels as PyTorch does: uniform in ±1/√(inputs of a unit)."""
     for variable in network.trainable_variables:
         if len(variable.shape) > 1:
             bound = 1.0 / math.sqrt(math.prod(variable.shape[:-1]))
@@ -89,11 +89,11 @@ def _draw_weights(network: Network, random: np.random.Generator) -> None:
 
 
 class _Momentum(keras.optimizers.SGD):  # type: ignore[misc]  # Keras comes without types
-    """PyTorch's SGD with Nesterov's momentum as its OneCycleLR turns it: down while the learning rate η goes up.
+    """PyTorch's SGD with Nesterov momentum under OneCycleLR: momentum falls while the learning rate η rises.
 
     m = 0.95 − 0.1 · η / peak,  g = ∇ + decay · w,  b ← m · b + g,  w ← w − η · (g + m · b)
 
-    Keras' own keeps m, and takes the decay off past the momentum; the networks came out less alike by that.
+    Keras' own SGD keeps m and applies the decay outside the momentum, which made the two networks less alike.
     """
 
     def __init__(self, peak: float, decay: float) -> None:
@@ -112,7 +112,7 @@ class _Momentum(keras.optimizers.SGD):  # type: ignore[misc]  # Keras comes with
 
 
 def one_cycle(peak: float, steps: int) -> list[float]:
-    """Return the learning rate of every step: up along a cosine in the first 30 %, then down to nearly nothing."""
+    """Return the learning rate of every step: up along a cosine in the first 30 %, then down to nearly 0."""
     top = 0.3 * steps - 1
     rates = []
     for step in range(steps):
@@ -125,7 +125,7 @@ def one_cycle(peak: float, steps: int) -> list[float]:
 
 
 def _shifted(images: np.ndarray, most: int, random: np.random.Generator) -> np.ndarray:
-    """Return the batch moved by up to `most` pixels each way, empty paper moving in."""
+    """Return the batch shifted by up to `most` pixels in each direction, padded with white paper."""
     height, width = images.shape[1:3]
     top, left = random.integers(0, 2 * most + 1, 2)
     padded = np.pad(images, ((0, 0), (most, most), (most, most), (0, 0)), constant_values=-1.0)
@@ -153,7 +153,7 @@ def save(network: Network, path: Path) -> None:
 
 
 def load(path: Path, training: Training) -> Network:
-    """Return the network of which the weights were saved; raise ValueError where the file holds anything else."""
+    """Return the saved network; raise ValueError where the file holds anything else."""
     network = build(training.widths)
     try:
         saved = safetensors.load(path.read_bytes())
@@ -166,7 +166,7 @@ def load(path: Path, training: Training) -> Network:
 
 
 def classifier(network: Network, recipe: str) -> Classifier:
-    """Return what names the digit on one image by this recipe."""
+    """Return a function that classifies one image with this recipe."""
     adapted = sita.adapt(network, recipe)
 
     def classify(image: np.ndarray) -> int:
@@ -176,7 +176,7 @@ def classifier(network: Network, recipe: str) -> Classifier:
 
 
 def one_thread() -> AbstractContextManager[None]:
-    """Compute on one thread where that can be had: TensorFlow and JAX settle their threads when they are loaded."""
+    """Compute on one thread where possible: TensorFlow and JAX fix their threads when they are imported."""
     if keras.backend.backend() != "torch":
         return contextlib.nullcontext()
     from . import digits_torch

@@ -23,7 +23,7 @@ LABEL = "PyTorch"
 
 
 class Block(nn.Module):
-    """Two convolutions and a way around them."""
+    """Two convolutions and a shortcut."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Block(nn.Module):
 
 
 class DigitResNet(nn.Module):
-    """A residual network of one block a stage, from grey images to ten logits."""
+    """A residual network with one block per stage, from grey images to ten logits."""
 
     def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class DigitResNet(nn.Module):
 def train(digits: Digits, training: Training, advance: Callable[[], None]) -> DigitResNet:
     """Return a network trained on these digits, in eval mode; `advance` is called after every epoch.
 
-    Digits are shifted a little at random, as is usual, and never corrupted.
+    Digits are shifted a little at random and never corrupted.
     """
     random = torch.Generator().manual_seed(training.seed)
     with torch.random.fork_rng(devices=[]):
@@ -94,7 +94,7 @@ def train(digits: Digits, training: Training, advance: Callable[[], None]) -> Di
 
 
 def _shifted(images: torch.Tensor, most: int, random: torch.Generator) -> torch.Tensor:
-    """Return the batch moved by up to `most` pixels each way, empty paper moving in."""
+    """Return the batch shifted by up to `most` pixels in each direction, padded with white paper."""
     height, width = images.shape[-2:]
     top, left = torch.randint(0, 2 * most + 1, (2,), generator=random).tolist()
     padded = functional.pad(images, (most,) * 4, value=-1.0)
@@ -112,7 +112,7 @@ def save(network: DigitResNet, path: Path) -> None:
 
 
 def load(path: Path, training: Training) -> DigitResNet:
-    """Return the network of which the weights were saved; raise ValueError where the file holds anything else."""
+    """Return the saved network; raise ValueError where the file holds anything else."""
     network = DigitResNet(training.widths)
     try:
         network.load_state_dict(safetensors.load(path.read_bytes()))
@@ -122,7 +122,7 @@ def load(path: Path, training: Training) -> DigitResNet:
 
 
 def classifier(network: nn.Module, recipe: str) -> Classifier:
-    """Return what names the digit on one image by this recipe."""
+    """Return a function that classifies one image with this recipe."""
     adapted = sita.adapt(network, recipe)
 
     def classify(image: np.ndarray) -> int:
@@ -134,7 +134,7 @@ def classifier(network: nn.Module, recipe: str) -> Classifier:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread while inside: images are too small to share, and every machine adds in the same order."""
+    """Compute on one thread inside the context: images are too small to share, and results are reproducible."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""The demo's picture: bars for every corruption, and beneath each a digit with what was made of it."""
+"""The demo's picture: bars for every corruption, and below each an example digit with its predictions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..files import replacing
+from ..files import write_atomically
 from .demo import CLEAN, DemoResult
 
 if TYPE_CHECKING:
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".pdf", ".svg")
 
-# Okabe and Ito's colours, which colour-blind readers tell apart.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 _COLOURS = {"source": "#9A9A9A", "bn": "#E69F00", "augbn": "#56B4E9", "ops": "#0072B2", "ops_shared": "#CC79A7"}
 _RIGHT, _WRONG = "#007A58", "#D55E00"
 _INK, _FAINT = "#222222", "#6E6E6E"
 
-# Inches. A column is one condition, and the unit of the digits beneath it, which so come out square.
+# Inches. A column is one condition; the digits below it are measured in columns, so that they are square.
 _COLUMN = 1.1
 _LEFT, _RIGHT_MARGIN, _BOTTOM, _NAMES, _BARS, _HEADING = 1.25, 0.1, 0.1, 0.75, 3.0, 0.95
 
 _BAR = 0.165
 _DIGIT = 0.8
 _LINES = {"as written": 2.15, "as seen": 1.25, "source says": 0.59, "ops says": 0.29}
-"""The middle of every line of the digits, in columns from below."""
+"""The middle of every line of the digits, in columns from the bottom."""
 
 
 def draw(result: DemoResult) -> Figure:
@@ -53,9 +53,9 @@ def draw(result: DemoResult) -> Figure:
 
 
 def save(result: DemoResult, path: Path) -> None:
-    """Write the picture, whole or not at all, in the format that the name ends in."""
+    """Write the picture in the format of the file's ending."""
     figure = draw(result)
-    with replacing(path) as temporary:
+    with write_atomically(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:].lower())
 
 
@@ -112,7 +112,7 @@ def _draw_bars(axes: Axes, result: DemoResult) -> None:
 
 
 def _draw_digits(axes: Axes, result: DemoResult, height: float) -> None:
-    """One digit a column, in the columns of the bars: as written, as seen, and what source and ops took it for."""
+    """Draw one digit per column, below its bars: original, corrupted, and the predictions of source and ops."""
     last = len(result.conditions)
     axes.set_xlim(-0.5, last + 0.5)
     axes.set_ylim(0, height)
@@ -138,9 +138,9 @@ def _draw_digits(axes: Axes, result: DemoResult, height: float) -> None:
 
 
 def pick_examples(result: DemoResult) -> list[int]:
-    """Return a digit for every condition: the first on which source and ops differ, whoever is right.
+    """Return a digit for every condition: the first on which source and ops differ, whichever is right.
 
-    One that was not picked before goes first; where they never differ, so does any.
+    Digits that were not picked before come first. Where source and ops never differ, any digit is picked.
     """
     source, ops = (result.answers[:, result.recipes.index(name)] for name in ("source", "ops"))
     picked: list[int] = []

@@ -1,1 +1,1 @@
-"""The models that a benchmark runs, from whatever library."""
+"""Models by name or from a file, with their weights."""

@@ -1,4 +1,4 @@
-"""A model that a function in a file of the user's returns: `file.py:function`."""
+"""A model that a function in the user's own Python file returns: `file.py:function`."""
 
 from __future__ import annotations
 
@@ -16,27 +16,53 @@ from sita_adapters.backend import backend_of
 from sita_adapters.errors import InputError, suggestion
 from sita_adapters.inputs import read_inputs
 
+from . import weights as model_weights
+from .libraries import keras_size, quiet_tensorflow
+from .loaded import LoadedModel
+
 SETTINGS = ("inputs", "size", "crop", "task", "scores")
-"""What the function may say of its model."""
+"""What the function may say about its model."""
 
 
-def call(spec: str) -> tuple[Any, dict[str, Any], bool]:
-    """Return the model, what was said of it, and whether it is Keras'."""
+def load_from_file(spec: str, weights: str | None) -> LoadedModel:
+    """Return the model that the function returns, with the weights of a file where one is given."""
+    if weights in ("random", "pretrained"):
+        raise InputError(
+            f"weights: {spec} decides its weights itself; received {weights!r}. Remedy: leave it out, or give a file."
+        )
+    quiet_tensorflow()
+    model, settings, keras = _call(spec)
+    origin = "its own"
+    if weights is not None:
+        endings = model_weights.KERAS_ENDINGS if keras else model_weights.TORCH_ENDINGS
+        load = model_weights.load_keras if keras else model_weights.load_torch
+        path, own = model_weights.find_file(spec, weights, endings), model
+        model, origin = load(lambda classes: own, path, spec), model_weights.name_file(path)
+    if keras:
+        settings = {"size": keras_size(model), **settings}
+    else:
+        model.eval()
+    crop = 1.0 if settings.get("task") == "segmentation" else 0.875
+    return LoadedModel(spec, model, **{"inputs": None, "crop": crop, **settings}, weights=origin)
+
+
+def _call(spec: str) -> tuple[Any, dict[str, Any], bool]:
+    """Return the model, its settings, and whether it is a Keras model."""
     file, _, name = (spec, "", "") if spec.endswith(".py") else spec.rpartition(":")
     path = Path(file)
     if not path.is_file():
         raise InputError(f"model: expected a Python file before the colon; there is no {file!r}.")
     with _imports_from(path.resolve().parent):
         module = _load(path)
-        answer = _blame(path, spec, _find(module, path, name))
-    model, settings = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, {})
+        returned = _run(path, spec, _find(module, path, name))
+    model, settings = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
     owner = type(backend_of(model)).__module__
     return model, _read_settings(spec, settings), owner.startswith("sita_keras")
 
 
 @contextmanager
 def _imports_from(folder: Path) -> Iterator[None]:
-    """Let the file import its neighbours, as it could if Python ran it."""
+    """Let the file import its neighbours, as if Python ran it as a script."""
     sys.path.insert(0, str(folder))
     try:
         yield
@@ -50,13 +76,13 @@ def _load(path: Path) -> ModuleType:
     assert found is not None
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module  # where classes that are copied or pickled are looked up
-    _blame(path, str(path), lambda: found.loader.exec_module(module))  # type: ignore[union-attr]
+    sys.modules[name] = module  # copying and pickling look classes up there
+    _run(path, str(path), lambda: found.loader.exec_module(module))  # type: ignore[union-attr]
     return module
 
 
-def _blame(path: Path, what: str, run: Callable[[], Any]) -> Any:
-    """Run what the user wrote; an error there is told with the line of the file that it came through."""
+def _run(path: Path, what: str, run: Callable[[], Any]) -> Any:
+    """Run the user's code. An error names the line of the file."""
     try:
         return run()
     except Exception as error:

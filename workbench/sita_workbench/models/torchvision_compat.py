@@ -1,8 +1,8 @@
-"""Lets torchvision's Python side be imported where its compiled operators do not fit the installed torch.
+"""Makes torchvision importable where its compiled operators do not match the installed torch.
 
-Import this before timm or torchvision. A torchvision wheel built for CUDA does not load beside a CPU-only torch, and
-its import then fails on operators without a schema. Models and transforms need none of them, so declaring the schemas
-is enough; where the wheel fits, nothing is done.
+Import this before timm or torchvision. A torchvision wheel built for CUDA does not load beside a CPU-only torch: its
+import fails on operators that have no schema. Models and transforms need none of these operators, so it is enough to
+declare their schemas. Where torchvision loads, this module does nothing.
 """
 
 from importlib.util import find_spec
@@ -23,10 +23,10 @@ def _declare_missing_operators() -> torch.library.Library | None:
         else:
             return None
     library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
-    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
-    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
     return library
 
 
-# Schemas live as long as the library object does.
+# The schemas exist as long as the library object does.
 LIBRARY = _declare_missing_operators()

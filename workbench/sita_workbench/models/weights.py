@@ -1,4 +1,4 @@
-"""Weights from a file into a model: what the file holds, whether it fits, and how many classes it is for."""
+"""Weights from a file into a model: reads them, checks that they fit, and finds their number of classes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ TORCH_ENDINGS = (".safetensors", ".pt", ".pth", ".pth.tar", ".bin", ".npz")
 KERAS_ENDINGS = (".keras", ".weights.h5", ".h5", ".npz", ".safetensors")
 
 Build: TypeAlias = Callable[[int | None], Any]
-"""Makes the model for a number of classes; None: as many as it has by itself."""
+"""Makes the model for a number of classes; None: its own number."""
 
 _Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
-# Where training frameworks put the weights among other things, and what they put before the names.
+# The keys under which training frameworks store the weights, and the prefixes that they add to the names.
 _WRAPPINGS = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
 
@@ -27,7 +27,7 @@ _SHOWN = 3
 
 
 def find_file(spec: str, weights: str, endings: tuple[str, ...]) -> Path:
-    """Return the path of a file of weights that is there and whose ending can be read."""
+    """Return the path of a file of weights; raise where it does not exist or has another ending."""
     path = Path(weights)
     if not path.name.lower().endswith(endings):
         raise InputError(
@@ -40,7 +40,7 @@ def find_file(spec: str, weights: str, endings: tuple[str, ...]) -> Path:
 
 
 def name_file(path: Path) -> str:
-    """Return the file's name and the beginning of its sha256, by which a report tells files apart."""
+    """Return the file's name and the beginning of its sha256, as reports show them."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while part := file.read(1 << 20):
@@ -49,7 +49,7 @@ def name_file(path: Path) -> str:
 
 
 def load_torch(build: Build, path: Path, spec: str) -> Any:
-    """Return the module with the file's weights, made for as many classes as these are for."""
+    """Return the module with the file's weights, made for their number of classes."""
     import torch
 
     model = build(None)
@@ -58,7 +58,7 @@ def load_torch(build: Build, path: Path, spec: str) -> Any:
     if classes := _other_classes(stored, _shapes(model.state_dict()), axis=0):
         model = build(classes)
     own = _shapes(model.state_dict())
-    # Old files lack these counters, which only training uses, and evaluation needs no auxiliary classifier.
+    # Old files lack these counters, which only training uses; evaluation needs no auxiliary classifier.
     spare = {name for name in (*own, *stored) if name.endswith("num_batches_tracked")}
     spare |= {name for name in stored.keys() - own.keys() if name.startswith("aux_classifier.")}
     _check_fit(spec, path, stored, own, spare)
@@ -68,7 +68,7 @@ def load_torch(build: Build, path: Path, spec: str) -> Any:
 
 
 def _read_state(path: Path) -> dict[str, Any]:
-    """Return the tensors of a file by name, from within whatever they are wrapped in."""
+    """Return the tensors of a file by name, unwrapped."""
     import torch
 
     try:
@@ -86,24 +86,18 @@ def _read_state(path: Path) -> dict[str, Any]:
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
             found = found[key]
             break
-    tensors = (
-        {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
-        if (isinstance(found, Mapping))
-        else {}
-    )
+    items = found.items() if isinstance(found, Mapping) else ()
+    tensors = {name: value for name, value in items if isinstance(value, torch.Tensor)}
     if not tensors:
+        received = f"a dict of {', '.join(map(repr, list(found)[:5]))}" if items else type(found).__name__
         raise InputError(
-            f"weights: expected tensors by name in {path}, as model.state_dict() has them; received {_kind(found)}."
+            f"weights: expected tensors by name in {path}, as model.state_dict() has them; received {received}."
         )
     return tensors
 
 
-def _kind(found: Any) -> str:
-    return f"a dict of {', '.join(map(repr, list(found)[:5]))}" if isinstance(found, dict) else type(found).__name__
-
-
 def _without_prefix(state: dict[str, Any], own: Collection[str]) -> dict[str, Any]:
-    """Return the weights without what a parallel, compiling or training wrapper put before every name."""
+    """Return the weights without the prefix that DataParallel, torch.compile or a training framework added."""
     for prefix in _PREFIXES:
         ours = any(name.startswith(prefix) for name in own)
         if not ours and all(name.startswith(prefix) for name in state):
@@ -112,7 +106,7 @@ def _without_prefix(state: dict[str, Any], own: Collection[str]) -> dict[str, An
 
 
 def load_keras(build: Build, path: Path, spec: str) -> Any:
-    """Return the Keras model with the file's weights; a .keras file brings the model as well."""
+    """Return the Keras model with the file's weights; a .keras file contains the model as well."""
     import keras
 
     name = path.name.lower()
@@ -174,9 +168,9 @@ def _shapes(weights: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _other_classes(stored: _Shapes, own: _Shapes, axis: int) -> int | None:
-    """Return how many classes the file is for, where it differs from the model in nothing but that.
+    """Return the file's number of classes where it differs from the model in nothing else.
 
-    Then the only weights of another shape are the last layers', and they differ in the axis of the classes alone.
+    Then only the last layers' weights have another shape, and only along the axis of the classes.
     """
     counts = set()
     for name in own.keys() & stored.keys():
@@ -201,9 +195,9 @@ def _check_fit(spec: str, path: Path, stored: _Shapes, own: _Shapes, spare: Coll
         (f"{len(reshaped)} of another shape", reshaped),
     )
     if any(names for _, names in found):
-        told = "; ".join(f"{text} ({_sample(names)})" for text, names in found if names)
+        details = "; ".join(f"{text} ({_sample(names)})" for text, names in found if names)
         raise InputError(
-            f"weights: {path.name} does not fit {spec}: {told}. "
+            f"weights: {path.name} does not fit {spec}: {details}. "
             "Remedy: name the model that these weights were saved from."
         )
 
@@ -213,6 +207,6 @@ def _sample(names: list[str]) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error says first, as a sentence; frameworks add pages of advice."""
+    """Return the first line of an error message as a sentence; frameworks add pages of advice."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     return line if line.endswith(".") else f"{line}."

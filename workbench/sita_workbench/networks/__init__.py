@@ -1,1 +1,1 @@
-"""Networks and data of our own experiments."""
+"""Networks and images for experiments."""

@@ -13,7 +13,7 @@ STD = (0.229, 0.224, 0.225)
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions and a shortcut without parameters: every second pixel, new channels zero."""
+    """Two 3×3 convolutions and a shortcut without parameters: strided, with zeros for new channels."""
 
     def __init__(self, inner: int, outer: int, stride: int) -> None:
         super().__init__()
@@ -66,6 +66,6 @@ def load_cifar_resnet(depth: int, weights: Path) -> CifarResNet:
 
 
 def encode(images: object) -> torch.Tensor:
-    """Return uint8 images (N, 32, 32, 3) as what the network takes."""
+    """Return uint8 images (N, 32, 32, 3) as the network takes them."""
     x = torch.as_tensor(images).permute(0, 3, 1, 2).float() / 255
     return (x - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)

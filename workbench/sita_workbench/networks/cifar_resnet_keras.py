@@ -1,4 +1,4 @@
-"""The same residual networks for CIFAR in Keras, with the same weights: what one framework says, the other checks."""
+"""The same residual networks for CIFAR in Keras, with the same weights, so that the frameworks can be compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EPSILON = 1e-5  # PyTorch's; Keras' own is 1e-3
 
 
 def make_cifar_resnet_keras(depth: int, classes: int = 10) -> keras.Model:
-    """Return the network of `depth` 20, 32, 44, 56 or 110. Layers are called as PyTorch's, with _ for a dot."""
+    """Return the network of `depth` 20, 32, 44, 56 or 110. Layers are named as PyTorch's, with _ for a dot."""
     image = keras.Input((32, 32, 3))
     x = layers.ReLU()(_convolve(image, "conv1", "bn1", 16, 1))
     for stage, channels in enumerate((16, 32, 64), 1):
@@ -26,10 +26,10 @@ def make_cifar_resnet_keras(depth: int, classes: int = 10) -> keras.Model:
 
 
 def load_cifar_resnet_keras(depth: int, weights: Path) -> keras.Model:
-    """Return the network with the weights of the PyTorch network's safetensors file, all of them."""
+    """Return the network with the weights of the PyTorch network's safetensors file."""
     from safetensors.numpy import load_file
 
-    stored = {name: array for name, array in load_file(weights).items() if array.ndim}  # PyTorch counts batches, too
+    stored = {name: array for name, array in load_file(weights).items() if array.ndim}  # without num_batches_tracked
     model = make_cifar_resnet_keras(depth)
     wanted = {
         f"{layer.name.replace('_', '.')}.{_NAMES[weight.name]}": weight
@@ -42,7 +42,7 @@ def load_cifar_resnet_keras(depth: int, weights: Path) -> keras.Model:
             "the depth that they were trained with."
         )
     for name, weight in wanted.items():
-        weight.assign(_laid_out(stored[name]))
+        weight.assign(_transposed(stored[name]))
     return model
 
 
@@ -56,13 +56,13 @@ _NAMES = {
 }
 
 
-def _laid_out(array: np.ndarray) -> np.ndarray:
-    """Return a weight as Keras lays it out: kernels (h, w, in, out), matrices (in, out)."""
+def _transposed(array: np.ndarray) -> np.ndarray:
+    """Return a weight with Keras' axes: kernels (h, w, in, out), matrices (in, out)."""
     return np.asarray(array.transpose({4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}[array.ndim]))
 
 
 def _block(x: Any, name: str, channels: int, stride: int) -> Any:
-    """Two 3×3 convolutions and a shortcut without parameters: every second pixel, new channels zero."""
+    """Two 3×3 convolutions and a shortcut without parameters: strided, with zeros for new channels."""
     y = layers.ReLU()(_convolve(x, f"{name}_conv1", f"{name}_bn1", channels, stride))
     y = _convolve(y, f"{name}_conv2", f"{name}_bn2", channels, 1)
     more = (channels - x.shape[-1]) // 2
@@ -72,6 +72,6 @@ def _block(x: Any, name: str, channels: int, stride: int) -> Any:
 
 
 def _convolve(x: Any, name: str, norm: str, channels: int, stride: int) -> Any:
-    padded = layers.ZeroPadding2D(1)(x)  # on all sides, as PyTorch does where Keras' "same" does not
+    padded = layers.ZeroPadding2D(1)(x)  # on all sides, as PyTorch does and Keras' "same" does not
     y = layers.Conv2D(channels, 3, stride, use_bias=False, name=name)(padded)
     return layers.BatchNormalization(epsilon=_EPSILON, name=norm)(y)

@@ -1,1 +1,1 @@
-"""What a benchmark leaves behind: tables, figures, a page."""
+"""A benchmark's report: tables, figures, a page."""

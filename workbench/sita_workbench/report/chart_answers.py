@@ -1,4 +1,4 @@
-"""Figures about how methods answer: score against time, the chosen priors, and accuracy by entropy."""
+"""Figures about predictions: score against time, the chosen priors, and accuracy by entropy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def draw_accuracy_time(results: Json, timing: Json) -> Figure:
-    """Return the score against the time of an image, on a logarithmic axis, every point with its name."""
+    """Return the score against the time per image, on a logarithmic axis, every point with its name."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     part = main_part(results)
@@ -51,7 +51,7 @@ def draw_accuracy_time(results: Json, timing: Json) -> Figure:
     axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlabel("ms an image (× : times source's)", color=INK, fontsize=9.5)
+    axes.set_xlabel("ms per image (× : times source's)", color=INK, fontsize=9.5)
     axes.set_ylabel(score_axis(results, part), color=INK, fontsize=9.5)
     axes.grid(color=GRID, linewidth=0.6)
     write_tags(axes, tags)
@@ -62,7 +62,7 @@ _PRIOR_COLOURS = {"clean": ("#E69F00", "#F8E3B4"), "corrupted": ("#0072B2", "#B5
 
 
 def draw_chosen_priors(results: Json) -> Figure:
-    """Return for each method a histogram of the chosen λ, clean beside corrupted, their correct parts dark."""
+    """Return for each method a histogram of the chosen λ, clean beside corrupted, the correct part dark."""
     methods = [method for method in plain_methods(results) if method.get("priors")]
     parts = [part for part in _PRIOR_COLOURS if any(method["priors"].get(part) for method in methods)]
     legend: list[tuple[str, Look | str]] = []
@@ -120,7 +120,7 @@ def _draw_priors(axes: Axes, priors: Json, parts: list[str]) -> None:
 
 
 def draw_entropy_bins(results: Json) -> Figure:
-    """Return the accuracy of answers by their entropy, and beneath every bin how many answers it holds."""
+    """Return the accuracy of predictions by their entropy, and below every bin how many predictions it holds."""
     methods = [method for method in plain_methods(results) if method.get("entropy_bins")]
     looks = looks_of(method["name"] for method in methods)
     edges = methods[0]["entropy_bins"]["edges"]
@@ -128,7 +128,7 @@ def draw_entropy_bins(results: Json) -> Figure:
     left, tall, line = 1.3, 3.0, 0.21
     page = Page(
         tall + 0.55 + line * len(methods) + 0.35,
-        "Accuracy by the entropy of the answer",
+        "Accuracy by the entropy of the prediction",
         about(results) + ", corrupted",
         [(method["name"], looks[method["name"]]) for method in methods],
     )
@@ -149,11 +149,11 @@ def draw_entropy_bins(results: Json) -> Figure:
         counts.text(column, row, f"{count:,.0f}", ha="center", va="center", fontsize=7.5, color=INK)
     counts.set_yticks(range(len(methods)), [shorten(m["name"], left - 0.3, 8.5) for m in methods], fontsize=8.5)
     counts.set_xticks([])
-    counts.set_xlabel("answers in each bin (shade: share of the method's answers)", color=FAINT, fontsize=8.5)
+    counts.set_xlabel("predictions in each bin (shade: share of the method's predictions)", color=FAINT, fontsize=8.5)
     axes.set_xlim(0, bins)
     axes.set_ylim(-3, 103)
     axes.set_xticks(range(bins + 1), [f"{edge:.2g}" if math.isfinite(edge) else "∞" for edge in edges])
     axes.grid(color=GRID, linewidth=0.6)
-    axes.set_xlabel("entropy of the answer, nats", color=INK, fontsize=9.5)
+    axes.set_xlabel("entropy of the prediction, nats", color=INK, fontsize=9.5)
     axes.set_ylabel("% right", color=INK, fontsize=9.5)
     return page.figure

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# A line of the figure by corruption, and how far apart methods stand on it, in shares of a line.
+# Inches per line, and how far apart the methods stand on a line, in lines.
 _LINE = 0.32
 _SPREAD = 0.6
 
 
 def draw_corruption_bars(results: Json) -> Figure:
-    """Return a line for every corruption with the methods' scores on it, and their means with intervals below.
+    """Return one line per corruption with the methods' scores, and their means with intervals below.
 
-    Dots, because bars of nine methods under sixteen conditions are too thin to compare. A corruption at several
-    severities is shown as their mean.
+    Dots, because bars of nine methods under sixteen conditions would be too thin. A corruption at several severities
+    is shown as their mean.
     """
     methods = [method for method in plain_methods(results) if method.get("conditions")]
     looks = looks_of(method["name"] for method in methods)
@@ -92,7 +92,7 @@ def draw_corruption_bars(results: Json) -> Figure:
 
 
 def _columns(methods: list[Json]) -> list[str]:
-    """Return the methods whose numbers are written out: source, and ops or else the best."""
+    """Return the methods whose numbers are printed: source, and ops or else the best."""
     names = [method["name"] for method in methods]
     others = [method for method in methods if method["name"] != SOURCE]
     best = max(others, key=lambda method: (method["name"] == "ops", _overall(method)), default=None)
@@ -128,7 +128,7 @@ def _mean_score(method: Json, kind: str) -> float | None:
 
 
 def _limits(methods: list[Json]) -> tuple[float, float]:
-    """Return limits that hold every dot; dots, other than bars, need no zero."""
+    """Return limits that include every dot; dots, unlike bars, need no zero."""
     scores = [value["score"] for method in methods for value in method["conditions"].values()]
     scores += [value[end] for method in methods if (value := method.get("corrupted")) for end in ("low", "high")]
     low, high = min(scores), max(scores)

@@ -1,4 +1,4 @@
-"""Scores against the rows that an image costs: the curves of the study of views, and the front of the settings."""
+"""Scores against rows per image: the curves of the study of views, and the Pareto front of the settings."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _BESIDE = 1.025
 
 
 def draw_views(results: Json) -> Figure:
-    """Return the score against rows: a curve a series, every point with its label and interval."""
+    """Return the score against rows: one curve per series, every point with its label and interval."""
     part = main_part(results)
     series = series_of(point for point in study_points(results) if point.get("rows") and point.get(part))
     single = [[method] for method in plain_methods(results) if method.get("rows") and method.get(part)]
     lines = [*series.values(), *single]
     looks = looks_of(series_name(line[0]) for line in lines)
-    page = Page(_TALL + 0.7, "Score against what an image costs: views", about(results), list(looks.items()))
+    page = Page(_TALL + 0.7, "Score against rows per image: views", about(results), list(looks.items()))
     axes = page.axes(_LEFT, 0.05, WIDTH - _LEFT - 0.25, _TALL)
     tags, paths = [], []
     for place, line in enumerate(lines):
@@ -55,7 +55,7 @@ def draw_views(results: Json) -> Figure:
 
 
 def draw_front(results: Json) -> Figure:
-    """Return the score of every setting against its rows, and name those that no cheaper one reaches."""
+    """Return the score of every setting against its rows, and name the Pareto front."""
     part = main_part(results)
     costed = [method for method in results["methods"] if method.get("rows") and method.get(part)]
     looks = looks_of(map(series_name, costed))
@@ -63,7 +63,7 @@ def draw_front(results: Json) -> Figure:
     key = -(-len(front) // 2)
     page = Page(
         _TALL + 0.85 + 0.19 * key,
-        "Score against what an image costs: settings",
+        "Score against rows per image: settings",
         about(results),
         list(looks.items()),
         second="Numbered: the settings that no cheaper one reaches, with their 95 % intervals.",
@@ -110,13 +110,13 @@ def _finish(axes: Axes, results: Json, rows: Sequence[int]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     ticks = _thin(sorted(set(rows)))
     axes.set_xticks(ticks, [f"{row:g}" for row in ticks])
-    axes.set_xlabel("rows that an image costs", color=INK, fontsize=9.5)
+    axes.set_xlabel("rows per image", color=INK, fontsize=9.5)
     axes.set_ylabel(score_axis(results, main_part(results)), color=INK, fontsize=9.5)
     axes.grid(color=GRID, linewidth=0.6)
 
 
 def _thin(rows: Sequence[int]) -> list[int]:
-    """Return the ticks of a logarithmic axis that leave room for each other."""
+    """Return ticks of a logarithmic axis that do not overlap."""
     kept = [rows[0]]
     for row in rows[1:]:
         if row > 1.2 * kept[-1]:
@@ -129,7 +129,7 @@ def _rows(method: Json) -> int:
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return the indices of the points (cost, score) that none reaches at their cost or less, cheapest first."""
+    """Return the indices of the points (cost, score) that none reaches at the same or lower cost, cheapest first."""
     front: list[int] = []
     for place in sorted(range(len(points)), key=lambda place: (points[place][0], -points[place][1])):
         if not front or points[place][1] > points[front[-1]][1]:

@@ -66,7 +66,7 @@ _TITLES = {
 
 
 def draw_curves(results: Json) -> Figure:
-    """Return the score against λ or batch size: a curve a series, a line across for every other method."""
+    """Return the score against λ or batch size: one curve per series, a horizontal line for every other method."""
     study = results["setup"]["study"]
     series = series_of(study_points(results))
     others = [method for method in plain_methods(results) if method["name"] not in series]
@@ -117,7 +117,7 @@ def _set_ticks(axes: Axes, series: dict[str, list[Json]], study: str) -> None:
 
 
 def _draw_levels(axes: Axes, methods: Sequence[Json], part: Part, looks: dict[str, Look], room: float) -> None:
-    """Draw a line across for every method, with its name at the right end, apart from its neighbours'."""
+    """Draw a horizontal line per method, with its name at the right end, moved so that names do not overlap."""
     for method in methods:
         value, look = method[part], looks[method["name"]]
         # More bands than these two would cover each other.
@@ -145,7 +145,7 @@ def _draw_levels(axes: Axes, methods: Sequence[Json], part: Part, looks: dict[st
 
 
 def spread_out(values: Sequence[float], distance: float, low: float, high: float) -> list[float]:
-    """Return ascending values moved as little as need be to stand `distance` apart between two ends."""
+    """Return ascending values, moved as little as possible so that they are `distance` apart between two ends."""
     groups: list[tuple[float, list[float]]] = []
     for value in values:
         members = [value]
@@ -156,13 +156,13 @@ def spread_out(values: Sequence[float], distance: float, low: float, high: float
 
 
 def _first(members: Sequence[float], distance: float, low: float, high: float) -> float:
-    """Return where the first of a group stands when its middle is where the members' is."""
+    """Return the place of a group's first member, with the group centred on its members' mean."""
     length = (len(members) - 1) * distance
     return max(low, min(float(np.mean(members)) - length / 2, high - length))
 
 
 def draw_layers(results: Json) -> Figure:
-    """Return what every group of layers gains over source when it alone is adapted; without source, the scores."""
+    """Return what every group of layers gains over source; without source, the scores."""
     part = main_part(results)
     series = series_of(point for point in study_points(results) if point.get(part))
     looks = looks_of(series)
@@ -213,15 +213,15 @@ def _by_x(point: Json) -> float:
 
 
 def draw_seeds(results: Json) -> Figure:
-    """Return how far every seed's score lies from the mean of its method, which is written beside.
+    """Return how far every seed's score is from the mean of its method, which is printed beside.
 
-    The methods' means lie so much farther apart than the seeds that on one axis a seed's dots would be one dot.
+    The methods' means differ so much more than the seeds that on one axis a method's dots would coincide.
     """
     methods = [method for method in results["methods"] if len(method.get("seeds") or ()) > 1]
     looks = looks_of(map(series_name, methods))
     left = min(2.8, 0.45 + max(text_width(method["name"], 9) for method in methods))
     tall = 0.42 * len(methods)
-    note = "A mark a seed; the band is one standard deviation to either side of the mean."
+    note = "One mark per seed; the band is one standard deviation to either side of the mean."
     page = Page(tall + 0.7, "The spread over seeds", about(results), second=note)
     axes = page.axes(left, 0.05, WIDTH - left - 1.35, tall)
     for line, method in enumerate(methods):

@@ -1,4 +1,4 @@
-"""How the benchmark's figures look: colours and marks of the methods, a page in inches, labels that do not collide."""
+"""The style of the figures: colours and markers of the methods, a page in inches, labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LEGEND_SIZE, _LEGEND_MARK, _LEGEND_GAP, _LEGEND_LONGEST = 9.0, 0.2, 0.2, 3.2
 
 @dataclass(frozen=True)
 class Look:
-    """The colour and mark of a method in every figure."""
+    """The colour and marker of a method in every figure."""
 
     colour: str
     marker: str
@@ -33,7 +33,7 @@ class Look:
     bold: bool = False
 
 
-# Okabe and Ito's and Tol's colours, which colour-blind readers tell apart; the marks tell apart what is left.
+# Okabe and Ito's and Tol's colours, which colour-blind readers can distinguish; the markers differ as well.
 _LOOKS = {
     "source": Look("#8A8A8A", "s"),
     "ensemble": Look("#3B3B3B", "D", 4.5),
@@ -61,7 +61,7 @@ def looks_of(names: Iterable[str]) -> dict[str, Look]:
 
 
 def mark(look: Look) -> dict[str, Any]:
-    """Return a look as the settings of a line without a line."""
+    """Return a look as plot settings, with markers only."""
     return {
         "color": look.colour,
         "marker": look.marker,
@@ -69,13 +69,13 @@ def mark(look: Look) -> dict[str, Any]:
         "markeredgecolor": "white",
         "markeredgewidth": 0.6,
         "linestyle": "none",
-        # Beneath the smaller marks, which it would hide.
+        # Below the smaller markers, which it would hide.
         "zorder": 4 if look.bold else 5,
     }
 
 
 def dodge(place: int, count: int, spread: float) -> float:
-    """Return how far a method stands off its line, so that equal scores do not hide each other."""
+    """Return a method's offset from its line, so that equal scores do not hide each other."""
     return spread * (place / (count - 1) - 0.5) if count > 1 else 0.0
 
 
@@ -106,7 +106,7 @@ class Page:
                 left += width
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        """Return axes with their upper left corner at a place of the body, in inches."""
+        """Return axes with their upper left corner at a place in the body, in inches."""
         bottom = self._height - self._head - top - height
         place = (left / WIDTH, bottom / self._height, width / WIDTH, height / self._height)
         axes: Axes = self.figure.add_axes(place)
@@ -153,7 +153,7 @@ def _flow(names: Sequence[str]) -> list[list[float]]:
 
 @lru_cache(maxsize=4096)
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Return how wide a text is, in inches."""
+    """Return the width of a text in inches."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -163,7 +163,7 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
 
 
 def shorten(text: str, width: float, size: float) -> str:
-    """Return a text that is no wider than so many inches, cut off with an ellipsis."""
+    """Return a text cut to a width in inches, with an ellipsis."""
     if text_width(text, size) <= width:
         return text
     while text and text_width(text + "…", size) > width:
@@ -173,7 +173,7 @@ def shorten(text: str, width: float, size: float) -> str:
 
 @dataclass(frozen=True)
 class Tag:
-    """A point of a plot, and what to write beside it."""
+    """A point of a plot, and the text to write beside it."""
 
     x: float
     y: float
@@ -186,9 +186,9 @@ class Tag:
 def write_tags(
     axes: Axes, tags: Sequence[Tag], size: float = 9, lines: Sequence[Sequence[tuple[float, float]]] = ()
 ) -> None:
-    """Write a text beside every point where it covers no point, interval, line or other text as far as there is room.
+    """Write a text beside every point, where possible without covering a point, interval, line or other text.
 
-    Call it last: the limits of the axes are taken as they are then.
+    Call it last: it depends on the limits of the axes.
     """
     figure = axes.get_figure()
     assert figure is not None
@@ -211,7 +211,7 @@ def write_tags(
         offsets = _offsets(wide, size)
         corners = at + unit * np.asarray(offsets)
         boxes = np.hstack([corners - 1, corners + unit * np.array([wide, size]) + 1])
-        # One that covers nothing goes before any that does; among these, the first and nearest.
+        # The place that covers least; among equal ones, the nearest.
         chosen = int(np.argmin(_outside(boxes, frame) + _covered(boxes, np.stack(taken))))
         best = offsets[chosen]
         taken.append(boxes[chosen])
@@ -231,7 +231,7 @@ def write_tags(
 
 
 def _darken(colour: str) -> str:
-    """Return a colour that is still the same, but dark enough for small letters."""
+    """Return a darker shade, for small letters."""
     from matplotlib.colors import to_hex, to_rgb
 
     red, green, blue = to_rgb(colour)
@@ -239,7 +239,7 @@ def _darken(colour: str) -> str:
 
 
 def _offsets(wide: float, tall: float) -> list[tuple[float, float]]:
-    """Return where a text's lower left corner may be, in points from the point it is about, nearest first."""
+    """Return candidates for a text's lower left corner, in points from its point, nearest first."""
     found = []
     for away in (6.0, 10.0, 16.0, 24.0, 34.0, 46.0):
         slant = 0.7 * away
@@ -257,13 +257,13 @@ def _offsets(wide: float, tall: float) -> list[tuple[float, float]]:
 
 
 def _outside(boxes: np.ndarray, frame: np.ndarray) -> np.ndarray:
-    """Return for every box a price above all others if it leaves the frame."""
+    """Return a high cost for every box that leaves the frame."""
     beyond = (boxes[:, :2] < frame[:2]) | (boxes[:, 2:] > frame[2:])
     return np.where(beyond.any(axis=1), 1e5, 0.0)
 
 
 def _covered(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return how much of every box the others cover."""
+    """Return the area of every box that the others cover."""
     low = np.maximum(boxes[:, None, :2], others[None, :, :2])
     high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
     covered: np.ndarray = np.maximum(high - low, 0).prod(axis=2).sum(axis=1)

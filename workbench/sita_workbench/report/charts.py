@@ -1,11 +1,11 @@
-"""The figures of a benchmark: all for which its results have data, as files."""
+"""The figures of a benchmark, as files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..files import replacing
+from ..files import write_atomically
 from .chart_answers import draw_accuracy_time, draw_chosen_priors, draw_entropy_bins
 from .chart_corruptions import draw_corruption_bars
 from .chart_studies import draw_studies
@@ -16,21 +16,20 @@ if TYPE_CHECKING:
 
 CAPTIONS = {
     "corruption_bars": "The score of each method under each corruption, and the mean with its 95 % interval.",
-    "accuracy_time": "What an image costs against what it gains: up and to the left is better. Bars: 95 % interval.",
-    "chosen_priors": "How often each λ was the most certain candidate. The dark part of a bar was answered rightly; "
+    "accuracy_time": "Score against time per image: up and to the left is better. Bars: 95 % interval.",
+    "chosen_priors": "How often each λ was the most certain candidate. The dark part of a bar is correct; "
     "the number above is its share in percent. λ = 1 is the source model.",
-    "entropy_bins": "How often an answer of some entropy is right: falling lines mean that entropy tells good answers "
-    "from bad ones. Below, how many answers each bin holds.",
+    "entropy_bins": "How often a prediction of some entropy is right: falling lines mean that entropy separates good "
+    "predictions from bad ones. Below, how many predictions each bin holds.",
     "study_lambda": "The score against the weight λ of the source statistics (λ = 1: the source model; "
     "λ = 0: the test image alone). Bands: 95 % interval.",
     "study_batch": "The score against how many images share their statistics. Bands: 95 % interval.",
     "study_layers": "What adapting a group of layers alone gains over source, with the paired 95 % interval.",
-    "study_views": "The score against the rows that an image costs. Bars: 95 % interval.",
+    "study_views": "The score against rows per image. Bars: 95 % interval.",
     "study_seeds": "The score under each seed (small dots), with the mean and the standard deviation.",
-    "study_defaults": "The score against the rows that an image costs. The line joins the settings that no cheaper one "
-    "reaches.",
+    "study_defaults": "The score against rows per image. The line joins the settings that no cheaper one reaches.",
 }
-"""What is seen in each figure, in the order in which they are shown."""
+"""The caption of each figure, in the order in which they are shown."""
 
 FORMATS = (".png", ".svg")
 
@@ -45,7 +44,7 @@ def draw_all(results: Json, timing: Json | None, folder: Path) -> list[Path]:
     target = folder / "figures"
     target.mkdir(parents=True, exist_ok=True)
     written = []
-    # Names are not formulas, whatever dollar signs they hold; and a user's own style is for the user's own figures.
+    # Names may hold dollar signs and are no formulas; the user's own matplotlib style is not used.
     with matplotlib.style.context(["default", {"text.parse_math": False}]):
         figures = draw_figures(results, timing)
         for name, figure in figures.items():
@@ -78,7 +77,7 @@ def draw_figures(results: Json, timing: Json | None) -> dict[str, Figure]:
 def _save(figure: Figure, path: Path) -> None:
     import matplotlib
 
-    # Without these, a file would carry the time, the version of matplotlib, and names that differ from run to run.
-    with matplotlib.rc_context({"svg.hashsalt": path.stem}), replacing(path) as temporary:
-        unsaid = {"Date": None, "Creator": None} if path.suffix == ".svg" else {"Software": None}
-        figure.savefig(temporary, format=path.suffix[1:], metadata=unsaid)
+    # Otherwise files would contain the time, the version of matplotlib, and ids that differ from run to run.
+    with matplotlib.rc_context({"svg.hashsalt": path.stem}), write_atomically(path) as temporary:
+        metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else {"Software": None}
+        figure.savefig(temporary, format=path.suffix[1:], metadata=metadata)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from .tables import Cell, Grid
+from .tables import ReportTable
 
 _STYLE = """
 :root {
@@ -55,7 +55,7 @@ footer { color: var(--faint); font-size: .875rem; margin-top: 2.5rem; }
 @media print { thead button::after { content: ""; } .scroll { overflow: visible; border: 0; } }
 """
 
-# Cells without a number stay last, whichever way the others are sorted.
+# Cells without a number stay last in both directions.
 _SCRIPT = """
 document.querySelectorAll("table.sortable").forEach(function (table) {
   var heads = Array.from(table.querySelectorAll("thead th"));
@@ -81,80 +81,86 @@ document.querySelectorAll("table.sortable").forEach(function (table) {
 });
 """
 
-# The browser itself is told to load nothing, whatever a name in the results holds.
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+# The policy tells the browser to load nothing, whatever a name in the results contains. A figure is a separate image,
+# so that its ids and styles do not mix with the page's.
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+<title>{{ title }}</title>
+<style>{{ style|safe }}</style>
+</head>
+<body>
+<main>
+{% macro kind(is_text) %}{% if is_text %} class="text"{% endif %}{% endmacro %}
+{% macro key(cell) %}{% if cell.has_key %} data-key="{{ cell.key }}"{% endif %}{% endmacro %}
+{% macro content(cell) %}
+{% set value, bracket = cell.split() %}
+{%- if cell.best %}<b>{{ value }}</b>{% else %}{{ value }}{% endif %}
+{%- if bracket %} <small>{{ bracket }}</small>{% endif %}
+{% endmacro %}
+{% macro row(cells, is_text) %}
+<tr><th scope="row" class="text"{{ key(cells[0]) }}>{{ cells[0].text }}</th>
+{%- for cell in cells[1:] %}<td{{ kind(is_text[loop.index]) }}{{ key(cell) }}>{{ content(cell) }}</td>{% endfor %}</tr>
+{% endmacro %}
+{% macro section(table, sortable) %}
+{% set is_text = table.is_text() %}
+<section>
+<h2>{{ table.title }}</h2>
+<div class="scroll" role="region" tabindex="0" aria-label="{{ table.title }}">
+<table class="{{ 'sortable' if sortable else 'wrap' }}">
+<thead><tr>
+{% for head in table.headings %}
+<th scope="col"{{ kind(is_text[loop.index0]) }}>
+{%- if sortable %}<button type="button">{{ head }}</button>{% else %}{{ head }}{% endif %}</th>
+{% endfor %}
+</tr></thead>
+<tbody>
+{% for cells in table.rows %}{{ row(cells, is_text) }}{% endfor %}
+</tbody>
+{% if table.footer %}<tfoot>{% for cells in table.footer %}{{ row(cells, is_text) }}{% endfor %}</tfoot>{% endif %}
+</table></div>
+{% if table.note %}<p class="note">{{ table.note }}</p>{% endif %}
+</section>
+{% endmacro %}
+<h1>{{ title }}</h1>
+<p class="verdict">{{ verdict }}</p>
+{% for table in tables %}{{ section(table, true) }}{% endfor %}
+{% if figures %}<h2>Figures</h2>{% endif %}
+{% for name, (caption, svg) in figures.items() %}
+<figure id="{{ name }}">
+<img alt="{{ caption }}" src="data:image/svg+xml;base64,{{ base64(svg) }}">
+<figcaption>{{ caption }}</figcaption>
+</figure>
+{% endfor %}
+{% for table in facts %}{{ section(table, false) }}{% endfor %}
+<footer>{{ footer }}</footer>
+</main>
+<script>{{ script|safe }}</script>
+</body>
+</html>
+"""
 
 
-def make_page(title: str, verdict: str, sections: Sequence[str], foot: str) -> str:
-    """Return the whole page; sections are HTML already, all else is text."""
-    return (
-        "<!DOCTYPE html>\n"
-        '<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f'<h1>{escape(title)}</h1>\n<p class="verdict">{escape(verdict)}</p>\n'
-        + "\n".join(sections)
-        + f"\n<footer>{escape(foot)}</footer>\n</main>\n<script>{_SCRIPT}</script>\n</body>\n</html>\n"
-    )
+@dataclass(frozen=True)
+class Report:
+    """What a report contains; `figures` are captions and SVG files by name."""
+
+    title: str
+    verdict: str
+    tables: Sequence[ReportTable]
+    figures: Mapping[str, tuple[str, bytes]]
+    facts: Sequence[ReportTable]
+    footer: str
 
 
-def make_section(grid: Grid, *, sortable: bool = True) -> str:
-    """Return a table with its title and note; it scrolls by itself where the screen is narrow."""
-    texts = [_is_text([line[place] for line in grid.lines]) for place in range(len(grid.heads))]
-    heads = "".join(_head(name, text, sortable) for name, text in zip(grid.heads, texts, strict=True))
-    body = "\n".join(_line(cells, texts) for cells in grid.lines)
-    foot = "".join(_line(cells, texts) for cells in grid.foot)
-    kind = "sortable" if sortable else "wrap"
-    return (
-        f"<section>\n<h2>{escape(grid.title)}</h2>\n"
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(grid.title)}">'
-        f'<table class="{kind}">\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody>\n'
-        + (f"<tfoot>{foot}</tfoot>\n" if foot else "")
-        + "</table></div>\n"
-        + (f'<p class="note">{escape(grid.note)}</p>\n' if grid.note else "")
-        + "</section>"
-    )
+def make_page(report: Report) -> str:
+    """Return the whole page."""
+    from jinja2 import Environment
 
-
-def make_figure(name: str, caption: str, svg: bytes) -> str:
-    """Return a figure. As a picture of its own it shares no names with the others, nor the page's style."""
-    data = base64.b64encode(svg).decode("ascii")
-    return (
-        f'<figure id="{escape(name)}">\n<img alt="{escape(caption)}" src="data:image/svg+xml;base64,{data}">\n'
-        f"<figcaption>{escape(caption)}</figcaption>\n</figure>"
-    )
-
-
-def _head(name: str, text: bool, sortable: bool) -> str:
-    shown = f'<button type="button">{escape(name)}</button>' if sortable else escape(name)
-    return f'<th scope="col"{_kind(text)}>{shown}</th>'
-
-
-def _line(cells: Sequence[Cell], texts: Sequence[bool]) -> str:
-    first, *others = cells
-    written = [f'<th scope="row" class="text"{_key(first)}>{escape(first.text)}</th>']
-    for cell, text in zip(others, texts[1:], strict=True):
-        written.append(f"<td{_kind(text)}{_key(cell)}>{_content(cell)}</td>")
-    return f"<tr>{''.join(written)}</tr>"
-
-
-def _content(cell: Cell) -> str:
-    """Return a cell's number, bold if it is the best, and small what stands in brackets behind a number."""
-    main, bracket, rest = cell.text.partition(" (") if not isinstance(cell.key, str) else (cell.text, "", "")
-    shown = f"<b>{escape(main)}</b>" if cell.best else escape(main)
-    return f"{shown} <small>({escape(rest)}</small>" if bracket else shown
-
-
-def _kind(text: bool) -> str:
-    return ' class="text"' if text else ""
-
-
-def _key(cell: Cell) -> str:
-    # NaN is no number to sort by.
-    known = cell.key is not None and cell.key == cell.key
-    return f' data-key="{escape(str(cell.key))}"' if known else ""
-
-
-def _is_text(cells: Sequence[Cell]) -> bool:
-    return any(isinstance(cell.key, str) for cell in cells)
+    page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_PAGE)
+    page.globals["base64"] = lambda svg: base64.b64encode(svg).decode("ascii")
+    return page.render(vars(report), style=_STYLE, script=_SCRIPT)

@@ -1,4 +1,4 @@
-"""How figures and reports read the results of a benchmark: which methods, which part, which words."""
+"""How figures and reports read the results of a benchmark."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Part = Literal["corrupted", "clean"]
 SOURCE = "source"
 CLEAN = "clean"
 NOTHING = "–"
-"""What stands where there is no number."""
+"""Printed where there is no number."""
 
 
 def plain_methods(results: Json) -> list[Json]:
-    """Return the methods that are compared by name, without the points of a study."""
+    """Return the methods outside the study."""
     return [method for method in results["methods"] if not method.get("study")]
 
 
@@ -44,7 +44,7 @@ def find_source(results: Json) -> Json | None:
 
 
 def main_part(results: Json) -> Part:
-    """Return the part that methods are ranked by: corrupted images, or clean ones where nothing else was run."""
+    """Return the part that methods are ranked by: corrupted images, or clean ones where only these were run."""
     return "corrupted" if any(method.get("corrupted") for method in results["methods"]) else "clean"
 
 
@@ -77,7 +77,7 @@ def words(condition: str) -> str:
 
 
 def about(results: Json) -> str:
-    """Say in a line what the numbers are of."""
+    """Return a line that says what was run."""
     setup = results["setup"]
     return f"{setup['model']} on {setup['data']}, {setup['images']} images under each condition"
 
@@ -88,7 +88,7 @@ def count_corrupted(results: Json) -> int:
 
 
 def describe_part(results: Json, part: Part) -> str:
-    """Say which images a part's score is of."""
+    """Return the images that a part's score covers."""
     count = count_corrupted(results)
     if part == "clean":
         return "clean images"
@@ -102,7 +102,7 @@ def score_axis(results: Json, part: Part | None = None) -> str:
 
 
 def number(value: float | None, digits: int = 1, *, signed: bool = False) -> str:
-    """Return a number as it is printed, with a true minus; a dash where there is none."""
+    """Return a number as it is printed, with a true minus sign; a dash for None and NaN."""
     if value is None or math.isnan(value):
         return NOTHING
     rounded = round(value, digits) + 0.0  # not "-0.0"

@@ -1,12 +1,13 @@
-"""The tables of a benchmark, made once and written as Markdown, as HTML, and on a console."""
+"""The tables of a benchmark, which are written as Markdown, as HTML, and on a console."""
 
 from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .reading import (
     CLEAN,
@@ -24,7 +25,6 @@ from .reading import (
     time_of,
     words,
 )
-from .verdict import mean_and_deviation
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,42 +32,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a cell, what it is sorted by, and whether it is the best of its kind."""
+    """A cell's text, the value that it is sorted by, and whether it is the best of its column or row."""
 
     text: str
     key: float | str | None = None
     best: bool = False
 
+    @property
+    def has_key(self) -> bool:
+        """Whether there is something to sort by; NaN is not."""
+        return isinstance(self.key, str) or _is_number(self.key)
+
+    def split(self) -> tuple[str, str]:
+        """Return a number, and the interval in brackets after it."""
+        value, bracket, rest = self.text.partition(" (")
+        return (value, f"({rest}") if bracket and not isinstance(self.key, str) else (self.text, "")
+
 
 @dataclass(frozen=True)
-class Grid:
-    """A table: a title, a note about it, the heads of its columns, its lines, and lines that stay at its foot."""
+class ReportTable:
+    """A table: its title, a note, the column headings, the rows, and the rows of its footer."""
 
     title: str
     note: str
-    heads: tuple[str, ...]
-    lines: tuple[tuple[Cell, ...], ...]
-    foot: tuple[tuple[Cell, ...], ...] = ()
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    footer: tuple[tuple[Cell, ...], ...] = ()
+
+    def is_text(self) -> list[bool]:
+        """Return for every column whether it holds text, which is aligned left."""
+        return [any(isinstance(row[place].key, str) for row in self.rows) for place in range(len(self.headings))]
 
 
-def make_grids(results: Json, timing: Json | None) -> list[Grid]:
+def make_tables(results: Json, timing: Json | None) -> list[ReportTable]:
     """Return every table for which there is data."""
     methods, points = plain_methods(results), study_points(results)
-    grids = [_make_main(results, timing, methods, "Methods")] if methods else []
+    tables = [_make_main(results, timing, methods, "Methods")] if methods else []
     if points:
-        grids.append(_make_main(results, timing, points, "Points of the study"))
+        tables.append(_make_main(results, timing, points, "Points of the study"))
     if any(method.get("conditions") for method in methods):
-        grids.append(_make_by_condition(results, methods))
+        tables.append(_make_by_condition(results, methods))
     seeded = [method for method in results["methods"] if len(method.get("seeds") or ()) > 1]
     if seeded:
-        grids.append(_make_seeds(results, seeded))
-    return grids
+        tables.append(_make_seeds(results, seeded))
+    return tables
 
 
-def make_recipes(results: Json) -> Grid:
-    """Return the table that says what every method's name stands for."""
-    lines = tuple((text_cell(method["name"]), text_cell(str(method["recipe"]))) for method in plain_methods(results))
-    return Grid("Recipes", "", ("method", "recipe"), lines)
+def make_recipes(results: Json) -> ReportTable:
+    """Return the table of every method's recipe."""
+    rows = tuple((text_cell(method["name"]), text_cell(str(method["recipe"]))) for method in plain_methods(results))
+    return ReportTable("Recipes", "", ("method", "recipe"), rows)
 
 
 def text_cell(text: str) -> Cell:
@@ -77,9 +91,9 @@ def text_cell(text: str) -> Cell:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column of numbers: the value of a method, how it is printed, and which end is good (1: high, -1: low)."""
+    """A column of numbers: a method's value, how it is printed, and which end is good (1: high, -1: low)."""
 
-    head: str
+    heading: str
     value: Callable[[Json], float | None]
     show: Callable[[float], str] = number
     good: int = 0
@@ -126,10 +140,10 @@ def _columns(results: Json, timing: Json | None) -> list[_Column]:
     ]
 
 
-def _make_main(results: Json, timing: Json | None, methods: Sequence[Json], title: str) -> Grid:
+def _make_main(results: Json, timing: Json | None, methods: Sequence[Json], title: str) -> ReportTable:
     part = main_part(results)
     columns = [c for c in _columns(results, timing) if any(_is_number(c.value(method)) for method in methods)]
-    lines = []
+    rows = []
     for method in methods:
         cells = [text_cell(method["name"])]
         for column in columns:
@@ -139,43 +153,45 @@ def _make_main(results: Json, timing: Json | None, methods: Sequence[Json], titl
             if column.span and text != NOTHING and (span := column.span(method)):
                 text += f" ({span})"
             cells.append(Cell(text, value, _is_best(value, values, column.show, column.good)))
-        lines.append(tuple(cells))
+        rows.append(tuple(cells))
     note = (
         f"Scores, NLL, ECE and entropy on {describe_part(results, part)}; in brackets 95 % intervals; gains are paired "
         "differences from source, in points; NLL and entropy in nats. Bold: the best of the column."
     )
     if timing and timing.get("methods"):
         batch, threads = timing.get("batch", NOTHING), timing.get("threads", NOTHING)
-        note += f" Times in ms an image: {timing.get('machine', '')}, threads {threads}, batch {batch}."
-    return Grid(title, note, ("method", *(column.head for column in columns)), tuple(lines))
+        note += f" Times in ms per image: {timing.get('machine', '')}, threads {threads}, batch {batch}."
+    return ReportTable(title, note, ("method", *(column.heading for column in columns)), tuple(rows))
 
 
-def _make_by_condition(results: Json, methods: Sequence[Json]) -> Grid:
+def _make_by_condition(results: Json, methods: Sequence[Json]) -> ReportTable:
     methods = [method for method in methods if method.get("conditions")]
 
-    def line(name: str, values: Sequence[float | None]) -> tuple[Cell, ...]:
+    def row(name: str, values: Sequence[float | None]) -> tuple[Cell, ...]:
         return (text_cell(name), *(Cell(_shown(v, number), v, _is_best(v, values, number, 1)) for v in values))
 
-    lines, foot = [], []
+    rows, footer = [], []
     for condition in results["setup"]["conditions"]:
         scores = [(method["conditions"].get(condition) or {}).get("score") for method in methods]
-        lines.append(line(words(condition), scores))
+        rows.append(row(words(condition), scores))
     if count_corrupted(results) > 1:
-        foot.append(line("mean of corrupted", [(method.get("corrupted") or {}).get("score") for method in methods]))
-    heads = ("condition", *(method["name"] for method in methods))
-    note = f"{results['setup']['metric']}, %. Bold: the best of the line."
-    return Grid("By corruption", note, heads, tuple(lines), tuple(foot))
+        footer.append(row("mean of corrupted", [(method.get("corrupted") or {}).get("score") for method in methods]))
+    headings = ("condition", *(method["name"] for method in methods))
+    note = f"{results['setup']['metric']}, %. Bold: the best of the row."
+    return ReportTable("By corruption", note, headings, tuple(rows), tuple(footer))
 
 
-def _make_seeds(results: Json, methods: Sequence[Json]) -> Grid:
-    lines = []
+def _make_seeds(results: Json, methods: Sequence[Json]) -> ReportTable:
+    rows = []
     for method in methods:
-        mean, deviation = mean_and_deviation(method["seeds"])
+        mean, deviation = statistics.fmean(method["seeds"]), statistics.stdev(method["seeds"])
         each = ", ".join(number(score, 2) for score in method["seeds"])
         spread = Cell(number(deviation, 2), deviation)
-        lines.append((text_cell(method["name"]), Cell(number(mean, 2), mean), spread, text_cell(each)))
-    heads = ("method", "mean", "standard deviation", "each seed")
-    return Grid("Seeds", f"{results['setup']['metric']} on {main_part(results)} images, %.", heads, tuple(lines))
+        rows.append((text_cell(method["name"]), Cell(number(mean, 2), mean), spread, text_cell(each)))
+    headings = ("method", "mean", "standard deviation", "each seed")
+    return ReportTable(
+        "Seeds", f"{results['setup']['metric']} on {main_part(results)} images, %.", headings, tuple(rows)
+    )
 
 
 def _is_number(value: float | None) -> bool:
@@ -183,49 +199,38 @@ def _is_number(value: float | None) -> bool:
 
 
 def _shown(value: float | None, show: Callable[[float], str]) -> str:
-    return show(value) if value is not None and not math.isnan(value) else NOTHING
+    return show(value) if value is not None and _is_number(value) else NOTHING
 
 
 def _is_best(value: float | None, values: Sequence[float | None], show: Callable[[float], str], good: int) -> bool:
-    """Say whether a value is as good as any, as printed; nothing is best among fewer than two."""
-    known = [each for each in values if each is not None and not math.isnan(each)]
-    if not good or len(known) < 2 or value is None or math.isnan(value):
+    """Say whether a value is the best or printed like the best; nothing is best among fewer than two."""
+    known = [each for each in values if each is not None and _is_number(each)]
+    if not good or len(known) < 2 or value is None or not _is_number(value):
         return False
     return show(value) == show(max(known, key=lambda each: good * each))
 
 
-def as_markdown(grid: Grid) -> str:
-    """Return a table in Markdown, with its note beneath."""
-    heads = [escape_markdown(head) for head in grid.heads]
-    # Texts are flush left, numbers flush right.
-    flush = [":--" if isinstance(key, str) else "--:" for key in _kinds(grid)]
-    lines = [_line(heads), _line(flush)]
-    lines += [_line([_mark(cell) for cell in cells]) for cells in (*grid.lines, *grid.foot)]
-    text = "\n".join(lines)
-    return f"{text}\n\n{escape_markdown(grid.note)}" if grid.note else text
-
-
-def _kinds(grid: Grid) -> list[float | str | None]:
-    return [
-        next((cells[place].key for cells in grid.lines if cells[place].key is not None), None)
-        for place in range(len(grid.heads))
+def as_markdown(table: ReportTable) -> str:
+    """Return a table in Markdown, with its note below."""
+    rows = [
+        [escape_markdown(heading) for heading in table.headings],
+        [":--" if text else "--:" for text in table.is_text()],
+        *([_bold_best(cell) for cell in cells] for cells in (*table.rows, *table.footer)),
     ]
+    text = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"{text}\n\n{escape_markdown(table.note)}" if table.note else text
 
 
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _mark(cell: Cell) -> str:
+def _bold_best(cell: Cell) -> str:
     text = escape_markdown(cell.text)
     return f"**{text}**" if cell.best else text
 
 
 def escape_markdown(text: str) -> str:
-    """Return a text that Markdown, in a table or outside, shows as it is."""
+    """Return a text that Markdown shows unchanged, in a table and outside."""
     text = re.sub(r"\s+", " ", text).replace("&", "&amp;")
     text = re.sub(r"([\\`*\[\]<>|~$])", r"\\\1", text)
-    # Between letters an underscore stands for itself.
+    # Between letters Markdown takes an underscore literally.
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", text)
 
 
@@ -235,31 +240,31 @@ def make_bench_table(results: Json, timing: Json | None) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    part = main_part(results)
-    wanted = (f"{results['setup']['metric']}, %", "gain", "clean, %", "rows", "ms", "× source")
-    columns = [column for column in _columns(results, timing) if column.head in wanted]
-    methods = results["methods"]
-    columns = [column for column in columns if any(_is_number(column.value(method)) for method in methods)]
+    metric = results["setup"]["metric"]
     table = Table(
-        title=f"{results['setup']['metric']} on {part} images, % (* best)",
+        title=f"{metric} on {main_part(results)} images, % (* best)",
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
+    brief = {f"{metric}, %": "score", "gain": "gain (95 % interval)", "clean, %": "clean"}
+    main = _make_main(results, timing, results["methods"], "")
+    shown = [
+        place
+        for place, heading in enumerate(main.headings)
+        if heading in brief or heading in ("rows", "ms", "× source")
+    ]
     table.add_column("method", overflow="fold", min_width=8)
-    brief = {wanted[0]: "score", "gain": "gain (95 % interval)", "clean, %": "clean"}
-    for column in columns:
-        table.add_column(brief.get(column.head, column.head), justify="right", no_wrap=True)
-    for method in methods:
-        cells: list[Any] = [Text(method["name"])]
-        for column in columns:
-            value = column.value(method)
-            text = _shown(value, column.show)
-            best = _is_best(value, [column.value(each) for each in methods], column.show, column.good)
-            if column.head == "gain" and text != NOTHING and column.span:
-                text += f" ({column.span(method)})"
-            cells.append(Text(f"* {text}", "bold green") if best else Text(text))
-        table.add_row(*cells)
+    for place in shown:
+        heading = main.headings[place]
+        table.add_column(brief.get(heading, heading), justify="right", no_wrap=True)
+    for name, *cells in main.rows:
+        texts = [Text(name.text)]
+        for place in shown:
+            cell = cells[place - 1]
+            text = cell.text if main.headings[place] == "gain" else cell.split()[0]
+            texts.append(Text(f"* {text}", "bold green") if cell.best else Text(text))
+        table.add_row(*texts)
     return table

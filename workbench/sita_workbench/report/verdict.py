@@ -1,7 +1,8 @@
-"""What a benchmark's results say, in a paragraph of plain words."""
+"""A benchmark's results in a paragraph of plain words."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from .reading import (
@@ -22,7 +23,7 @@ from .reading import (
 
 
 def write_verdict(results: Json, timing: Json | None) -> str:
-    """Return which recipe is best, what it gains and with what certainty, what it costs, and what it loses."""
+    """Return which recipe is best, what it gains and how certainly, what it costs, and what it loses."""
     part = main_part(results)
     scored = [method for method in plain_methods(results) if method.get(part)]
     recipes = [method for method in scored if method["name"] != SOURCE]
@@ -33,7 +34,7 @@ def write_verdict(results: Json, timing: Json | None) -> str:
         said = _compare(results, timing, recipes, part)
         return " ".join([*said, *_say_study(results, points, part, recipes)])
     if points:
-        return " ".join([*_compare(results, timing, points, part), _flattery(len(points))])
+        return " ".join([*_compare(results, timing, points, part), _warn_of_chance(len(points))])
     source = scored[0]
     said = [f"Only source was run, so there is nothing to compare it with: {_score(results, source, part)}."]
     if part == "corrupted" and source.get("clean"):
@@ -89,14 +90,14 @@ def _say_time(timing: Json | None, method: Json) -> str:
     if time is None:
         rows = method.get("rows")
         cost = (
-            f"; it runs {rows} {'row' if rows == 1 else 'rows'} an image" if rows and method["name"] != SOURCE else ""
+            f"; it runs {rows} {'row' if rows == 1 else 'rows'} per image" if rows and method["name"] != SOURCE else ""
         )
         return (
             ("Time was not measured" if not (timing or {}).get("methods") else "Its time was not measured") + cost + "."
         )
     relative = time.get("relative")
     times = f", {number(relative)} times source's" if relative is not None and method["name"] != SOURCE else ""
-    return f"It takes {significant(time['ms'])} ms an image{times}."
+    return f"It takes {significant(time['ms'])} ms per image{times}."
 
 
 def _say_clean(best: Json) -> str:
@@ -140,8 +141,8 @@ def _say_seeds(best: Json) -> list[str]:
     seeds = [float(score) for score in best.get("seeds") or ()]
     if len(seeds) < 2:
         return []
-    mean, deviation = mean_and_deviation(seeds)
-    return [f"Over {len(seeds)} seeds it scores {number(mean, 2)} ± {number(deviation, 2)} % (standard deviation)."]
+    mean, deviation = number(statistics.fmean(seeds), 2), number(statistics.stdev(seeds), 2)
+    return [f"Over {len(seeds)} seeds it scores {mean} ± {deviation} % (standard deviation)."]
 
 
 def _say_study(results: Json, points: Sequence[Json], part: Part, recipes: Sequence[Json]) -> list[str]:
@@ -155,23 +156,17 @@ def _say_study(results: Json, points: Sequence[Json], part: Part, recipes: Seque
         said += f", {number(gain['score'], signed=True)} against source (95 % interval {interval(gain, signed=True)})"
     top = _highest(recipes, part)
     against = "above" if best[part]["score"] > top[part]["score"] else "not above"
-    return [f"{said}; that is {against} {top['name']}.", _flattery(len(points))]
+    return [f"{said}; that is {against} {top['name']}.", _warn_of_chance(len(points))]
 
 
-def _flattery(count: int) -> str:
+def _warn_of_chance(count: int) -> str:
     if count < 2:
         return ""
-    return f"The best of {count} on the same images is flattered by chance: confirm it on other images."
-
-
-def mean_and_deviation(scores: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the standard deviation of a sample."""
-    mean = sum(scores) / len(scores)
-    return mean, float((sum((score - mean) ** 2 for score in scores) / (len(scores) - 1)) ** 0.5)
+    return f"The best of {count} on the same images is partly luck: confirm it on other images."
 
 
 def _highest(methods: Sequence[Json], part: Part) -> Json:
-    """Return the method with the highest score; of equal ones, that with the fewest rows."""
+    """Return the method with the highest score; among equal ones, the one with the fewest rows."""
     return max(methods, key=lambda method: (float(method[part]["score"]), -float(method.get("rows") or 1e9)))
 
 

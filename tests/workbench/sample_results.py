@@ -1,4 +1,4 @@
-"""Results of a benchmark that never ran, for the tests of its report."""
+"""Invented results of a benchmark, for the tests of its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `sita predict` prints: a table for the terminal, or the same as JSON."""
+"""What `sita predict` prints: a table on the terminal, or JSON."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..models.loading import Subject
-    from .answers import Answer, Said
+    from ..methods import Prediction
+    from ..models.loaded import LoadedModel
+    from .prediction import Answer
 
 _SHARES = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Report:
-    """The answers of a model on images, and how to tell of them."""
+class PredictionReport:
+    """The answers of a model, and how they are printed."""
 
-    subject: Subject
+    loaded: LoadedModel
     recipe: str
     answers: Sequence[Answer]
     names: tuple[str, ...]
@@ -35,31 +36,31 @@ class Report:
 
     @property
     def _heading(self) -> str:
-        """The recipe's name, which stands over the adapted model's answers."""
+        """The recipe's name, the heading of the adapted model's column."""
         return self.recipe.partition(":")[0]
 
     @property
     def _segments(self) -> bool:
-        return self.subject.task == "segmentation"
+        return self.loaded.task == "segmentation"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON holds it."""
+        """Return everything as JSON."""
         one = self._map_entry if self._segments else self._label_entry
         entries = [one(answer) for answer in self.answers]
         for entry, path in zip(entries, self.maps or (), strict=False):
             entry["map"] = str(path)
         return {
-            "model": self.subject.spec,
-            "weights": self.subject.weights,
+            "model": self.loaded.spec,
+            "weights": self.loaded.weights,
             "recipe": self.recipe,
             "corrupted": self.corrupted or None,
             "images": entries,
         }
 
     def print(self, console: Console) -> None:
-        """Print the table, and what to make of it."""
+        """Print the table and a summary."""
         corrupted = f", images corrupted by {self.corrupted}" if self.corrupted else ""
-        console.print(Text(f"{self.subject.spec}, weights: {self.subject.weights}{corrupted}"), soft_wrap=True)
+        console.print(Text(f"{self.loaded.spec}, weights: {self.loaded.weights}{corrupted}"), soft_wrap=True)
         if self._segments:
             for answer in self.answers:
                 console.print(Text(_summarise_map(answer), "bold"), soft_wrap=True)
@@ -74,20 +75,20 @@ class Report:
         return all(answer.source is not None for answer in self.answers)
 
     def _sentences(self) -> list[str]:
-        told: list[str] = []
-        if not self._has_source:
-            pass
-        elif self._segments:
+        sentences: list[str] = []
+        if self._has_source and self._segments:
             share = np.mean([answer.changed for answer in self.answers])
-            told = [f"{100 * share:.1f} % of the pixels have another label than the source model gives them (≠)."]
-        else:
+            sentences.append(
+                f"{100 * share:.1f} % of the pixels have another label than the source model gives them (≠)."
+            )
+        elif self._has_source:
             changed = sum(answer.changed > 0 for answer in self.answers)
-            told = [f"{changed} of {len(self.answers)} labels differ from the source model's (≠)."]
-        if self.subject.weights == "random":
-            told.append("Random weights: these answers mean nothing.")
+            sentences.append(f"{changed} of {len(self.answers)} labels differ from the source model's (≠).")
+        if self.loaded.weights == "random":
+            sentences.append("Random weights: these answers mean nothing.")
         if self.maps:
-            told.append(f"Label maps: {len(self.maps)} in {self.maps[0].parent}")
-        return told
+            sentences.append(f"Label maps: {len(self.maps)} in {self.maps[0].parent}")
+        return sentences
 
     def _name(self, label: int) -> str | None:
         return self.names[label] if self.names else None
@@ -96,20 +97,20 @@ class Report:
         return {"label": label, "name": self._name(label), key: share}
 
     def _label_entry(self, answer: Answer) -> dict[str, Any]:
-        def tell(said: Said) -> dict[str, Any]:
-            likeliest = [self._entry(label, p, "probability") for label, p in _likeliest(said, self.top)]
-            return {**likeliest[0], "entropy": float(said.entropies), "top": likeliest}
+        def summarise(predicted: Prediction) -> dict[str, Any]:
+            likeliest = [self._entry(label, p, "probability") for label, p in _likeliest(predicted, self.top)]
+            return {**likeliest[0], "entropy": float(predicted.entropies), "top": likeliest}
 
-        return _entry_of(answer, tell, bool(answer.changed))
+        return _entry_of(answer, summarise, bool(answer.changed))
 
     def _map_entry(self, answer: Answer) -> dict[str, Any]:
-        def tell(said: Said) -> dict[str, Any]:
-            shares = [self._entry(label, share, "share") for label, share in _shares(said)]
-            return {"entropy": float(said.entropies.mean()), "shares": shares}
+        def summarise(predicted: Prediction) -> dict[str, Any]:
+            shares = [self._entry(label, share, "share") for label, share in _shares(predicted)]
+            return {"entropy": float(predicted.entropies.mean()), "shares": shares}
 
-        return _entry_of(answer, tell, answer.changed)
+        return _entry_of(answer, summarise, answer.changed)
 
-    def _called(self, label: int) -> str:
+    def _label(self, label: int) -> str:
         name = self._name(label)
         return str(label) if name is None else f"{label} {name}"
 
@@ -123,7 +124,7 @@ class Report:
         for answer in self.answers:
             ours = self._cells(answer.adapted, "bold")
             theirs = self._cells(answer.source, "yellow" if answer.changed else "") if answer.source else ours
-            prior = "" if answer.priors is None else f"{float(answer.priors):.2f}"
+            prior = "" if answer.adapted.priors is None else f"{float(answer.adapted.priors):.2f}"
             mark = Text("≠" if answer.changed else "", "bold yellow")
             for place, (cells, others) in enumerate(zip(ours, theirs, strict=True)):
                 first = place == 0
@@ -131,44 +132,50 @@ class Report:
                 table.add_row(Text(answer.path.name if first else ""), *cells, *((*between, *others) if both else ()))
         return table
 
-    def _cells(self, said: Said, style: str) -> list[tuple[Text, str, str]]:
-        """Return label, probability and entropy of what a model said, the likeliest class first."""
+    def _cells(self, predicted: Prediction, style: str) -> list[tuple[Text, str, str]]:
+        """Return label, probability and entropy of a prediction, the likeliest class first."""
         return [
-            (Text(self._called(label), "dim" if place else style), f"{p:.2f}", "" if place else f"{said.entropies:.2f}")
-            for place, (label, p) in enumerate(_likeliest(said, self.top))
+            (
+                Text(self._label(label), "dim" if place else style),
+                f"{p:.2f}",
+                "" if place else f"{predicted.entropies:.2f}",
+            )
+            for place, (label, p) in enumerate(_likeliest(predicted, self.top))
         ]
 
     def _map_table(self, answer: Answer) -> Table:
-        """Return the labels that are the most of one of the maps, and how much of each they are."""
-        said = [answer.adapted, *([answer.source] if answer.source else [])]
+        """Return the largest labels of the maps, and their share of each map."""
+        predicted = [answer.adapted, *([answer.source] if answer.source else [])]
         table = _make_table("label", self._heading, *(["source"] if answer.source else []))
         for column in table.columns[1:]:
             column.justify = "right"
-        shares = [dict(_shares(each)) for each in said]
+        shares = [dict(_shares(each)) for each in predicted]
         for label in dict.fromkeys(label for each in shares for label in list(each)[:_SHARES]):
-            table.add_row(Text(self._called(label)), *(f"{100 * each.get(label, 0.0):.1f} %" for each in shares))
+            table.add_row(Text(self._label(label)), *(f"{100 * each.get(label, 0.0):.1f} %" for each in shares))
         return table
 
 
-def _entry_of(answer: Answer, tell: Callable[[Said], dict[str, Any]], changed: bool | float) -> dict[str, Any]:
-    """Return an answer as JSON holds it; what an exported file cannot tell is left out."""
+def _entry_of(
+    answer: Answer, summarise: Callable[[Prediction], dict[str, Any]], changed: bool | float
+) -> dict[str, Any]:
+    """Return an answer as JSON; an exported file has no source model and no λ."""
     entry: dict[str, Any] = {"file": str(answer.path)}
     if answer.source is not None:
         entry["changed"] = changed
-    if answer.priors is not None:
-        entry["prior"] = float(answer.priors.mean())
-    entry["adapted"] = tell(answer.adapted)
+    if answer.adapted.priors is not None:
+        entry["prior"] = float(answer.adapted.priors.mean())
+    entry["adapted"] = summarise(answer.adapted)
     if answer.source is not None:
-        entry["source"] = tell(answer.source)
+        entry["source"] = summarise(answer.source)
     return entry
 
 
 def _summarise_map(answer: Answer) -> str:
     certain = f"entropy {answer.adapted.entropies.mean():.2f}"
-    if answer.source is None or answer.priors is None:
+    if answer.source is None or answer.adapted.priors is None:
         return f"{answer.path.name}: on average {certain}"
     return (
-        f"{answer.path.name}: {100 * answer.changed:.1f} % ≠ source; on average λ {answer.priors.mean():.2f}, "
+        f"{answer.path.name}: {100 * answer.changed:.1f} % ≠ source; on average λ {answer.adapted.priors.mean():.2f}, "
         f"{certain}, source's {answer.source.entropies.mean():.2f}"
     )
 
@@ -180,13 +187,13 @@ def _make_table(*headings: str) -> Table:
     return table
 
 
-def _likeliest(said: Said, count: int) -> list[tuple[int, float]]:
-    order = np.argsort(-said.probabilities, kind="stable")[:count]
-    return [(int(label), float(said.probabilities[label])) for label in order]
+def _likeliest(predicted: Prediction, count: int) -> list[tuple[int, float]]:
+    order = np.argsort(-predicted.probabilities, kind="stable")[:count]
+    return [(int(label), float(predicted.probabilities[label])) for label in order]
 
 
-def _shares(said: Said) -> list[tuple[int, float]]:
-    """Return how much of the map each label that is in it takes, the largest first."""
-    labels, counts = np.unique(said.labels, return_counts=True)
+def _shares(predicted: Prediction) -> list[tuple[int, float]]:
+    """Return the share of the map that each label takes, the largest first."""
+    labels, counts = np.unique(predicted.labels, return_counts=True)
     order = np.argsort(-counts, kind="stable")
-    return [(int(labels[place]), float(counts[place] / said.labels.size)) for place in order]
+    return [(int(labels[place]), float(counts[place] / predicted.labels.size)) for place in order]

@@ -1,4 +1,4 @@
-"""The file that a long run writes what it finds to, line by line, so that it can go on where it was stopped."""
+"""The file to which a long run writes its results line by line, so that it can continue after an interruption."""
 
 from __future__ import annotations
 
@@ -11,24 +11,22 @@ from typing import Any
 from sita_adapters.errors import InputError
 
 
-class Ledger:
-    """Lines of JSON: first what the run is about, then an entry for everything done, each under a key of its own."""
+class ResultLog:
+    """A file of JSON lines: first a description of the run, then one entry per result, each under its own key."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        """Open the file, or begin it. A file that is about something else is refused and left as it is."""
+        """Open or create the file. A file of another run is refused and left unchanged."""
         self.path = path
-        self.entries: dict[str, dict[str, Any]] = {}
         lines = self._read()
         if lines and lines[0].get("about") != about:
-            raise InputError(_differs(path, lines[0].get("about"), about))
-        for line in lines[1:]:
-            self.entries[line["key"]] = line["entry"]
+            raise InputError(_describe_difference(path, lines[0].get("about"), about))
+        self.entries: dict[str, dict[str, Any]] = {line["key"]: line["entry"] for line in lines[1:]}
         self._file = path.open("a", encoding="utf-8")
         if not lines:
             self._write({"about": about})
 
     def _read(self) -> list[dict[str, Any]]:
-        """Return the whole lines. What a kill left of a last one is cut off."""
+        """Return the complete lines. An incomplete last line, left by a killed run, is cut off."""
         if not self.path.exists():
             return []
         lines, end = [], 0
@@ -52,11 +50,8 @@ class Ledger:
             os.truncate(self.path, end)
         return lines
 
-    def __contains__(self, key: str) -> bool:
-        return key in self.entries
-
     def add(self, key: str, entry: dict[str, Any]) -> None:
-        """Write an entry down; it is on the disk when this returns."""
+        """Write an entry; it is on disk when this returns."""
         self._write({"key": key, "entry": entry})
         self.entries[key] = entry
 
@@ -69,8 +64,8 @@ class Ledger:
         self._file.close()
 
 
-def _differs(path: Path, old: Any, new: Mapping[str, Any]) -> str:
-    changed = [name for name in new if not isinstance(old, dict) or old.get(name) != new[name]]
+def _describe_difference(path: Path, old: Any, new: Mapping[str, Any]) -> str:
     was = old if isinstance(old, dict) else {}
+    changed = [name for name in new if was.get(name) != new[name]]
     details = "; ".join(f"{name} was {was.get(name)!r} and is {new[name]!r}" for name in changed[:3])
-    return f"{path.parent} holds another run: {details}. Remedy: another --out, or --restart to throw it away."
+    return f"{path.parent} holds another run: {details}. Remedy: another --out, or --restart to delete it."

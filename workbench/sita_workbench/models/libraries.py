@@ -1,0 +1,253 @@
+"""Models of timm, torchvision, keras.applications and this package, by name."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from sita_adapters.errors import InputError, SitaError, suggestion
+from sita_adapters.inputs import ENCODINGS, Inputs
+
+from . import weights as model_weights
+from .loaded import LoadedModel, Size
+
+_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+def _suggest(library: str, name: str, known: Iterable[str]) -> str:
+    return suggestion(f"{library}:{name}", (f"{library}:{each}" for each in known))
+
+
+def _fill_own(build: model_weights.Build, spec: str, weights: str) -> tuple[Any, str]:
+    _import("torch", spec)
+    if weights == "pretrained":
+        raise InputError(f"weights: there are none to download for {spec}. Remedy: a file, or 'random'.")
+    return _fill_torch(build, spec, weights)
+
+
+def _from_cifar(depth: int, spec: str, weights: str) -> LoadedModel:
+    def build(classes: int | None) -> Any:
+        from ..networks.cifar_resnet import CifarResNet
+
+        return CifarResNet(depth, classes or 10)
+
+    model, origin = _fill_own(build, spec, weights)
+    names = _CIFAR10 if model.linear.out_features == len(_CIFAR10) else ()
+    return LoadedModel(spec, model, ENCODINGS["imagenet"], 32, 1.0, weights=origin, names=names)
+
+
+def _from_camvid(spec: str, weights: str) -> LoadedModel:
+    def build(classes: int | None) -> Any:
+        from ..networks.roadnet import RoadNet
+
+        return RoadNet()
+
+    model, origin = _fill_own(build, spec, weights)
+    from ..data.segmentation import CAMVID_CLASSES
+    from ..networks.roadnet import SIZE
+
+    return LoadedModel(
+        spec, model, ENCODINGS["imagenet"], SIZE, 1.0, "segmentation", weights=origin, names=CAMVID_CLASSES
+    )
+
+
+def _from_timm(spec: str, name: str, weights: str, size: int | None) -> LoadedModel:
+    _import("torch", spec)
+    timm = _import("timm", spec)
+    data = _import("timm.data", spec)
+    if not timm.is_model(name):
+        raise InputError(f"{spec}: timm has no model of this name.{_suggest('timm', name, timm.list_models())}")
+
+    def build(classes: int | None) -> Any:
+        return timm.create_model(name, **({} if classes is None else {"num_classes": classes}))
+
+    def download() -> Any:
+        return timm.create_model(name, pretrained=True)
+
+    model, origin = _fill_torch(build, spec, weights, download)
+    known = data.resolve_model_data_config(model)
+    inputs = Inputs(mean=known["mean"], std=known["std"])
+    return LoadedModel(spec, model, inputs, _square(known["input_size"][1:]), known["crop_pct"], weights=origin)
+
+
+def _from_torchvision(spec: str, name: str, weights: str, size: int | None) -> LoadedModel:
+    _import("torch", spec)
+    models = _import("torchvision.models", spec)
+    segmenters = models.list_models(module=_import("torchvision.models.segmentation", spec))
+    known = [*models.list_models(module=models), *(f"segmentation.{each}" for each in segmenters)]
+    if name not in known:
+        close = [f"segmentation.{name}"] if name in segmenters else known
+        raise InputError(f"{spec}: torchvision has no model of this name.{_suggest('torchvision', name, close)}")
+    segments, plain = name.startswith("segmentation."), name.removeprefix("segmentation.")
+    fixed: dict[str, Any] = {"weights_backbone": None} if segments else {}
+    if plain in ("googlenet", "inception_v3"):
+        fixed["init_weights"] = False  # their initialisation takes a minute
+
+    def build(classes: int | None) -> Any:
+        return models.get_model(plain, weights=None, **fixed, **({} if classes is None else {"num_classes": classes}))
+
+    def download() -> Any:
+        return models.get_model(plain, weights="DEFAULT")
+
+    model, origin = _fill_torch(build, spec, weights, download)
+    published = models.get_model_weights(plain)
+    # A file most often holds the weights that were published first.
+    like = published.DEFAULT if weights == "pretrained" else next(iter(published))
+    preset = like.transforms()
+    names = tuple(like.meta["categories"]) if weights == "pretrained" else ()
+    inputs = Inputs(mean=tuple(preset.mean), std=tuple(preset.std))
+    if segments:
+        return LoadedModel(spec, model, inputs, None, 1.0, "segmentation", weights=origin, names=names)
+    side = preset.crop_size[0]
+    return LoadedModel(spec, model, inputs, side, min(1.0, side / preset.resize_size[0]), weights=origin, names=names)
+
+
+_KERAS_ENCODINGS = {
+    "resnet": "caffe",
+    "vgg16": "caffe",
+    "vgg19": "caffe",
+    "densenet": "torch",
+    "inception_resnet_v2": "tf",
+    "inception_v3": "tf",
+    "mobilenet": "tf",
+    "mobilenet_v2": "tf",
+    "nasnet": "tf",
+    "resnet_v2": "tf",
+    "xception": "tf",
+}
+"""What `preprocess_input` of a family's module does; all other families take bytes."""
+
+
+def keras_encoding(application: Callable[..., Any]) -> str:
+    """Return the name of the pixel encoding that a function of keras.applications was trained with."""
+    return _KERAS_ENCODINGS.get(application.__module__.rpartition(".")[2], "byte")
+
+
+def _from_keras(spec: str, name: str, weights: str, size: int | None) -> LoadedModel:
+    quiet_tensorflow()
+    keras = _import("keras", spec)
+    known = [each for each in dir(keras.applications) if each[0].isupper()]
+    if name not in known:
+        raise InputError(f"{spec}: keras.applications has no model of this name.{_suggest('keras', name, known)}")
+    application = getattr(keras.applications, name)
+    first = keras.config.image_data_format() == "channels_first"
+    shape = None if size is None else ((3, size, size) if first else (size, size, 3))
+
+    def build(classes: int | None) -> Any:
+        try:
+            with _seeded_python():
+                return application(weights=None, input_shape=shape, classes=classes or 1000)
+        except ValueError as error:
+            raise InputError(f"{spec} cannot be made for images of {size} × {size}: {error}") from error
+
+    if weights == "random":
+        model, origin = build(None), weights
+    elif weights == "pretrained":
+        model, origin = _download(spec, application), weights
+        if shape is not None:  # the published weights fit every size; only the input layer differs
+            trained, model = model, build(None)
+            model.set_weights(trained.get_weights())
+    else:
+        path = model_weights.find_file(spec, weights, model_weights.KERAS_ENDINGS)
+        model, origin = model_weights.load_keras(build, path, spec), model_weights.name_file(path)
+    return LoadedModel(spec, model, ENCODINGS[keras_encoding(application)], keras_size(model) or 224, weights=origin)
+
+
+def keras_size(model: Any) -> Size:
+    """Return the size that a Keras model's input is fixed to; None: any."""
+    shape = getattr(model, "input_shape", None)
+    if not isinstance(shape, tuple) or len(shape) != 4:
+        return None
+    sides = shape[1:3] if shape[3] in (1, 3) else shape[2:]
+    return None if None in sides else _square(sides)
+
+
+def _square(sides: Any) -> Size:
+    height, width = sides
+    return int(height) if height == width else (int(height), int(width))
+
+
+def _fill_torch(
+    build: model_weights.Build, spec: str, weights: str, download: Callable[[], Any] | None = None
+) -> tuple[Any, str]:
+    """Return the module in eval mode with the requested weights, and their origin."""
+    import torch
+
+    if weights == "pretrained" and download is not None:
+        return _download(spec, download).eval(), weights
+
+    def seeded(classes: int | None) -> Any:
+        with torch.random.fork_rng(devices=[]), _seeded_python():
+            torch.manual_seed(0)
+            return build(classes)
+
+    try:
+        if weights == "random":
+            return seeded(None).eval(), weights
+        path = model_weights.find_file(spec, weights, model_weights.TORCH_ENDINGS)
+        return model_weights.load_torch(seeded, path, spec).eval(), model_weights.name_file(path)
+    except RuntimeError as error:  # timm: an unknown tag
+        raise InputError(f"{spec} cannot be made: {error}") from error
+
+
+def _download(spec: str, download: Callable[[], Any]) -> Any:
+    try:
+        return download()
+    except Exception as error:
+        raise InputError(
+            f"weights: the pretrained ones of {spec} could not be downloaded: {model_weights.first_line(error)} "
+            "Remedy: an internet connection, or --weights FILE."
+        ) from error
+
+
+@contextmanager
+def _seeded_python() -> Iterator[None]:
+    """Draw the same weights every time: Keras takes the seeds of its layers from Python's random module."""
+    state = random.getstate()
+    random.seed(0)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+
+
+def quiet_tensorflow() -> None:
+    """Silence TensorFlow's messages about the processor and about retracing."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+
+def _import(name: str, spec: str) -> Any:
+    """Import what a spec needs, or name the package to install."""
+    package = name.partition(".")[0]
+    wanted = f"'sita-adapters[{package}]'" if package in ("torch", "keras") else package
+    try:
+        if package in ("timm", "torchvision"):
+            importlib.import_module("sita_workbench.models.torchvision_compat")
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or name).partition(".")[0]
+        raise SitaError(f"{spec} needs {missing}. Remedy: pip install {wanted}") from error
+    except Exception as error:  # a compiled part that does not load, or an unknown KERAS_BACKEND
+        remedy = (
+            "set KERAS_BACKEND to one of tensorflow, jax, torch that is installed"
+            if package == "keras"
+            else "a torchvision that was built for the installed torch (timm imports it as well)"
+        )
+        raise SitaError(
+            f"{spec}: {name} is installed but cannot be imported: {model_weights.first_line(error)} Remedy: {remedy}."
+        ) from error
+
+
+_Loader = Callable[[str, str, str, "int | None"], LoadedModel]
+LIBRARIES: Mapping[str, _Loader] = {"timm": _from_timm, "torchvision": _from_torchvision, "keras": _from_keras}
+OWN: Mapping[str, Callable[[str, str], LoadedModel]] = {
+    **{f"cifar10-resnet{depth}": partial(_from_cifar, depth) for depth in (20, 32, 44, 56, 110)},
+    "camvid-roadnet": _from_camvid,
+}

@@ -1,0 +1,88 @@
+"""A model under test, and how images are encoded for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import sita_adapters as sita
+from sita_adapters.backend import backend_of
+from sita_adapters.errors import InputError
+from sita_adapters.inputs import ENCODINGS, Inputs
+from sita_adapters.recipe import Recipe, Task
+
+Size = int | tuple[int, int] | None
+"""Height and width, one number for a square; None: any."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model, and how images are encoded for it.
+
+    - `spec`: the text that it was loaded by.
+    - `model`: a torch Module in eval mode, or a keras.Model.
+    - `inputs`: how pixels are encoded; None where a file of the user's does not say, and then `encode` raises.
+    - `size`: the height and width that it takes; None: any.
+    - `crop`: the share of an image's shorter side that the centre crop keeps.
+    - `scores`: what its scores are, as `adapt` takes it.
+    - `weights`: their origin: a file's name and sha256, "pretrained", "random", "its own".
+    - `names`: the names of its classes where they are known; else empty.
+    """
+
+    spec: str
+    model: Any
+    inputs: Inputs | None
+    size: Size = None
+    crop: float = 0.875
+    task: Task = "classification"
+    scores: str | None = None
+    weights: str = "its own"
+    names: tuple[str, ...] = ()
+
+    @property
+    def framework(self) -> str:
+        """The framework's name, and for Keras its backend."""
+        return backend_of(self.model).runner().label
+
+    @property
+    def sides(self) -> tuple[int, int] | None:
+        """The height and width that it takes; None: any."""
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+    def adapt(self, recipe: Recipe | str, layers: list[str] | None = None) -> Any:
+        """Return the adapted model."""
+        return sita.adapt(
+            self.model, recipe, task=self.task, inputs=self.inputs, scores=self.scores, layers=layers or None
+        )
+
+    def require_inputs(self) -> Inputs:
+        """Return how pixels are encoded; raise where that is not known."""
+        if self.inputs is None:
+            raise InputError(
+                f"{self.spec} does not say how its pixels are encoded. Expected one of {', '.join(ENCODINGS)}. "
+                "Remedy: --inputs NAME, or let the function return (model, {'inputs': 'imagenet'})."
+            )
+        return self.inputs
+
+    def encode(self, images: np.ndarray) -> np.ndarray:
+        """Return RGB bytes (N, h, w, 3) as the model takes them, in float32, channels last.
+
+        x = (u · white − mean) / std for u in [0, 1], in the encoding's channel order.
+        """
+        inputs = self.require_inputs()
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] != 3:
+            raise InputError(f"Expected RGB bytes (N, h, w, 3) in uint8; received {images.shape} in {images.dtype}.")
+        ordered = images if inputs.order == "rgb" else images[..., ::-1]
+        mean, std = np.array(inputs.mean, np.float32), np.array(inputs.std, np.float32)
+        return np.ascontiguousarray((ordered * np.float32(inputs.white / 255) - mean) / std)
+
+    def arrange(self, images: np.ndarray) -> np.ndarray:
+        """Return encoded images (N, h, w, channels) with their axes as the framework orders them."""
+        return backend_of(self.model).runner().arrange(self.spec, self.model, images)
+
+    def run(self, model: Any, images: np.ndarray) -> np.ndarray:
+        """Return the scores (N, …, classes) of this model, or one made from it, on encoded images."""
+        runner = backend_of(self.model).runner()
+        return np.moveaxis(runner.run(model, self.arrange(images)), runner.class_axis, -1)

@@ -1,0 +1,70 @@
+"""The time per image of several methods, measured in turns."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .methods import SOURCE, Method, prepare
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from .runs import Run
+
+
+def timed_methods(methods: Sequence[Method]) -> list[Method]:
+    """Return the methods whose time is measured: those outside a study, on single images."""
+    return [method for method in methods if method.point is None and method.batch is None]
+
+
+def time_in_turns(
+    calls: Mapping[str, Callable[[], object]],
+    rounds: int,
+    show: Callable[[str, int], None],
+    most_seconds: float = math.inf,
+) -> dict[str, list[float]]:
+    """Return the seconds of every call, in up to `rounds` rounds; stop early where another would exceed the time.
+
+    The calls take turns, so that a slow moment of the machine affects them all. A first round, in which frameworks
+    compile and allocate, does not count.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    started = 0.0
+    for turn in range(rounds + 1):
+        if turn == 1:
+            started = time.perf_counter()
+        elif turn > 1 and time.perf_counter() - started > most_seconds * (turn - 1) / turn:
+            break
+        for name, call in calls.items():
+            show(name, turn)
+            before = time.perf_counter()
+            call()
+            if turn:
+                taken[name].append(time.perf_counter() - before)
+    return taken
+
+
+def time_methods(run: Run, rounds: int, threads: int | None, progress: Progress) -> dict[str, Any]:
+    """Return the time of one image at a time under every method, as `timing.json` stores it."""
+    image = run.loaded.encode(run.data.load(run.data.conditions[-1], 0, 1)[0])
+    calls = {method.name: partial(prepare(method, run.loaded).run, image) for method in timed_methods(run.methods)}
+    with progress.track("timing", (rounds + 1) * len(calls)) as advance:
+        seconds = time_in_turns(calls, rounds, lambda name, turn: advance(1, f"timing, {name}"))
+    found = {}
+    for name, each in seconds.items():
+        low, middle, high = np.percentile(1e3 * np.array(each), [25, 50, 75]).round(3).tolist()
+        relative = float(np.median(np.divide(each, seconds[SOURCE])))
+        found[name] = {"ms": middle, "low": low, "high": high, "relative": round(relative, 3)}
+    return {
+        "machine": f"{platform.machine()}, {platform.system()}",
+        "threads": threads,
+        "batch": 1,
+        "rounds": rounds,
+        "methods": found,
+    }
