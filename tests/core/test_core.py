@@ -11,13 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-
 from sita_adapters.arrays import NUMPY, Arrays
+from sita_torch.arrays import TORCH
+
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import RECIPES, Recipe
 from sita_adapters.statistics import blend, normalising, pool, rewriting, target, target_of_squares
 from sita_adapters.voting import decide
-from sita_torch.arrays import TORCH
 
 BACKENDS = {"numpy": NUMPY, "torch": TORCH}
 priors = st.lists(st.floats(0, 1), min_size=1, max_size=6, unique=True)

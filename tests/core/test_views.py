@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import scipy.ndimage
 import torch
-
 from sita_adapters.arrays import NUMPY
+from sita_torch.arrays import TORCH
+
 from sita_adapters.inputs import ENCODINGS, Inputs
 from sita_adapters.view_steps import Blur, Canvas, Colour, Rotate, blur_matrix, rotation_taps
 from sita_adapters.views import NAMES, SYMMETRIES, View, frame_of, make_views
-from sita_torch.arrays import TORCH
 
 CANVASES = {
     "numpy-first": Canvas(NUMPY, -3, (-2, -1), ENCODINGS["unit"]),

@@ -162,6 +162,7 @@ def test_a_compiled_model_hears_or_says_that_it_cannot() -> None:
 
 def test_a_candidate_that_is_nan_is_the_least_certain() -> None:
     from sita_adapters.arrays import NUMPY
+
     from sita_adapters.voting import decide, entropy
 
     candidates = np.array([[[1.0, 2.0], [np.nan, 0.0], [3.0, 0.0]]])

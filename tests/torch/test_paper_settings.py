@@ -9,12 +9,12 @@ import pytest
 import reference
 import torch
 from nets import dense, images, small
+from sita_torch.arrays import TORCH
 
 import sita_adapters as sita
 from sita_adapters.inputs import ENCODINGS
 from sita_adapters.view_steps import Canvas
 from sita_adapters.views import content_seed, make_views
-from sita_torch.arrays import TORCH
 
 TURNS = (0, 1, 3)
 

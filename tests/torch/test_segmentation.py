@@ -7,6 +7,7 @@ import pytest
 import reference
 import torch
 from nets import CLASSES, DenseNet, dense, images, small, warm
+from sita_torch.arrays import TORCH
 from torch import nn
 
 import sita_adapters as sita
@@ -14,7 +15,6 @@ from sita_adapters.plan import make_plan
 from sita_adapters.recipe import PAPER_PRIORS, read_recipe
 from sita_adapters.view_steps import Canvas
 from sita_adapters.views import SYMMETRIES
-from sita_torch.arrays import TORCH
 
 SHAPES = {2: (3, 16, 16), 3: (3, 6, 16, 16)}
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import sita_adapters as sita
-from sita_adapters.backend import backend_of
+from sita_adapters.backend import backend_of, run_scores
 from sita_adapters.errors import InputError
 from sita_adapters.inputs import ENCODINGS, Inputs
 from sita_adapters.recipe import Recipe, Task
@@ -44,7 +44,7 @@ class LoadedModel:
     @property
     def framework(self) -> str:
         """The framework's name, and for Keras its backend."""
-        return backend_of(self.model).runner().label
+        return backend_of(self.model).label
 
     @property
     def sides(self) -> tuple[int, int] | None:
@@ -80,9 +80,9 @@ class LoadedModel:
 
     def arrange(self, images: np.ndarray) -> np.ndarray:
         """Return encoded images (N, h, w, channels) with their axes as the framework orders them."""
-        return backend_of(self.model).runner().arrange(self.spec, self.model, images)
+        return backend_of(self.model).arrange(self.spec, self.model, images)
 
     def run(self, model: Any, images: np.ndarray) -> np.ndarray:
         """Return the scores (N, …, classes) of this model, or one made from it, on encoded images."""
-        runner = backend_of(self.model).runner()
-        return np.moveaxis(runner.run(model, self.arrange(images)), runner.class_axis, -1)
+        class_axis = backend_of(self.model).ops.class_axis
+        return np.moveaxis(run_scores(model, self.arrange(images)), class_axis, -1)
