@@ -236,9 +236,8 @@ def _check_scores(shape: tuple[Any, ...], is_float: bool, plan: Plan, adaptation
     votes = len(plan.candidate_rows) > 1
     each_label = adaptation.scores.startswith("sigmoid")
     if not each_label and (len(shape) < 2 or (shape[ops.class_axis] or 2) < 2):
-        layout = "(N, classes, …)" if ops.class_axis == 1 else "(N, …, classes)"
         raise OutputError(
-            f"Expected scores {layout} of two classes or more to vote on; received shape {shape}. Remedy: "
+            f"Expected scores {ops.scores_layout} of two classes or more to vote on; received shape {shape}. Remedy: "
             "scores='sigmoid' (or 'sigmoid_probabilities') where each label is true or not by itself"
             f"{', or a recipe with one prior (augbn)' if votes else ''}."
         )

@@ -84,7 +84,7 @@ class CascadeRule:
         array = flatten(output, ops.is_array)[place][1]
         if not eligible(array):
             raise OutputError(
-                f"Expected scores of two classes or more for each of {count} images; received shape "
+                f"Expected scores {ops.scores_layout} of two classes or more for each of {count} images; received shape "
                 f"{tuple(array.shape)}. Remedy: say where they are, with adapt(…, output=…), or that each label is "
                 "true or not by itself, with adapt(…, scores='sigmoid')."
             )

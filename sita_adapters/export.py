@@ -308,7 +308,7 @@ def _verify(path: Path, format: str, check: _Check, description: Description, cl
             if not np.mean(~(gaps <= TOLERANCE)) <= (_STRAY_PIXELS if is_scores and gaps.ndim > 1 else 0.0):
                 raise ExportError(
                     f"The exported {_TITLES[format]} answers otherwise than the adapted model: on {len(images)} images "
-                    f"by up to {float(gaps.max()):.1e}, more than {TOLERANCE:.0e}. Nothing was check. Remedy: "
+                    f"by up to {float(gaps.max()):.1e}, more than {TOLERANCE:.0e}. Nothing was written. Remedy: "
                     "another format, or another example, if two candidates of this one are equally certain."
                 )
     return largest

@@ -27,6 +27,11 @@ class Ops:
     class_axis = -1
     """The axis of the classes in a model's output (N, …)."""
 
+    @property
+    def scores_layout(self) -> str:
+        """The shape of scores, as a reader of an error would write it."""
+        return "(N, classes, …)" if self.class_axis == 1 else "(N, …, classes)"
+
     def is_array(self, value: Any) -> bool:
         """Whether this is an array that a model takes or puts out."""
         return isinstance(value, np.ndarray)

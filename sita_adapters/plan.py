@@ -6,8 +6,7 @@ Every method is a Plan, and the code that runs a Plan knows no method.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,11 @@ class Plan:
     weights: tuple[tuple[float, ...], ...]
     priors: tuple[float, ...]
     candidate_rows: tuple[int, ...]
+    uniform: bool = field(init=False)
+    """Whether all rows are normalised with the same statistics."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uniform", len(set(zip(self.weights, self.priors, strict=True))) == 1)
 
     @property
     def rows(self) -> int:
@@ -39,11 +43,6 @@ class Plan:
     def moves_pixels(self, row: int) -> bool:
         """Whether this row runs a view in which pixels changed places."""
         return self.views[self.view_of_row[row]].moves_pixels
-
-    @cached_property
-    def uniform(self) -> bool:
-        """Whether all rows are normalised with the same statistics."""
-        return len(set(zip(self.weights, self.priors, strict=True))) == 1
 
     @property
     def blends(self) -> bool:

@@ -25,7 +25,7 @@ from .options import USUAL_SIDE, ModelSpec, PixelInputs, RecipeName, Side, TaskN
 
 if TYPE_CHECKING:
     from sita_adapters import Description
-    from sita_adapters.description import LayerInfo
+    from sita_adapters.selection import LayerInfo
 
     from ..models.loaded import LoadedModel
 
