@@ -8,10 +8,10 @@ BACKEND ?= torch
 
 DATA ?= $(SITA_DATA)
 
-.PHONY: help setup demo test backends lint types check bench speed memory cascade camvid clean
+.PHONY: help setup demo test test-all oldest lint types check bench speed memory cascade camvid clean
 
 help: ## Show what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 setup: $(READY) ## Set up .venv with the tested versions
 
@@ -24,18 +24,17 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## See it help on corrupted digits; BACKEND=keras for Keras (KERAS_BACKEND decides which)
 	$(BIN)/sita demo --backend $(BACKEND)
 
-# What depends on Keras rather than on what computes for it is tested on TensorFlow, and everywhere by `make backends`.
-ON_TENSORFLOW := $(foreach name,odd cutting outputs paper_settings real,--ignore tests/keras_suite/test_keras_$(name).py)
+# Which framework a process tests is read from KERAS_BACKEND: PyTorch where it is not set. `slow` tests wait for test-all.
+test: $(READY) ## Run the tests (six minutes on two cores): every framework, every promise
+	$(PYTEST) -m "not slow" tests/core tests/contract tests/torch tests/workbench
+	KERAS_BACKEND=tensorflow $(PYTEST) -m "not slow" tests/core tests/contract tests/keras
+	KERAS_BACKEND=jax $(PYTEST) -m "not slow" tests/contract
+	KERAS_BACKEND=torch $(PYTEST) -m "not slow" tests/contract
 
-test: $(READY) ## Run the tests; those of Keras on TensorFlow, and a part of them on JAX and torch, in processes of their own
-	$(PYTEST) tests --ignore tests/keras_suite
-	KERAS_BACKEND=tensorflow $(PYTEST) tests/keras_suite
-	KERAS_BACKEND=jax $(PYTEST) tests/keras_suite $(ON_TENSORFLOW)
-	KERAS_BACKEND=torch $(PYTEST) tests/keras_suite $(ON_TENSORFLOW)
-
-backends: $(READY) ## Run all tests of Keras on every one of its backends
+test-all: $(READY) ## Run everything there is, on every backend of Keras (an hour)
+	$(PYTEST) tests/core tests/contract tests/torch tests/workbench
 	for backend in tensorflow jax torch; do \
-		echo "Keras on $$backend:"; KERAS_BACKEND=$$backend $(PYTEST) tests/keras_suite || exit 1; \
+		echo "Keras on $$backend:"; KERAS_BACKEND=$$backend $(PYTEST) tests/core tests/contract tests/keras || exit 1; \
 	done
 
 lint: $(READY) ## Check style
@@ -60,8 +59,9 @@ cascade: $(READY) ## Measure a cascade on CIFAR-10, clean and corrupted (DATA=fo
 	$(BIN)/python benchmarks/cascade.py $(DATA)
 
 camvid: $(READY) ## Train a segmentation network on CamVid and measure the recipes (DATA=folder, an hour on one core)
-	$(BIN)/python benchmarks/train_camvid.py $(DATA)
-	$(BIN)/python benchmarks/camvid.py $(DATA)
+	$(BIN)/python benchmarks/train_camvid.py $(DATA) --out roadnet.safetensors
+	$(BIN)/sita bench --model camvid-roadnet --weights roadnet.safetensors --data camvid:$(DATA)/camvid --severity 3 \
+		--corrupt clean,gaussian_noise,impulse_noise,defocus_blur,motion_blur,fog,brightness,contrast,jpeg_compression
 
 clean: ## Remove what was made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

@@ -133,8 +133,7 @@ def _run_part(batch: list[Array], forward: Forward, plan: Plan, adaptation: Adap
     plans = redraw_for_each(images, plan, adaptation.recipe, canvas) if resample else [plan]
     rows = [expand(images, plans, canvas), *(expand_aligned(each, images, plans, canvas) for each in aligned)]
     ops = canvas.ops
-    # Of one image whose rows all get the same statistics, these are worked out once. A trace may run on more images.
-    lines = 1 if plan.uniform and images.shape[0] == 1 and not ops.is_traced(images) else plan.rows
+    lines = 1 if plan.uniform and not ops.is_traced(images) else plan.rows  # a trace may run on more images
     weights = ops.precise_constant(plan.weights[:lines], images)
     priors = ops.precise_constant([[prior] for prior in plan.priors[:lines]], images)
     call = Call(adaptation, plan, ops.shape(rows[0])[0], ops, weights, priors)
@@ -249,6 +248,9 @@ def blend(
     mean, variance = blend_with_source(
         mean, variance, priors=priors, source_mean=source[0], source_variance=source[1], xp=xp
     )
+    if mean.shape[1] != call.plan.rows and mean.shape[0] != 1:
+        shape = (mean.shape[0], call.plan.rows, channels)
+        mean, variance = xp.broadcast_to(mean, shape), xp.broadcast_to(variance, shape)
     mean, variance = xp.reshape(mean, (-1, channels)), xp.reshape(variance, (-1, channels))
     if parts is not None:
         mean, variance = ops.repeat_rows(mean, parts), ops.repeat_rows(variance, parts)
