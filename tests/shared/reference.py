@@ -6,10 +6,13 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import nn
+
+if TYPE_CHECKING:  # what has no torch has use for the rest
+    import torch
+    from torch import nn
 
 
 def target_statistics(
@@ -72,6 +75,8 @@ def run_rows(
     layer, the moments of its input are taken, and the running statistics of each row's layer are overwritten by the
     blend. The framework's own BatchNorm then does the rest. Layers must run once a forward.
     """
+    import torch
+
     models = [copy.deepcopy(model).double().eval() for _ in rows]
     inputs = [views[row.view](image.double()[None]) for row in rows]
     for name in _layers_in_order(models[0], inputs[0]):
@@ -93,6 +98,8 @@ def run_rows(
 
 
 def _layers_in_order(model: nn.Module, x: torch.Tensor) -> list[str]:
+    import torch
+
     order: list[str] = []
     handles = [
         module.register_forward_pre_hook(lambda *_, name=name: order.append(name))
@@ -108,6 +115,8 @@ def _layers_in_order(model: nn.Module, x: torch.Tensor) -> list[str]:
 
 
 def _input_moments(layer: nn.Module, model: nn.Module, x: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    import torch
+
     seen: list[torch.Tensor] = []
 
     def stop(_: nn.Module, args: tuple[torch.Tensor, ...]) -> None:

@@ -1,0 +1,35 @@
+"""The `backend` that this process tests the promises on."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import pytest
+
+NAME = f"keras-{os.environ['KERAS_BACKEND']}" if "KERAS_BACKEND" in os.environ else "torch"
+
+
+@functools.cache
+def framework() -> Any:
+    if NAME == "torch":
+        from torch_framework import TorchFramework
+
+        return TorchFramework()
+    from keras_framework import KerasFramework
+
+    return KerasFramework()
+
+
+@pytest.fixture(scope="session", params=[NAME])
+def backend() -> Any:
+    """What builds, runs and looks into the models of one framework."""
+    return framework()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes `file` or `network` runs for each that the framework has."""
+    for name in ("file", "network"):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, getattr(framework(), f"{name}s"))
