@@ -98,7 +98,7 @@ def test_a_model_without_batchnorm_is_refused(backend: Any) -> None:
         sita.adapt(backend.without_batchnorm())
 
 
-@pytest.mark.parametrize("thing", [dict, object, lambda: type("Estimator", (), {"__module__": "sklearn.svm"})()])
+@pytest.mark.parametrize("thing", [dict, object, type("Estimator", (), {"__module__": "sklearn.svm"})])
 def test_what_is_no_model_is_refused(backend: Any, thing: Any) -> None:
     with pytest.raises(sita.UnknownModelError, match=r"keras.*torch"):
         sita.adapt(thing())
@@ -111,7 +111,7 @@ def test_a_class_is_refused_for_its_instance(model: Any) -> None:
 
 def test_an_empty_batch_is_refused(backend: Any, model: Any) -> None:
     for settings in ({}, {"max_rows": 3}):
-        with pytest.raises(sita.InputError, match="empty batch|at least one image"):
+        with pytest.raises(sita.InputError, match=r"empty batch|at least one image"):
             backend.run(sita.adapt(model, "augbn", **settings), images(1)[:0])
 
 

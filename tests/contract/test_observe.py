@@ -14,7 +14,7 @@ from small_network import images
 
 import sita_adapters as sita
 
-PRIORS = (0.5, 0.6, 0.8, 1.0)
+PRIORS = (0.5, 0.7, 0.85, 1.0)
 
 
 @pytest.mark.parametrize("settings", [{}, {"max_rows": 4}], ids=str)

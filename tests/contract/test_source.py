@@ -126,9 +126,9 @@ def test_a_stored_model_comes_back_adapted(backend: Any, settings: dict[str, Any
 def test_adapting_twice_is_refused(backend: Any) -> None:
     """Promise 6."""
     adapted = sita.adapt(backend.model())
-    with pytest.raises(sita.AlreadyAdaptedError, match="adapted already.*unwrap"):
+    with pytest.raises(sita.AlreadyAdaptedError, match=r"adapted already.*unwrap"):
         sita.adapt(adapted)
-    with pytest.raises(sita.AlreadyAdaptedError, match="adapted already.*unwrap"):
+    with pytest.raises(sita.AlreadyAdaptedError, match=r"adapted already.*unwrap"):
         sita.adapt(backend.around(adapted))
 
 
