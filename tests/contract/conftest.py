@@ -11,6 +11,37 @@ import pytest
 NAME = f"keras-{os.environ['KERAS_BACKEND']}" if "KERAS_BACKEND" in os.environ else "torch"
 
 
+LENGTHY_ON_JAX = (
+    "test_a_file_answers_as_the_adapted_model_for_any_number_of_images",
+    "test_a_stored_model_comes_back_adapted[keras-jax-{}]",
+    "test_adapted_answers_do_not_depend_on_the_batch_size",
+    "test_an_images_answer_does_not_depend_on_its_batch[keras-jax-ensemble]",
+    "test_every_recipe_runs_on_segmentation",
+    "test_fewer_rows_at_once_give_the_same_answers[keras-jax-augbn-4]",
+    "test_fewer_rows_at_once_give_the_same_answers[keras-jax-ensemble",
+    "test_fewer_rows_at_once_give_the_same_answers[keras-jax-ops-8]",
+    "test_fewer_rows_at_once_give_the_same_answers[keras-jax-source",
+    "test_images_of_different_sizes_are_counted_but_not_stacked",
+    "test_it_prints_as_a_table",
+    "test_json_holds_everything",
+    "test_models_with_and_without_a_softmax_agree",
+    "test_one_candidate_has_an_entropy_too",
+    "test_one_image_shares_with_nobody",
+    "test_outputs_keep_their_structure[keras-jax-augbn]",
+    "test_outputs_keep_their_structure[keras-jax-ensemble]",
+    "test_outputs_keep_their_structure[keras-jax-ops_shared]",
+    "test_outputs_keep_their_structure[keras-jax-source]",
+    "test_pixels_and_single_labels_have_an_entropy",
+    "test_seed_decides_the_papers_views_and_nothing_else",
+    "test_sigmoids_and_their_logits_agree",
+    "test_the_candidates_of_some_layers_equal_the_reference",
+    "test_the_prior_is_that_of_the_most_certain_candidate",
+    "test_the_summary_counts",
+    "test_votes_are_recorded[keras-jax-{'max_rows': 4}]",
+)
+"""JAX compiles for each of these for seconds, and runs what the other backends of Keras run."""
+
+
 @functools.cache
 def framework() -> Any:
     if NAME == "torch":
@@ -26,6 +57,12 @@ def framework() -> Any:
 def backend() -> Any:
     """What builds, runs and looks into the models of one framework."""
     return framework()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if NAME == "keras-jax" and item.name.startswith(LENGTHY_ON_JAX):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

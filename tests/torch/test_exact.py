@@ -54,7 +54,9 @@ def test_small_networks_equal_the_reference(name: str, recipe: str) -> None:
     torch.testing.assert_close(single.double(), expected, rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name.startswith("timm") else []) for name in LARGE]
+)
 def test_covered_networks_equal_the_reference(name: str) -> None:
     size = min(LARGE[name], 80)
     model = large(name)
