@@ -17,7 +17,10 @@ settings.load_profile("tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set up the framework, but not in the process that only hands tests to the workers."""
+    """Set up the framework, but not in the process that only hands tests to the workers.
+
+    Tests run side by side, a process a core: threads of their own would only fight over the cores.
+    """
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         return
     if BACKEND is None:
@@ -25,16 +28,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
         import sita_workbench.models.torchvision_cure  # noqa: F401  (before timm and torchvision)
 
-        # Tests run side by side, a process a core: threads of their own would only fight over the cores.
         torch.set_num_threads(1)
         # Sizes that a trace may freeze: classes, candidates, what is folded into the batch.
         config.addinivalue_line("filterwarnings", "ignore::torch.jit.TracerWarning")
     else:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        # Most of the time of tests on JAX is XLA's, for programs that run once.
-        quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-        if BACKEND == "jax":
-            os.environ.setdefault("XLA_FLAGS", quick)
+        for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+            os.environ.setdefault(name, "1")
+        if BACKEND == "jax":  # most of the time of its tests is XLA's, for programs that run once
+            quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+            os.environ.setdefault("XLA_FLAGS", f"{quick} --xla_cpu_multi_thread_eigen=false")
 
 
 def pytest_report_header() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from small_network import images
 
 import sita_adapters as sita
@@ -36,7 +35,6 @@ def test_lambda_one_is_the_source_model(backend: Any, network: str) -> None:
     assert backend.fingerprint(model) == before
 
 
-@pytest.mark.slow
 def test_an_images_answer_does_not_depend_on_its_batch(backend: Any, network: str) -> None:
     model, batch = backend.network(network), pictures(network, 2)
     adapted = sita.adapt(model, "augbn", priors=0.5, n_views=1)

@@ -24,9 +24,10 @@ import sita_adapters as sita  # noqa: E402
 from sita_adapters.porting import keras_twin, port_weights, torch_twin  # noqa: E402
 from sita_workbench.networks.imagenet_images import encode, load_images, load_resnet50  # noqa: E402
 
-# All three then end in features of 3×3 or 2×2. At 96² Inception's are a single place, without statistics of its own.
-SIZES = {"ResNet50": 96, "DenseNet121": 96, "InceptionV3": 128}
+# All three then end in features of 2×2. At 96² Inception's are a single place, without statistics of its own.
+SIZES = {"ResNet50": 64, "DenseNet121": 64, "InceptionV3": 128}
 CLASSES = 20
+pytestmark = pytest.mark.xdist_group("networks")  # which are built once a process
 TOLERANCE = 1e-4
 
 LARGER = [pytest.param(name, marks=pytest.mark.slow) for name in SIZES if name != "ResNet50"]
@@ -62,7 +63,7 @@ def seeded(architecture: str, images: np.ndarray, **extra: Any) -> Any:
 @functools.cache
 def keras_model(architecture: str) -> Any:
     """Shared by tests, which must not change it."""
-    return seeded(architecture, pictures(SIZES[architecture], count=16, seed=5))
+    return seeded(architecture, pictures(SIZES[architecture], count=8, seed=5))
 
 
 def keras_says(model: Any, images: np.ndarray) -> np.ndarray:
@@ -84,14 +85,15 @@ def check_same(torch_scores: np.ndarray, keras_scores: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("architecture", list(SIZES))
-def test_a_torch_twin_answers_as_the_keras_model(architecture: str) -> None:
-    model, images = keras_model(architecture), pictures(SIZES[architecture])
+def test_a_torch_twin_answers_as_the_keras_model_plain_and_adapted(architecture: str) -> None:
+    model, images = keras_model(architecture), pictures(SIZES[architecture], count=2)
     twin = torch_twin(model)
     assert not twin.training
     assert {module.eps for module in twin.modules() if isinstance(module, nn.BatchNorm2d)} == {
         layer.epsilon for layer in model.layers if isinstance(layer, keras.layers.BatchNormalization)
     }
     check_same(torch_says(twin, images), keras_says(model, images))
+    check_same(torch_says(sita.adapt(twin, "augbn"), images), keras_says(sita.adapt(model, "augbn"), images))
 
 
 @pytest.mark.parametrize("architecture", ["ResNet50", *LARGER])
@@ -111,7 +113,8 @@ def test_a_keras_twin_answers_as_the_torch_model(architecture: str) -> None:
     check_same(torch_says(twin, pictures(size)), keras_says(keras_twin(twin, size=size), pictures(size)))
 
 
-@pytest.mark.parametrize("architecture", ["ResNet50", *LARGER])
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", list(SIZES))
 def test_from_torch_to_keras_and_back_nothing_changes(architecture: str) -> None:
     twin = torch_twin(keras_model(architecture))
     back = torch_twin(keras_twin(twin, size=SIZES[architecture]))
@@ -122,8 +125,8 @@ def test_from_torch_to_keras_and_back_nothing_changes(architecture: str) -> None
 @pytest.mark.slow
 def test_without_a_softmax_the_logits_are_the_same() -> None:
     twin = torch_twin(keras_model("DenseNet121"))
-    model = keras_twin(twin, size=96, activation=None)
-    images = pictures(96)
+    model = keras_twin(twin, size=64, activation=None)
+    images = pictures(64)
     np.testing.assert_allclose(torch_says(twin, images, softmax=False), keras_says(model, images), atol=TOLERANCE)
     again = torch_twin(model)
     np.testing.assert_array_equal(torch_says(again, images), torch_says(twin, images))
@@ -212,13 +215,13 @@ def twins_of_real_images(architecture: str, data: Path) -> tuple[Any, nn.Module,
     return model, torch_twin(model), images[:2]
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("architecture", "recipe"),
     [
-        *((name, "augbn") for name in SIZES),
-        *(pytest.param("ResNet50", recipe, marks=pytest.mark.slow) for recipe in sita.RECIPES if recipe != "augbn"),
-        *(pytest.param(name, "ptn", marks=pytest.mark.slow) for name in SIZES if name != "ResNet50"),
+        *(("ResNet50", recipe) for recipe in sita.RECIPES),
+        *((name, recipe) for name in SIZES if name != "ResNet50" for recipe in ("augbn", "ptn")),
     ],
 )
 def test_adapted_answers_are_the_same_in_keras_and_torch(architecture: str, recipe: str, data: Path) -> None:

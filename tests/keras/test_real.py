@@ -54,6 +54,7 @@ def test_source_is_the_plain_model(model: keras.Model, data: Path) -> None:
 
 if ENGINE == "tensorflow":  # the others compute the same, more slowly
 
+    @pytest.mark.slow
     def test_ops_shared_helps_on_corrupted_images(model: keras.Model, data: Path) -> None:
         """A sample: contrast, haze, noise and blur, each about as strong as severity 5."""
         images, labels = load_images(data, 8, SIZE)
