@@ -1,23 +1,18 @@
-"""Views against numpy's and scipy's own functions, on numpy and on PyTorch arrays, channels first and last."""
+"""Views against numpy's and scipy's own functions, on every kind of array, channels first and last."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import scipy.ndimage
-import torch
-from sita_adapters.arrays import NUMPY
-from sita_torch.arrays import TORCH
+from namespaces import FRAMEWORK, make_namespace
 
 from sita_adapters.inputs import ENCODINGS, Inputs
 from sita_adapters.view_steps import Blur, Canvas, Colour, Rotate, blur_matrix, rotation_taps
-from sita_adapters.views import NAMES, SYMMETRIES, View, frame_of, make_views
+from sita_adapters.views import NAMES, SYMMETRIES, View, make_views, spatial_kind
 
-CANVASES = {
-    "numpy-first": Canvas(NUMPY, -3, (-2, -1), ENCODINGS["unit"]),
-    "numpy-last": Canvas(NUMPY, -1, (-3, -2), ENCODINGS["unit"]),
-    "torch-first": Canvas(TORCH, -3, (-2, -1), ENCODINGS["unit"]),
-}
+SQUARE, RECTANGLE, SIGNAL, VECTOR = "square", "rectangle", "signal", "vector"
+CANVASES = ("numpy-first", "numpy-last", f"{FRAMEWORK}-{'first' if FRAMEWORK == 'torch' else 'last'}")
 IMAGE = np.random.default_rng(0).uniform(size=(2, 3, 12, 12)).astype(np.float32)
 
 NUMPY_SYMMETRIES = {
@@ -33,13 +28,14 @@ NUMPY_SYMMETRIES = {
 
 def run(step: object, canvas: str, image: np.ndarray = IMAGE, inputs: Inputs | None = None) -> np.ndarray:
     """Apply a view or step in this canvas's layout, and return the result with channels first."""
-    setting = CANVASES[canvas]
-    if inputs is not None:
-        setting = Canvas(setting.arrays, setting.channel, setting.axes, inputs)
-    last = canvas.endswith("last")
+    name, _, layout = canvas.rpartition("-")
+    last, namespace = layout == "last", make_namespace(name)
+    axes = (-1, (-3, -2)) if last else (-3, (-2, -1))
     x = np.moveaxis(image, 1, -1).copy() if last else image
-    made = step.apply(torch.from_numpy(x) if canvas.startswith("torch") else x, setting)
-    return np.moveaxis(np.asarray(made), -1, 1) if last else np.asarray(made)
+    made = namespace.numpy(
+        step.apply(namespace.own(x), Canvas(namespace.ops, "square", *axes, inputs or ENCODINGS["unit"]))
+    )
+    return np.moveaxis(made, -1, 1) if last else made
 
 
 @pytest.mark.parametrize("canvas", CANVASES)
@@ -125,28 +121,27 @@ def test_grey_images_have_no_saturation() -> None:
     np.testing.assert_allclose(run(Colour(1, 1, 0.6), "numpy-first", grey), grey, atol=1e-6)
 
 
-def test_frames() -> None:
-    assert [frame_of(s) for s in ((4, 4), (4, 5), (9, 4, 4), (7,), ())] == [
-        "square", "oblong", "square", "line", "point",
-    ]  # fmt: skip
+def test_the_kind_of_input_is_read_from_its_sizes() -> None:
+    sizes = ((4, 4), (4, 5), (9, 4, 4), (7,), ())
+    assert [spatial_kind(size) for size in sizes] == [SQUARE, RECTANGLE, SQUARE, SIGNAL, VECTOR]
 
 
 def test_lossless_views_come_in_their_fixed_order() -> None:
     def names(count: int, frame: str) -> list[str]:
         return [view.name for view in make_views("lossless", count, 0, frame)]
 
-    assert names(2, "square") == ["rot90", "rot270"]
-    assert names(7, "square") == list(SYMMETRIES)
-    assert names(2, "oblong") == ["vflip", "hflip"]
-    assert names(7, "oblong") == ["vflip", "hflip", "rot180"]
-    assert names(2, "line") == ["hflip"]
+    assert names(2, SQUARE) == ["rot90", "rot270"]
+    assert names(7, SQUARE) == list(SYMMETRIES)
+    assert names(2, RECTANGLE) == ["vflip", "hflip"]
+    assert names(7, RECTANGLE) == ["vflip", "hflip", "rot180"]
+    assert names(2, SIGNAL) == ["hflip"]
 
 
 def test_the_papers_views_are_drawn_from_the_seed() -> None:
-    views = make_views("paper", 60, 7, "square")
-    assert views == make_views("paper", 60, 7, "square")
-    assert views != make_views("paper", 60, 8, "square")
-    assert views[:5] == make_views("paper", 5, 7, "square")
+    views = make_views("paper", 60, 7, SQUARE)
+    assert views == make_views("paper", 60, 7, SQUARE)
+    assert views != make_views("paper", 60, 8, SQUARE)
+    assert views[:5] == make_views("paper", 5, 7, SQUARE)
     turns = [step.degrees for view in views for step in view.steps if isinstance(step, Rotate)]
     colours = [step for view in views for step in view.steps if isinstance(step, Colour)]
     assert len(turns) == len(colours) == 60
@@ -160,16 +155,16 @@ def test_the_papers_views_are_drawn_from_the_seed() -> None:
     assert len({view.name for view in views}) > 20
 
 
-def test_oblong_images_meet_the_same_views_but_for_the_transposition() -> None:
-    square, oblong = (make_views("paper", 20, 3, frame) for frame in ("square", "oblong"))
+def test_rectangles_meet_the_same_views_but_for_the_transposition() -> None:
+    square, oblong = (make_views("paper", 20, 3, frame) for frame in ("square", RECTANGLE))
     for first, second in zip(square, oblong, strict=True):
         assert [name for name in first.name.split("+") if name != "transpose"] == second.name.split("+")
 
 
 def test_names_and_compositions() -> None:
-    one, two = make_views([("rot90", "blur"), "hflip"], 2, 0, "square")
+    one, two = make_views([("rot90", "blur"), "hflip"], 2, 0, SQUARE)
     assert (one.name, two.name) == ("rot90+blur", "hflip")
     assert not one.lossless
-    assert len(make_views("blur", 3, 0, "square")) == 3
-    assert len({view.steps for view in make_views("blur", 3, 0, "square")}) == 3
+    assert len(make_views("blur", 3, 0, SQUARE)) == 3
+    assert len({view.steps for view in make_views("blur", 3, 0, SQUARE)}) == 3
     assert set(NAMES) == {*SYMMETRIES, "rotate", "blur", "colour"}

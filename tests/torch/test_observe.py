@@ -4,81 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-import reference
 import torch
-from nets import CLASSES, dense, images, small
+from nets import CLASSES, dense, featured, images, small
 from torch import nn
 
 import sita_adapters as sita
-from sita_adapters import observation
-from sita_adapters.recipe import PAPER_PRIORS
-
-
-def test_what_is_seen_is_what_the_candidates_said() -> None:
-    model, x = small(), images(5, 3, 16, 16)
-    adapted = sita.adapt(model, "ops")
-    with sita.observe(adapted) as seen:
-        first, second = adapted(x[:3]), adapted(x[3:])
-    answer = torch.cat([first, second])
-    candidates = (
-        torch.stack([sita.adapt(model, "augbn", priors=p)(x) for p in PAPER_PRIORS], dim=1).detach().double().numpy()
-    )
-    assert len(seen) == 5
-    assert seen.candidates == PAPER_PRIORS
-    expected = np.array([[reference.entropy(list(z)) for z in each] for each in candidates])
-    np.testing.assert_allclose(seen.entropies, expected, atol=1e-5)
-    np.testing.assert_array_equal(seen.labels, candidates.argmax(2))
-    np.testing.assert_array_equal(seen.answers, answer.argmax(1).numpy())
-    np.testing.assert_array_equal(seen.priors, np.array(PAPER_PRIORS)[expected.argmin(1)])
-    assert (seen.kept.sum(1) == 3).all()
-    for image in range(5):
-        kept = np.flatnonzero(seen.kept[image])
-        assert set(kept) == set(np.argsort(expected[image])[:3])
-        for p in range(8):
-            assert seen.votes[image, p] == sum(seen.labels[image, q] == seen.labels[image, p] for q in kept)
-
-
-def test_the_summary_counts() -> None:
-    adapted = sita.adapt(small(), "ops")
-    with sita.observe(adapted) as seen:
-        adapted(images(6, 3, 16, 16))
-    summary = seen.summary()
-    assert summary.images == 6
-    assert sum(summary.chosen.values()) == pytest.approx(1)
-    assert summary.mean_prior == pytest.approx(seen.priors.mean())
-    assert summary.changed == pytest.approx((seen.labels[:, -1] != seen.answers).mean())
-    agree = [all(seen.labels[i, p] == seen.answers[i] for p in np.flatnonzero(seen.kept[i])) for i in range(6)]
-    assert summary.unanimous == pytest.approx(np.mean(agree))
-    text = str(summary)
-    assert "images         6" in text
-    assert "not the source model's" in text
-
-
-def test_the_plot_is_written(tmp_path: Path) -> None:
-    adapted = sita.adapt(small(), "ops")
-    with sita.observe(adapted) as seen:
-        adapted(images(6, 3, 16, 16))
-    figure = seen.plot(tmp_path / "priors.png")
-    assert (tmp_path / "priors.png").read_bytes()[:4] == b"\x89PNG"
-    assert len(figure.axes[0].patches) == len(PAPER_PRIORS)
-
-
-@pytest.mark.parametrize("recipe", ["source", "bn", "augbn"])
-def test_one_candidate_has_an_entropy_too(recipe: str) -> None:
-    adapted = sita.adapt(small(), recipe)
-    with sita.observe(adapted) as seen:
-        answer = adapted(images(3, 3, 16, 16))
-    assert seen.entropies.shape == (3, 1)
-    expected = [reference.entropy(z.tolist()) for z in answer]
-    np.testing.assert_allclose(seen.entropies[:, 0], expected, atol=1e-5)
-    np.testing.assert_array_equal(seen.answers, answer.argmax(1).numpy())
 
 
 def test_unobserved_calls_compute_nothing_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,29 +28,8 @@ def test_unobserved_calls_compute_nothing_for_it(monkeypatch: pytest.MonkeyPatch
         watched = operators()
     assert operators() == before
     assert len(watched) > len(before)
-    monkeypatch.setattr(observation, "tell", None)
-    monkeypatch.setattr("sita_torch.answers.tell", None)
+    monkeypatch.setattr("sita_adapters.candidates.record_vote", None)
     adapted(x)
-
-
-def test_threads_see_their_own_calls_or_all() -> None:
-    adapted, x = sita.adapt(small(), "ops_shared"), images(8, 3, 16, 16)
-    alone = [adapted(x[i : i + 1]).argmax(1).item() for i in range(8)]
-    ready = threading.Barrier(8)
-
-    def run(image: int) -> tuple[int, list[int]]:
-        ready.wait()
-        with sita.observe(adapted) as seen:
-            for _ in range(3):
-                adapted(x[image : image + 1])
-        return len(seen), seen.answers.tolist()
-
-    with sita.observe(adapted, all_threads=True) as everything, sita.observe(adapted) as mine:
-        with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(run, range(8)))
-        adapted(x[:1])
-    assert found == [(3, [label] * 3) for label in alone]
-    assert (len(everything), len(mine)) == (25, 1)
 
 
 def test_only_the_observed_model_is_heard() -> None:
@@ -131,23 +43,10 @@ def test_only_the_observed_model_is_heard() -> None:
     assert len(seen) == 1
 
 
-def test_what_cannot_be_observed() -> None:
+def test_a_compiled_model_cannot_be_observed() -> None:
     adapted = sita.adapt(small())
-    with pytest.raises(sita.NotAdaptedError), sita.observe(small()):
-        pass
-    with sita.observe(adapted) as seen:
-        pass
-    with pytest.raises(sita.NotObservedError, match="Nothing was observed"):
-        _ = seen.priors
     with pytest.raises(sita.NotObservedError, match=r"torch\.compile"), sita.observe(torch.compile(adapted)):
         pass
-    model = sita.adapt(dense(), "ops_shared", task="segmentation")
-    with sita.observe(model) as seen:
-        model(images(1, 3, 16, 16))
-        model(images(1, 3, 16, 20))
-    with pytest.raises(sita.InputError, match="different sizes"):
-        _ = seen.entropies
-    assert len(seen) == 2
 
 
 def test_a_compiled_model_hears_or_says_that_it_cannot() -> None:
@@ -160,19 +59,6 @@ def test_a_compiled_model_hears_or_says_that_it_cannot() -> None:
         compiled(x)
 
 
-def test_a_candidate_that_is_nan_is_the_least_certain() -> None:
-    from sita_adapters.arrays import NUMPY
-
-    from sita_adapters.voting import decide, entropy
-
-    candidates = np.array([[[1.0, 2.0], [np.nan, 0.0], [3.0, 0.0]]])
-    verdict = decide(candidates, top_k=2, combine="vote", scores="logits", class_axis=-1, arrays=NUMPY)
-    assert verdict.entropies[0, 1, 0] == np.inf
-    np.testing.assert_array_equal(verdict.kept[0, :, 0], [True, False, True])
-    np.testing.assert_array_equal(verdict.scores, [[3.0, 0.0]])
-    assert entropy(candidates[0], scores="sigmoid", class_axis=-1, xp=np)[1, 0] == np.inf
-
-
 def entropies(logits: torch.Tensor) -> torch.Tensor:
     log_p = logits.double().log_softmax(1)
     found = -(log_p.exp() * log_p).sum(1)
@@ -182,32 +68,7 @@ def entropies(logits: torch.Tensor) -> torch.Tensor:
 class TestCascade:
     """Adapt only what the source model is unsure of."""
 
-    def test_unsure_images_go_on(self) -> None:
-        model, x = small(), images(9, 3, 16, 16)
-        adapted = sita.adapt(model)
-        plain, better = model(x), adapted(x)
-        threshold = entropies(plain).sort().values[4].item() + 1e-4
-        fast = sita.cascade(model, adapted, entropy=threshold)
-        said = fast(x)
-        unsure = entropies(plain) > threshold
-        assert 0 < unsure.sum() < 9
-        torch.testing.assert_close(said[unsure], better[unsure], atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(said[~unsure], plain[~unsure])
-        assert (fast.tally.images, fast.tally.adapted) == (9, int(unsure.sum()))
-        assert str(fast.tally) == f"{int(unsure.sum())} of 9 images adapted ({100 * unsure.sum() / 9:.1f} %)"
-        assert "images adapted" in repr(fast)
-        fast.tally.reset()
-        assert fast.tally.share == 0
-
-    def test_the_ends_are_the_two_models(self) -> None:
-        model, x = small(), images(3, 3, 16, 16)
-        adapted = sita.adapt(model)
-        torch.testing.assert_close(sita.cascade(model, adapted, entropy=100)(x), model(x))
-        torch.testing.assert_close(sita.cascade(model, adapted, entropy=0)(x), adapted(x))
-
     def test_structures_pixels_and_nan(self) -> None:
-        from test_outputs import featured
-
         model, x = featured(lambda s, f: {"logits": s, "features": f, "note": "n"}), images(4, 3, 16, 16)
         x[2] = float("nan")
         adapted = sita.adapt(model)
@@ -248,18 +109,9 @@ class TestCascade:
             sita.cascade(model, fast.adapted, entropy=0.0)(images(2, 3, 16, 16))
         assert len(seen) == 2
 
-    @pytest.mark.parametrize("entropy", [-1, float("nan"), "0.1", True])
-    def test_a_threshold_is_a_number(self, entropy: Any) -> None:
-        with pytest.raises(sita.RecipeError, match="entropy: expected a number"):
-            sita.cascade(small(), sita.adapt(small()), entropy=entropy)
-
     def test_what_is_refused(self) -> None:
         model = small()
         adapted = sita.adapt(model)
-        with pytest.raises(sita.NotAdaptedError):
-            sita.cascade(adapted, model, entropy=0.1)
-        with pytest.raises(sita.AlreadyAdaptedError, match="plain source model"):
-            sita.cascade(adapted, adapted, entropy=0.1)
         fast = sita.cascade(model, adapted, entropy=0.1)
         with pytest.raises(sita.SharedWeightsError):
             fast.train()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from nets import CLASSES, SmallNet, dense, images, small, warm
+from nets import CLASSES, SmallNet, dense, featured, images, small, warm
 from torch import nn
 from transformers.modeling_outputs import ImageClassifierOutputWithNoAttention
 
@@ -31,25 +31,6 @@ class FrozenRecord:
     hidden: torch.Tensor
 
 
-class Featured(SmallNet):
-    """Returns its scores and features in a structure."""
-
-    def __init__(self, make: Any) -> None:
-        super().__init__()
-        self.make = make
-
-    def forward(self, x: torch.Tensor) -> Any:
-        features = self.forward_features(x)
-        return self.make(self.head(features.mean((2, 3))), features)
-
-
-def featured(make: Any) -> nn.Module:
-    model = Featured(lambda scores, features: scores)
-    model.load_state_dict(small().state_dict())
-    model.make = make
-    return model.eval()
-
-
 STRUCTURES = {
     "tuple": (lambda s, f: (s, f), {"output": 0}, lambda o: (o[0], o[1])),
     "list": (lambda s, f: [f, s], {"output": -1}, lambda o: (o[1], o[0])),
@@ -69,7 +50,7 @@ STRUCTURES = {
 }
 
 
-@pytest.mark.parametrize("recipe", ["source", "augbn", "ops", "ops_shared", "ensemble"])
+@pytest.mark.parametrize("recipe", ["augbn", "ops"])
 @pytest.mark.parametrize("name", list(STRUCTURES))
 def test_outputs_come_back_in_the_same_type(name: str, recipe: str) -> None:
     make, extra, read = STRUCTURES[name]
@@ -84,18 +65,6 @@ def test_outputs_come_back_in_the_same_type(name: str, recipe: str) -> None:
         assert features.shape == read(given)[1].shape
     if name == "dataclass":
         assert (answer.note, answer.later) == ("a note", None)
-
-
-def test_what_is_not_voted_on_is_the_most_certain_candidates() -> None:
-    model = featured(lambda s, f: {"logits": s, "features": f, "again": 2 * s})
-    x = images(4, 3, 16, 16)
-    adapted = sita.adapt(model, "ops")
-    with sita.observe(adapted) as seen:
-        answer = adapted(x)
-    for image, prior in enumerate(seen.priors):
-        alone = sita.adapt(model, "augbn", priors=float(prior))(x[image : image + 1])
-        torch.testing.assert_close(answer["features"][image], alone["features"][0], atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(answer["again"][image], alone["again"][0], atol=1e-5, rtol=1e-5)
 
 
 def test_what_has_no_rows_passes_through() -> None:
@@ -131,18 +100,6 @@ def test_outputs_that_cannot_be_voted_on(case: str) -> None:
     make, extra, words = BAD[case]
     with pytest.raises(sita.OutputError, match=words):
         sita.adapt(featured(make), **extra)(images(2, 3, 16, 16))
-
-
-def test_a_recipe_with_one_answer_needs_no_scores() -> None:
-    model, x = featured(lambda s, f: (s, 2 * s)), images(2, 3, 16, 16)
-    first, second = sita.adapt(model, "augbn")(x)
-    torch.testing.assert_close(second, 2 * first)
-
-
-@pytest.mark.parametrize("selector", [True, 1.5, ["a"]])
-def test_a_selector_is_a_key_a_position_or_a_function(selector: Any) -> None:
-    with pytest.raises(sita.OutputError, match="output: expected a key"):
-        sita.adapt(small(), output=selector)
 
 
 class Masked(SmallNet):
@@ -241,29 +198,6 @@ def test_an_image_by_name_comes_before_other_tensors() -> None:
     assert seen == [x.shape]
 
 
-def test_labels_are_not_voted_on_as_scores() -> None:
-    x = images(2, 3, 16, 16)
-
-    class Labelling(nn.Module):
-        def __init__(self, make: Any) -> None:
-            super().__init__()
-            self.net, self.make = dense(), make
-
-        def forward(self, x: torch.Tensor) -> Any:
-            return self.make(self.net(x))
-
-    with pytest.raises(sita.OutputError, match=r"integers.*labels, perhaps"):
-        sita.adapt(Labelling(lambda z: z.argmax(1)).eval())(x)
-    both = sita.adapt(Labelling(lambda z: {"out": z.argmax(1), "scores": z}).eval())(x)
-    torch.testing.assert_close(both["scores"], sita.adapt(dense())(x))
-
-
-def test_an_ensembles_other_outputs_stay_in_place() -> None:
-    model = featured(lambda s, f: {"logits": s, "features": f})
-    x = images(4, 3, 16, 16)
-    torch.testing.assert_close(sita.adapt(model, "ensemble")(x)["features"], model(x)["features"], atol=1e-5, rtol=1e-5)
-
-
 def test_one_label_without_a_class_axis() -> None:
     model = featured(lambda s, f: {"logits": s[:, 0], "features": f})
     x = images(3, 3, 16, 16)
@@ -292,20 +226,6 @@ def test_a_type_that_cannot_be_made_again_is_refused() -> None:
 class TestMaxRows:
     """Fewer rows at once, the same answers."""
 
-    @pytest.mark.parametrize(("recipe", "changes"), [("ensemble", {}), ("ensemble", {"priors": (0.8, 1.0)})])
-    def test_a_view_alone_in_its_round_is_still_a_view(self, recipe: str, changes: dict[str, Any]) -> None:
-        x = images(2, 3, 16, 16)
-        whole = sita.adapt(small(), recipe, **changes)(x)
-        for max_rows in (3, 4) if changes else (1, 2):
-            bounded = sita.adapt(small(), recipe, max_rows=max_rows, **changes)(x)
-            torch.testing.assert_close(bounded, whole, atol=1e-5, rtol=1e-5)
-
-    def test_describe_says_so(self) -> None:
-        description = sita.describe(sita.adapt(small(), max_rows=8))
-        assert description.max_rows == 8
-        assert "22 per image" in str(description)
-        assert "at most 8 at once" in str(description)
-
     def test_a_loss_is_not_that_of_the_first_round(self) -> None:
         model = featured(lambda s, f: {"loss": s.square().mean(), "logits": s})
         x = images(4, 3, 16, 16)
@@ -318,8 +238,8 @@ class TestMaxRows:
             torch.jit.trace(sita.adapt(small(), max_rows=22), images(4, 3, 16, 16))
 
     @pytest.mark.parametrize("recipe", ["source", "augbn", "ops", "ops_shared", "ensemble"])
-    @pytest.mark.parametrize("max_rows", [4, 5, 11, 22, 50])
-    def test_answers_are_the_same(self, recipe: str, max_rows: int) -> None:
+    @pytest.mark.parametrize("max_rows", [4, 11])
+    def test_no_more_rows_run_at_once(self, recipe: str, max_rows: int) -> None:
         model, x = featured(lambda s, f: {"logits": s, "features": f}), images(3, 3, 16, 16)
         rows: list[int] = []
         handle = model.stem.register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[0]))
@@ -347,20 +267,6 @@ class TestMaxRows:
             atol=1e-5,
             rtol=1e-5,
         )
-
-    @pytest.mark.parametrize(("recipe", "least"), [("augbn", 3), ("ops", 3), ("ops_shared", 4)])
-    def test_a_row_travels_with_what_it_draws_from(self, recipe: str, least: int) -> None:
-        x = images(2, 3, 16, 16)
-        with pytest.raises(sita.RecipeError, match=f"max_rows: expected at least {least}.*received {least - 1}"):
-            sita.adapt(small(), recipe, max_rows=least - 1)
-        torch.testing.assert_close(
-            sita.adapt(small(), recipe, max_rows=least)(x), sita.adapt(small(), recipe)(x), atol=1e-5, rtol=1e-5
-        )
-
-    @pytest.mark.parametrize("value", [0, -1, True, 2.5, "8"])
-    def test_it_is_a_number_of_rows(self, value: Any) -> None:
-        with pytest.raises(sita.RecipeError, match="max_rows: expected a whole number"):
-            sita.adapt(small(), max_rows=value)
 
     def test_it_compiles(self) -> None:
         torch._dynamo.reset()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.real
 SEVERITY = 5
 
 
-@pytest.fixture(scope="module", params=[20, 56], ids=["resnet20", "resnet56"])
+@pytest.fixture(scope="module", params=[20, pytest.param(56, marks=pytest.mark.slow)], ids=["resnet20", "resnet56"])
 def network(request: pytest.FixtureRequest, data: Path) -> tuple[int, nn.Module]:
     depth: int = request.param
     return depth, load_cifar_resnet(depth, data / "weights" / f"cifar10_resnet{depth}.safetensors")

@@ -1,25 +1,23 @@
+"""The same network in PyTorch and in Keras, its weights copied by hand: the same answers (promise 5)."""
+
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import keras
 import numpy as np
 import pytest
-import torch
 from keras import layers
-from nets import images as torch_images
-from nets import warm
-from torch import nn
 
-import sita_adapters as sita
-from sita_adapters.compare import Comparison, compare
+torch = pytest.importorskip("torch")
+
+from nets import images as torch_images  # noqa: E402
+from nets import warm  # noqa: E402
+from torch import nn  # noqa: E402
+
+import sita_adapters as sita  # noqa: E402
+from sita_adapters import compare  # noqa: E402
 
 CLASSES = 5
 
@@ -106,54 +104,6 @@ def test_torch_and_keras_agree(net: nn.Module, twin: keras.Model, images: np.nda
         np.testing.assert_array_equal(compared["torch"].priors, compared["keras"].priors)
 
 
-def test_answers_are_those_of_the_model_called_by_hand(net: nn.Module, images: np.ndarray) -> None:
-    adapted = sita.adapt(net, "augbn")
-    with torch.no_grad():
-        expected = {"plain": net(as_torch(images)).softmax(1), "adapted": adapted(as_torch(images)).softmax(1)}
-    compared = compare({"plain": net, "adapted": adapted}, images, batch_size=2)
-    for name, p in expected.items():
-        answers = compared[name]
-        np.testing.assert_allclose(answers.probabilities, p.numpy(), atol=1e-6)
-        np.testing.assert_array_equal(answers.labels, p.argmax(1).numpy())
-        np.testing.assert_allclose(answers.entropies, -(p * p.log()).sum(1).numpy(), atol=1e-5)
-        assert answers.seconds > 0
-    difference = (expected["plain"] - expected["adapted"]).abs().max()
-    assert compared.agreements[0].largest_difference == pytest.approx(float(difference), abs=1e-6)
-    assert difference > 1e-3
-
-
-@pytest.mark.parametrize("recipe", [None, "augbn", "ops"])
-def test_keras_with_and_without_a_softmax_agree(net: nn.Module, images: np.ndarray, recipe: str | None) -> None:
-    compared = compare({"logits": keras_net(net), "probabilities": keras_net(net, softmax=True)}, images, recipe)
-    assert compared.agreements[0].same_labels == 1.0
-    assert compared.agreements[0].largest_difference < 1e-5
-
-
-@pytest.mark.parametrize("framework", ["torch", "keras"])
-def test_the_prior_is_that_of_the_most_certain_candidate(
-    net: nn.Module, twin: keras.Model, images: np.ndarray, framework: str
-) -> None:
-    """Every prior on its own is what OPS runs side by side."""
-    model = {"torch": net, "keras": twin}[framework]
-    priors = (0.2, 0.6, 0.9)
-    single = [compare({"m": model}, images, "augbn", priors=prior)["m"].entropies for prior in priors]
-    chosen = compare({"m": model}, images, "ops", priors=priors, batch_size=2)["m"].priors
-    np.testing.assert_array_equal(chosen, np.array(priors)[np.argmin(single, axis=0)])
-
-
-def test_the_prior_of_a_single_one_is_that_one(net: nn.Module, images: np.ndarray) -> None:
-    np.testing.assert_array_equal(compare({"m": net}, images, "augbn", priors=0.7)["m"].priors, [0.7] * 5)
-
-
-@pytest.mark.parametrize("framework", ["torch", "keras"])
-def test_adapted_answers_do_not_depend_on_the_batch_size(
-    net: nn.Module, twin: keras.Model, images: np.ndarray, framework: str
-) -> None:
-    model = {"torch": net, "keras": twin}[framework]
-    one, all_ = (compare({"m": model}, images, "ops_shared", batch_size=size)["m"] for size in (2, 64))
-    np.testing.assert_allclose(one.probabilities, all_.probabilities, atol=1e-6)
-
-
 @pytest.mark.parametrize("recipe", ["augbn", "ops"])
 def test_models_that_answer_for_every_place(images: np.ndarray, recipe: str) -> None:
     net = torch_net(dense=True)
@@ -189,19 +139,6 @@ def test_the_models_stay_as_they_were(images: np.ndarray) -> None:
         sita.describe(net)
 
 
-def test_json_holds_everything(net: nn.Module, twin: keras.Model, images: np.ndarray) -> None:
-    compared = compare({"torch": net, "keras": twin}, images, "ops")
-    read = json.loads(compared.to_json())
-    assert read == compared.to_dict()
-    assert [model["name"] for model in read["models"]] == ["torch", "keras"]
-    assert read["models"][0]["recipe"].startswith("ops: λ = 0.5")
-    for model in read["models"]:
-        np.testing.assert_array_equal(model["labels"], compared[model["name"]].labels)
-        np.testing.assert_array_equal(model["probabilities"], compared[model["name"]].probabilities)
-        np.testing.assert_array_equal(model["priors"], compared[model["name"]].priors)
-    assert read["agreements"][0]["same_labels"] == 1.0
-
-
 def test_json_has_no_number_that_json_lacks(images: np.ndarray) -> None:
     net = torch_net()
     with torch.no_grad():
@@ -211,36 +148,13 @@ def test_json_has_no_number_that_json_lacks(images: np.ndarray) -> None:
     assert read["agreements"][0]["largest_difference"] is None
 
 
-def test_it_prints_as_a_table(net: nn.Module, twin: keras.Model, images: np.ndarray) -> None:
-    compared = compare({"here": net, "there": sita.adapt(twin, "augbn")}, images, batch_size=4)
-    assert isinstance(compared, Comparison)
-    heading, _, names, _, first, second = str(compared).splitlines()
-    assert heading == "5 images, 4 at a time; labels and probabilities (Δp) against 'here'"
-    assert names.split("  ")[0] == "model"
-    assert first.split()[:5] == ["here", "torch", "as", "it", "is"]
-    assert second.split()[:4] == ["there", "keras", f"({keras.backend.backend()})", "augbn"]
-    assert "0.80" in second
-    assert f"{100 * compared.agreements[0].same_labels:.1f} %" in second
-
-
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (lambda m, x: ({}, x), sita.InputError, "one model or more by name.*received \\[\\]"),
         (lambda m, x: (m["torch"], x), sita.InputError, "by name.*received TorchNet"),
-        (lambda m, x: (m, x[0]), sita.InputError, r"received shape \(16, 16, 3\).*images\[None\]"),
-        (lambda m, x: (m, x[:0]), sita.InputError, r"received shape \(0, 16, 16, 3\)"),
         (lambda m, x: (m, torch.from_numpy(x)), sita.InputError, "received Tensor.*permute"),
-        (lambda m, x: (m, x.astype(str)), sita.InputError, "expected numbers"),
-        (lambda m, x: ({"a": m["torch"]}, x.transpose(0, 3, 1, 2)), sita.InputError, "'a'.*like channels first"),
-        (lambda m, x: ({"b": m["keras"]}, x.transpose(0, 3, 1, 2)), sita.InputError, "'b'.*like channels first"),
         (lambda m, x: ({"b": m["keras"]}, x[:, :8]), sita.InputError, r"'b' takes.*16, 16, 3.*received \(8, 16, 3\)"),
         (lambda m, x: ({"a": m["torch"]}, x[..., :2]), sita.InputError, r"'a' failed on images .*\(5, 2, 16, 16\)"),
-        (lambda m, x: (m, {"torch": x}), sita.InputError, "one for each of torch, keras"),
-        (lambda m, x: (m, {"torch": x, "keras": x[:3]}), sita.InputError, "torch: 5, keras: 3"),
-        (lambda m, x: ({**m, "c": torch_net(classes=4)}, x), sita.OutputError, r"\(5,\).*'c' with \(4,\)"),
-        (lambda m, x: ({**m, "c": torch_net(classes=1)}, x), sita.OutputError, r"'c'.*two classes"),
-        (lambda m, x: ({"a": m["torch"], "b": object()}, x), sita.UnknownModelError, "received an object"),
         (lambda m, x: ({"a": torch_net().train()}, x), sita.InputError, "training mode.*eval"),
     ],
 )
@@ -251,35 +165,8 @@ def test_what_cannot_be_compared_is_refused(
         compare(*change({"torch": net, "keras": twin}, images))
 
 
-@pytest.mark.parametrize("given", [{"recipe": "ops"}, {"priors": 0.5}, {"scores": "logits"}])
-@pytest.mark.parametrize("framework", ["torch", "keras"])
-def test_an_adapted_model_takes_no_recipe(
-    net: nn.Module, twin: keras.Model, images: np.ndarray, given: dict[str, Any], framework: str
-) -> None:
-    model = sita.adapt({"torch": net, "keras": twin}[framework], "bn")
-    with pytest.raises(sita.RecipeError, match=r"'m' is adapted already, by 'bn'.*sita\.unwrap"):
-        compare({"m": model}, images, **given)
-
-
-def test_a_change_needs_a_recipe(net: nn.Module, images: np.ndarray) -> None:
-    with pytest.raises(sita.RecipeError, match="priors: there is no recipe to change"):
-        compare({"m": net}, images, priors=0.5)
-
-
-@pytest.mark.parametrize("size", [0, -1, True, 1.5, "2"])
-def test_a_batch_has_a_size(net: nn.Module, images: np.ndarray, size: Any) -> None:
-    with pytest.raises(sita.InputError, match="batch_size"):
-        compare({"m": net}, images, batch_size=size)
-
-
 def test_a_model_without_batchnorm_runs_where_its_scores_are_said(images: np.ndarray) -> None:
     model = nn.Sequential(nn.Conv2d(3, CLASSES, 16), nn.Flatten(), nn.Softmax(1)).eval()
     answers = compare({"m": model}, images, scores="probabilities")["m"]
     with torch.no_grad():
         np.testing.assert_allclose(answers.probabilities, model(as_torch(images)).numpy(), atol=1e-6)
-
-
-def test_comparing_imports_no_framework() -> None:
-    code = "import sys, sita_adapters.compare; print(*{'torch', 'keras', 'tensorflow', 'jax'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == ""

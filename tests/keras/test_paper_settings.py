@@ -6,19 +6,10 @@ from pathlib import Path
 
 import keras
 import numpy as np
-import pytest
 from keras_nets import functional, images
 
 import sita_adapters as sita
 from sita_adapters.views import content_seed
-
-
-def test_shared_statistics_are_the_training_modes_own() -> None:
-    model, batch = functional(), images(6)
-    # The layer's own training mode divides by the number of values, as the recipe does.
-    expected = keras.ops.convert_to_numpy(model(batch, training=True))
-    found = sita.adapt(functional(), "ptn", share="batch")(batch)
-    np.testing.assert_allclose(keras.ops.convert_to_numpy(found), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_predict_and_a_saved_model_share_too(tmp_path: Path) -> None:
@@ -29,8 +20,6 @@ def test_predict_and_a_saved_model_share_too(tmp_path: Path) -> None:
     adapted.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(loaded.predict(batch, verbose=0), expected, rtol=1e-5, atol=1e-6)
-    with pytest.raises(sita.RecipeError, match="max_rows: with share='batch'"):
-        sita.adapt(functional(), "augbn", share="batch", max_rows=8)
 
 
 def test_views_are_drawn_by_content_also_after_loading(tmp_path: Path) -> None:

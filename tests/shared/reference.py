@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import nn
+
+if TYPE_CHECKING:  # what has no torch has use for the rest
+    import torch
+    from torch import nn
 
 
 def target_statistics(
@@ -59,71 +63,55 @@ def shared_rows(priors: Sequence[float], n: int) -> tuple[list[Row], list[int]]:
     return rows, list(range(count))
 
 
-class _Stop(Exception):
-    pass
-
-
 def run_rows(
     model: nn.Module, image: torch.Tensor, views: Sequence[Callable[[torch.Tensor], torch.Tensor]], rows: Sequence[Row]
 ) -> list[torch.Tensor]:
     """Return the output of every row of one image (without batch axis), in float64.
 
-    Every row has a model of its own. Layer after layer, in the order in which they run: each row is run up to the
-    layer, the moments of its input are taken, and the running statistics of each row's layer are overwritten by the
-    blend. The framework's own BatchNorm then does the rest. Layers must run once a forward.
+    The rows run as one batch through a copy of the model. Behind every layer with running statistics its output is
+    replaced: each row goes through a layer of its own, whose statistics are overwritten by the blend, so that the
+    framework's own layer does the rest.
     """
-    models = [copy.deepcopy(model).double().eval() for _ in rows]
-    inputs = [views[row.view](image.double()[None]) for row in rows]
-    for name in _layers_in_order(models[0], inputs[0]):
-        moments = [_input_moments(m.get_submodule(name), m, x) for m, x in zip(models, inputs, strict=True)]
-        for r, row in enumerate(rows):
-            if row.prior == 1:
-                continue
-            chosen = list(row.weights)
-            mean, variance = target_statistics(
-                np.stack([moments[q][0] for q in chosen]),
-                np.stack([moments[q][1] for q in chosen]),
-                list(row.weights.values()),
-            )
-            layer = models[r].get_submodule(name)
+    import torch
+
+    model = copy.deepcopy(model).double().eval()
+    norms = {name: module for name, module in model.named_modules() if hasattr(module, "running_var")}
+    calls: list[str] = []
+    for name, norm in norms.items():
+        own = [copy.deepcopy(norm) for _ in rows]
+        norm.register_forward_hook(functools.partial(_normalise_row_by_row, name=name, own=own, rows=rows, calls=calls))
+    with torch.no_grad():
+        output = model(torch.cat([views[row.view](image.double()[None]) for row in rows]))
+    assert sorted(calls) == sorted(norms), "every layer must run once a forward"
+    return list(output)
+
+
+def _normalise_row_by_row(
+    _: nn.Module,
+    args: tuple[torch.Tensor],
+    output: torch.Tensor,
+    *,
+    name: str,
+    own: list[nn.Module],
+    rows: Sequence[Row],
+    calls: list[str],
+) -> torch.Tensor:
+    """A row may have several entries of the batch: time or tokens that are folded in."""
+    import torch
+
+    calls.append(name)
+    parts = args[0].unflatten(0, (len(rows), -1)).unbind(0)
+    by_channel = [part.movedim(1, 0).flatten(1).numpy() for part in parts]
+    means, variances = (np.stack([getattr(each, kind)(axis=1) for each in by_channel]) for kind in ("mean", "var"))
+    answers = []
+    for row, layer, part in zip(rows, own, parts, strict=True):
+        if row.prior < 1:
+            drawn = list(row.weights)
+            mean, variance = target_statistics(means[drawn], variances[drawn], list(row.weights.values()))
             layer.running_mean.mul_(row.prior).add_((1 - row.prior) * torch.from_numpy(mean))
             layer.running_var.mul_(row.prior).add_((1 - row.prior) * torch.from_numpy(variance))
-    with torch.no_grad():
-        return [m(x)[0] for m, x in zip(models, inputs, strict=True)]
-
-
-def _layers_in_order(model: nn.Module, x: torch.Tensor) -> list[str]:
-    order: list[str] = []
-    handles = [
-        module.register_forward_pre_hook(lambda *_, name=name: order.append(name))
-        for name, module in model.named_modules()
-        if hasattr(module, "running_var")
-    ]
-    with torch.no_grad():
-        model(x)
-    for handle in handles:
-        handle.remove()
-    assert len(order) == len(set(order))
-    return order
-
-
-def _input_moments(layer: nn.Module, model: nn.Module, x: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    seen: list[torch.Tensor] = []
-
-    def stop(_: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
-        seen.append(args[0])
-        raise _Stop
-
-    handle = layer.register_forward_pre_hook(stop)
-    try:
-        with torch.no_grad():
-            model(x)
-    except _Stop:
-        pass
-    finally:
-        handle.remove()
-    by_channel = seen[0].movedim(1, 0).flatten(1).numpy()
-    return by_channel.mean(axis=1), by_channel.var(axis=1)
+        answers.append(layer(part))
+    return torch.cat(answers).reshape_as(output)
 
 
 def entropy(logits: Sequence[float]) -> float:

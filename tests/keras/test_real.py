@@ -22,7 +22,7 @@ def model(data: Path) -> keras.Model:
     return load_resnet50(data, SIZE)
 
 
-@pytest.mark.parametrize("recipe", ["augbn", "ops"] if ENGINE == "tensorflow" else ["augbn"])
+@pytest.mark.parametrize("recipe", ["ops", pytest.param("augbn", marks=pytest.mark.slow)])
 def test_the_frameworks_answer_alike_on_every_corruption(recipe: str, data: Path) -> None:
     """The same trained weights in PyTorch and in Keras, on CIFAR-10-C at severity 5."""
     torch = pytest.importorskip("torch")
@@ -54,6 +54,7 @@ def test_source_is_the_plain_model(model: keras.Model, data: Path) -> None:
 
 if ENGINE == "tensorflow":  # the others compute the same, more slowly
 
+    @pytest.mark.slow
     def test_ops_shared_helps_on_corrupted_images(model: keras.Model, data: Path) -> None:
         """A sample: contrast, haze, noise and blur, each about as strong as severity 5."""
         images, labels = load_images(data, 8, SIZE)

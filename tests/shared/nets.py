@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -35,6 +37,36 @@ class SmallNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.forward_features(x).mean((2, 3)))
+
+
+class Featured(SmallNet):
+    """Returns its scores and features in a structure."""
+
+    def __init__(self, make: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.make = make
+
+    def forward(self, x: torch.Tensor) -> Any:
+        features = self.forward_features(x)
+        return self.make(self.head(features.mean((2, 3))), features)
+
+
+def featured(make: Callable[[torch.Tensor, torch.Tensor], Any]) -> nn.Module:
+    """Return the small network with what `make` makes of its scores and features."""
+    model = Featured(make)
+    model.load_state_dict(small().state_dict())
+    return model.eval()
+
+
+def tiny() -> nn.Module:
+    """One layer to adapt: torch.export takes seconds a layer."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5)
+    model = nn.Sequential(*layers)
+    model[1].running_mean.normal_()
+    model[1].running_var.uniform_(0.5, 2)
+    model[5].weight.data *= 4
+    return model.eval()
 
 
 class TokenNet(nn.Module):

@@ -37,7 +37,7 @@ def test_bound_methods_and_partials_run_the_adapted_layers() -> None:
         assert abs(both - answers(model, batch, layers=name)).max() > 1e-4
 
 
-def test_layers_that_are_not_called_are_told_of() -> None:
+def test_layers_that_are_not_called_are_reported() -> None:
     with pytest.raises(sita.BypassError, match="calls none of its 2 adapted layers"):
         sita.adapt(odd.built(odd.ByFunction()))
     with pytest.warns(sita.SitaWarning, match="does not call 1 of its 2 adapted layers.*: batch_normalization"):
@@ -142,7 +142,6 @@ def test_a_permutation_inside_does_not_turn_the_images() -> None:
     np.testing.assert_allclose(answers(inside, batch), expected, rtol=1e-4, atol=1e-5)
     for model in (before, by_operation):
         np.testing.assert_allclose(answers(model, np.moveaxis(batch, -1, 1)), expected, rtol=1e-4, atol=1e-5)
-        assert sita.adapt(model).layers[1].channels_first
 
 
 if keras.backend.backend() != "tensorflow":  # whose convolutions have their channels first on a GPU only
@@ -170,10 +169,6 @@ def test_what_would_reach_the_source_is_refused() -> None:
     for value in (False, True):
         adapted.trainable = value
         assert [variable.trainable for variable in model.variables] == flags
-    with pytest.raises(sita.SharedWeightsError, match="the source model"):
-        adapted.set_weights([0 * weight for weight in weights])
-    with pytest.raises(sita.SharedWeightsError, match="training=True"):
-        adapted(batch, training=True)
     inputs = keras.Input((16, 16, 3))
     around = keras.Model(inputs, adapted(inputs))
     around.compile("sgd", "mse")
@@ -278,10 +273,10 @@ def test_inputs_and_outputs_keep_their_structure() -> None:
         np.testing.assert_allclose(ops.convert_to_numpy(answer), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["expand", "body", "collapse"])
-def test_an_input_may_have_any_name(name: str) -> None:
-    inputs = keras.Input((16, 16, 3), name=name)
-    assert sita.describe(sita.adapt(keras.Model(inputs, nets.sequential()(inputs)))).adapted
+def test_an_input_may_have_the_name_of_any_layer_of_an_adapted_model() -> None:
+    for layer in sita.adapt(nets.sequential()).layers:
+        inputs = keras.Input((16, 16, 3), name=layer.name)
+        assert sita.describe(sita.adapt(keras.Model(inputs, nets.sequential()(inputs)))).adapted
 
 
 def test_layers_come_in_the_sources_order() -> None:
@@ -310,8 +305,3 @@ def test_preprocessing_follows_the_source() -> None:
         model.get_layer("pixels").adapt(scale * batch + 1)
         expected = ops.convert_to_numpy(model(batch))
         np.testing.assert_allclose(ops.convert_to_numpy(adapted(batch)), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_an_empty_batch_is_refused() -> None:
-    with pytest.raises(sita.InputError, match="at least one image"):
-        sita.adapt(nets.functional())(nets.images(1)[:0])

@@ -1,0 +1,79 @@
+"""The `backend` that this process tests the promises on."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import pytest
+
+NAME = f"keras-{os.environ['KERAS_BACKEND']}" if "KERAS_BACKEND" in os.environ else "torch"
+
+LENGTHY = (
+    "test_a_file_answers_as_the_adapted_model_for_any_number_of_images[model.onnx]",
+    "test_a_stored_model_comes_back_adapted[{}]",
+    "test_adapted_answers_do_not_depend_on_the_batch_size",
+    "test_an_images_answer_does_not_depend_on_its_batch[ensemble]",
+    "test_every_recipe_runs_on_segmentation",
+    "test_fewer_rows_at_once_give_the_same_answers[augbn-4]",
+    "test_fewer_rows_at_once_give_the_same_answers[ensemble",
+    "test_fewer_rows_at_once_give_the_same_answers[ops-8]",
+    "test_fewer_rows_at_once_give_the_same_answers[source",
+    "test_images_of_different_sizes_are_counted_but_not_stacked",
+    "test_it_prints_as_a_table",
+    "test_json_holds_everything",
+    "test_models_with_and_without_a_softmax_agree",
+    "test_one_candidate_has_an_entropy_too",
+    "test_one_image_shares_with_nobody",
+    "test_outputs_keep_their_structure[augbn]",
+    "test_outputs_keep_their_structure[ensemble]",
+    "test_outputs_keep_their_structure[ops_shared]",
+    "test_outputs_keep_their_structure[source]",
+    "test_pixels_and_single_labels_have_an_entropy",
+    "test_seed_decides_the_papers_views_and_nothing_else",
+    "test_sigmoids_and_their_logits_agree",
+    "test_the_candidates_of_some_layers_equal_the_reference",
+    "test_the_prior_is_that_of_the_most_certain_candidate",
+    "test_the_summary_counts",
+    "test_votes_are_recorded[{'max_rows': 4}]",
+)
+"""TensorFlow and JAX take seconds for each, of what is Keras' own code and tested every time on its torch backend."""
+
+
+@functools.cache
+def framework() -> Any:
+    if NAME == "torch":
+        from torch_framework import TorchFramework
+
+        return TorchFramework()
+    from keras_framework import KerasFramework
+
+    return KerasFramework()
+
+
+@pytest.fixture(scope="session", params=[NAME])
+def backend() -> Any:
+    """What builds, runs and looks into the models of one framework."""
+    return framework()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if NAME in ("keras-tensorflow", "keras-jax"):
+        for item in items:
+            if item.name.replace(f"{NAME}-", "").startswith(LENGTHY):
+                item.add_marker(pytest.mark.slow)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes `file` or `network` runs for each that the framework has."""
+    if "file" in metafunc.fixturenames:
+        # JAX writes by way of TensorFlow, and takes half a minute.
+        marks = [pytest.mark.slow] if NAME == "keras-jax" else []
+        metafunc.parametrize("file", [pytest.param(name, marks=marks) for name in framework().files])
+    if "network" in metafunc.fixturenames:
+        # Keras builds them alike, whatever computes; JAX takes minutes to compile them.
+        on_tensorflow = NAME == "keras-tensorflow" and metafunc.definition.name == "test_lambda_one_is_the_source_model"
+        marks = [] if NAME == "torch" or on_tensorflow else [pytest.mark.slow]
+        group = pytest.mark.xdist_group("networks")  # which are built once a process
+        metafunc.parametrize("network", [pytest.param(name, marks=[*marks, group]) for name in framework().networks])

@@ -1,0 +1,134 @@
+"""`compare`: labels, probabilities and time of several models, side by side."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+from small_network import images
+
+import sita_adapters as sita
+
+
+@pytest.fixture(scope="module")
+def model(backend: Any) -> Any:
+    return backend.model()
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    raised = np.exp(scores.astype(np.float64) - scores.max(-1, keepdims=True))
+    return raised / raised.sum(-1, keepdims=True)
+
+
+def test_answers_are_those_of_the_model_called_by_hand(backend: Any, model: Any) -> None:
+    batch, adapted = images(5), sita.adapt(model, "augbn")
+    logits = {"plain": backend.run(model, batch), "adapted": backend.run(adapted, batch)}
+    compared = sita.compare({"plain": model, "adapted": adapted}, batch, batch_size=2)
+    for name, z in logits.items():
+        answers = compared[name]
+        np.testing.assert_allclose(answers.probabilities, softmax(z), atol=1e-6)
+        np.testing.assert_array_equal(answers.labels, z.argmax(1))
+        np.testing.assert_allclose(answers.entropies, [reference.entropy(each.tolist()) for each in z], atol=1e-5)
+        assert answers.seconds > 0
+    difference = np.abs(softmax(logits["plain"]) - softmax(logits["adapted"])).max()
+    (agreement,) = compared.agreements
+    assert (agreement.name, agreement.against) == ("adapted", "plain")
+    assert agreement.largest_difference == pytest.approx(difference, abs=1e-6)
+    assert difference > 1e-3
+
+
+def test_models_with_and_without_a_softmax_agree(backend: Any, model: Any) -> None:
+    batch = images(4)
+    models = {
+        "logits": sita.adapt(model, "augbn"),
+        "probabilities": sita.adapt(backend.model(activation="softmax"), "augbn", scores="probabilities"),
+    }
+    (agreement,) = sita.compare(models, batch).agreements
+    assert agreement.same_labels == 1.0
+    assert agreement.largest_difference < 1e-5
+
+
+def test_the_prior_is_that_of_the_most_certain_candidate(model: Any) -> None:
+    """Every prior on its own is what OPS runs side by side."""
+    batch, priors = images(4), (0.2, 0.6, 0.9)
+    single = [sita.compare({"m": model}, batch, "augbn", priors=prior)["m"] for prior in priors]
+    chosen = sita.compare({"m": model}, batch, "ops", priors=priors)["m"].priors
+    np.testing.assert_array_equal(chosen, np.array(priors)[np.argmin([each.entropies for each in single], axis=0)])
+    np.testing.assert_array_equal(single[1].priors, [0.6] * 4)
+
+
+def test_adapted_answers_do_not_depend_on_the_batch_size(model: Any) -> None:
+    one, all_ = (sita.compare({"m": model}, images(4), "ops_shared", batch_size=size)["m"] for size in (2, 64))
+    np.testing.assert_allclose(one.probabilities, all_.probabilities, atol=1e-6)
+
+
+def test_json_holds_everything(model: Any) -> None:
+    compared = sita.compare({"one": model, "two": model}, images(3), "augbn")
+    read = json.loads(compared.to_json())
+    assert read == compared.to_dict()
+    assert [each["name"] for each in read["models"]] == ["one", "two"]
+    assert read["models"][0]["recipe"].startswith("augbn: λ = 0.8")
+    for each in read["models"]:
+        np.testing.assert_array_equal(each["labels"], compared[each["name"]].labels)
+        np.testing.assert_array_equal(each["probabilities"], compared[each["name"]].probabilities)
+        np.testing.assert_array_equal(each["priors"], compared[each["name"]].priors)
+    assert read["agreements"][0]["same_labels"] == 1.0
+
+
+def test_it_prints_as_a_table(backend: Any, model: Any) -> None:
+    compared = sita.compare({"here": model, "there": sita.adapt(model, "augbn")}, images(5), batch_size=4)
+    heading, _, names, _, first, second = str(compared).splitlines()
+    assert heading == "5 images, 4 at a time; labels and probabilities (Δp) against 'here'"
+    assert names.split("  ")[0] == "model"
+    assert first.split()[:2] == ["here", backend.name.partition("-")[0]]
+    assert "as it is" in first
+    assert "augbn" in second
+    assert "0.80" in second
+    assert f"{100 * compared.agreements[0].same_labels:.1f} %" in second
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (lambda m, x: ({}, x), sita.InputError, "one model or more by name.*received \\[\\]"),
+        (lambda m, x: (m, x), sita.InputError, "by name.*received"),
+        (lambda m, x: ({"m": m}, x[0]), sita.InputError, r"received shape \(12, 12, 3\).*images\[None\]"),
+        (lambda m, x: ({"m": m}, x[:0]), sita.InputError, r"received shape \(0, 12, 12, 3\)"),
+        (lambda m, x: ({"m": m}, x.tolist()), sita.InputError, "received list"),
+        (lambda m, x: ({"m": m}, x.astype(str)), sita.InputError, "expected numbers"),
+        (lambda m, x: ({"m": m}, x.transpose(0, 3, 1, 2)), sita.InputError, "'m'.*like channels first"),
+        (lambda m, x: ({"m": m, "n": m}, {"m": x}), sita.InputError, "one for each of m, n"),
+        (lambda m, x: ({"m": m, "n": m}, {"m": x, "n": x[:1]}), sita.InputError, "m: 2, n: 1"),
+        (lambda m, x: ({"m": m, "n": object()}, x), sita.UnknownModelError, "received an object"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(model: Any, change: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        sita.compare(*change(model, images(2)))
+
+
+def test_models_of_other_classes_are_refused(backend: Any, model: Any) -> None:
+    with pytest.raises(sita.OutputError, match=r"\(5,\).*'c' with \(4,\)"):
+        sita.compare({"m": model, "c": backend.model(classes=4)}, images(2))
+    with pytest.raises(sita.OutputError, match=r"'c'.*two classes"):
+        sita.compare({"c": backend.model(classes=1)}, images(2))
+
+
+@pytest.mark.parametrize("given", [{"recipe": "ops"}, {"priors": 0.5}, {"scores": "logits"}])
+def test_an_adapted_model_takes_no_recipe(model: Any, given: dict[str, Any]) -> None:
+    with pytest.raises(sita.RecipeError, match=r"'m' is adapted already, by 'bn'.*sita\.unwrap"):
+        sita.compare({"m": sita.adapt(model, "bn")}, images(2), **given)
+
+
+def test_a_change_needs_a_recipe(model: Any) -> None:
+    with pytest.raises(sita.RecipeError, match="priors: there is no recipe to change"):
+        sita.compare({"m": model}, images(2), priors=0.5)
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 1.5, "2"])
+def test_a_batch_has_a_size(model: Any, size: Any) -> None:
+    with pytest.raises(sita.InputError, match="batch_size"):
+        sita.compare({"m": model}, images(2), batch_size=size)

@@ -1,0 +1,44 @@
+"""The covered networks: ResNet, DenseNet and Inception, as each framework has them (promises 1, 3 and 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from small_network import images
+
+import sita_adapters as sita
+
+NORMS = {"resnet50": 53, "densenet121": 121, "inceptionv3": 94}
+
+
+def pictures(network: str, count: int) -> np.ndarray:
+    """At 96² Inception ends in a single place; the others in 2×2 at 64²."""
+    return images(count, (96, 96) if "nception" in network else (64, 64), seed=4)
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    raised = np.exp(scores - scores.max(-1, keepdims=True))
+    return raised / raised.sum(-1, keepdims=True)
+
+
+def test_lambda_one_is_the_source_model(backend: Any, network: str) -> None:
+    model, batch = backend.network(network), pictures(network, 2)
+    before = backend.fingerprint(model)
+    plain = backend.run(model, batch)
+    np.testing.assert_allclose(backend.run(sita.adapt(model, "source"), batch), plain, rtol=1e-5, atol=1e-5)
+    blended = sita.adapt(model, "augbn", n_views=1, priors=float(np.nextafter(1.0, 0.0)))
+    assert len(sita.describe(blended).adapted) == NORMS[network.lower().replace("_", "")]
+    # Rounding, through a hundred layers and more: what is left of it in the probabilities.
+    np.testing.assert_allclose(softmax(backend.run(blended, batch)), softmax(plain), rtol=0, atol=1e-4)
+    assert backend.memory(blended) == backend.memory(model)
+    assert backend.fingerprint(model) == before
+
+
+def test_an_images_answer_does_not_depend_on_its_batch(backend: Any, network: str) -> None:
+    model, batch = backend.network(network), pictures(network, 2)
+    adapted = sita.adapt(model, "augbn", priors=0.5, n_views=1)
+    together = backend.run(adapted, batch)
+    alone = np.concatenate([backend.run(adapted, batch[i : i + 1]) for i in range(2)])
+    np.testing.assert_allclose(alone, together, rtol=1e-4, atol=2e-5 * float(np.abs(together).max()))
+    assert np.abs(together - backend.run(model, batch)).max() > 1e-3

@@ -1,0 +1,118 @@
+"""observe, cascade and fewer rows at once under predict, fit and threads."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import sita_adapters as sita
+
+CLASSES = 5
+
+
+def images(count: int = 3, size: int = 12, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    gain = random.uniform(0.5, 2.0, (count, 1, 1, 1))
+    return (gain * random.normal(size=(count, size, size, 3)) + random.normal(size=(count, 1, 1, 3))).astype("float32")
+
+
+def net(kind: str = "scores", activation: str | None = None) -> keras.Model:
+    """A small network with two BatchNorms; `kind` says what it puts out."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((12, 12, 3))
+    x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(8, 3, padding="same")(inputs)))
+    features = layers.ReLU(name="features")(layers.BatchNormalization()(layers.Conv2D(8, 3, padding="same")(x)))
+    scores = layers.Dense(CLASSES, activation=activation)(layers.GlobalAveragePooling2D()(features))
+    outputs = {"scores": scores, "dict": {"logits": scores, "features": features}}[kind]
+    model = keras.Model(inputs, outputs)
+    random = np.random.default_rng(1)
+    for layer in model.layers:
+        if isinstance(layer, layers.BatchNormalization):
+            layer.gamma.assign(random.uniform(0.7, 1.3, 8))
+            layer.beta.assign(random.uniform(-0.3, 0.3, 8))
+            layer.moving_mean.assign(random.normal(size=8) * 0.2)
+            layer.moving_variance.assign(random.uniform(0.5, 1.5, 8))
+        elif isinstance(layer, layers.Dense):
+            layer.kernel.assign(3 * random.normal(size=(8, CLASSES)))
+    return model
+
+
+def close(one: Any, other: Any, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(np.asarray(one), np.asarray(other), atol=tolerance, rtol=tolerance)
+
+
+def test_a_model_around_one_that_runs_in_rounds_does_not_train_it() -> None:
+    model = net()
+    before = [np.array(weight) for weight in model.get_weights()]
+    adapted = sita.adapt(model, "augbn", max_rows=3)
+    outer = keras.Sequential([keras.Input((12, 12, 3)), adapted, layers.Dense(2)])
+    outer.compile("sgd", "mse", run_eagerly=True)
+    with pytest.raises(sita.SharedWeightsError):
+        outer.fit(images(), np.zeros((3, 2)), verbose=0)
+    for weight, was in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, was)
+
+
+class TestObserve:
+    """What the candidates decided."""
+
+    @pytest.mark.parametrize("settings", [{}, {"max_rows": 8}])
+    def test_votes_are_recorded_however_the_model_is_run(self, settings: dict[str, Any]) -> None:
+        model, x = net(activation="softmax"), images(5)
+        adapted = sita.adapt(model, **settings)
+        adapted.predict(x, verbose=0)  # compiled, before anybody watches
+        with sita.observe(adapted) as seen:
+            said = adapted.predict(x, batch_size=2, verbose=0)
+            adapted(x)
+            adapted.predict_on_batch(x)
+        assert len(seen) == 15
+        assert seen.entropies.shape == (15, 8)
+        np.testing.assert_array_equal(seen.answers, np.tile(said.argmax(1), 3))
+        close(seen.entropies[:5], seen.entropies[5:10])
+        adapted.predict(x, verbose=0)
+        assert len(seen) == 15
+        assert not adapted.run_eagerly
+
+    @pytest.mark.skipif(keras.backend.backend() == "jax", reason="Keras on JAX cannot run a plain model in two threads")
+    def test_watching_does_not_disturb_other_threads(self) -> None:
+        adapted, x = sita.adapt(net(), "augbn"), images(3)
+        expected = adapted.predict(x, verbose=0)
+        many = np.tile(x, (40, 1, 1, 1))
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(adapted.predict, many, batch_size=2, verbose=0)
+            for _ in range(5):
+                with sita.observe(adapted) as seen:
+                    adapted(x)
+                assert len(seen) == 3
+            close(running.result(), np.tile(expected, (40, 1)))
+
+
+class TestCascade:
+    """Adapt only what the source model is unsure of."""
+
+    def test_unsure_images_go_on(self) -> None:
+        model, x = net("dict", "softmax"), images(9)
+        adapted = sita.adapt(model)
+        plain, better = model.predict(x, verbose=0), adapted.predict(x, verbose=0)
+        p = plain["logits"].astype(np.float64)
+        entropies = -(p * np.log(p)).sum(1)
+        threshold = float(np.sort(entropies)[4:6].mean())  # far from any image's, as rounding goes
+        fast = sita.cascade(model, adapted, entropy=threshold)
+        unsure = entropies > threshold
+        assert 0 < unsure.sum() < 9
+        for said in (fast(x), fast.predict(x, batch_size=4), fast.predict_on_batch(x)):
+            for key in plain:
+                shape = (-1, *[1] * (plain[key].ndim - 1))
+                close(said[key], np.where(unsure.reshape(shape), better[key], plain[key]))
+        assert (fast.tally.images, fast.tally.adapted) == (27, 3 * unsure.sum())
+        assert "images adapted" in repr(fast)
+
+    def test_a_generator_is_refused(self) -> None:
+        model = net()
+        with pytest.raises(sita.InputError, match="received generator"):
+            sita.cascade(model, sita.adapt(model), entropy=0.1)(image for image in images())

@@ -1,0 +1,68 @@
+"""What an exported file answers, without any code of the library."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+NEEDS = {".onnx": ("onnx", "onnxruntime"), ".tflite": ("tensorflow",), "": ("tensorflow",)}
+
+
+def need(file: str) -> None:
+    """Skip the test unless what writes and runs such a file is installed."""
+    for package in NEEDS.get(Path(file).suffix, ()):
+        pytest.importorskip(package)
+    import sys
+
+    if file.endswith(".onnx") and "keras" in sys.modules and sys.modules["keras"].backend.backend() == "tensorflow":
+        pytest.importorskip("tf2onnx")
+
+
+def run(path: Path, batch: np.ndarray) -> list[np.ndarray]:
+    """Return every output of the file."""
+    runners = {".onnx": _run_onnx, ".tflite": _run_litert, "": _run_saved_model}
+    return runners.get(path.suffix, _run_torch)(path, batch)
+
+
+def _run_onnx(path: Path, batch: np.ndarray) -> list[np.ndarray]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, {session.get_inputs()[0].name: batch}))
+
+
+def _run_saved_model(path: Path, batch: np.ndarray) -> list[np.ndarray]:
+    import tensorflow
+
+    loaded = tensorflow.saved_model.load(str(path))  # has to be held while its function runs
+    return [np.asarray(loaded.serve(batch))]
+
+
+def _run_litert(path: Path, batch: np.ndarray) -> list[np.ndarray]:
+    import tensorflow
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is moving to a package of its own
+        interpreter = tensorflow.lite.Interpreter(str(path))
+    (image,) = interpreter.get_input_details()
+    interpreter.resize_tensor_input(image["index"], batch.shape)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(image["index"], batch)
+    interpreter.invoke()
+    return [interpreter.get_tensor(output["index"]) for output in interpreter.get_output_details()]
+
+
+def _run_torch(path: Path, batch: np.ndarray) -> list[np.ndarray]:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.load
+        module = torch.export.load(path).module() if path.suffix == ".pt2" else torch.jit.load(path)
+    with torch.no_grad():
+        output = module(torch.from_numpy(batch))
+    return [tensor.numpy() for tensor in (output.values() if isinstance(output, dict) else [output])]

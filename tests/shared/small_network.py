@@ -1,0 +1,108 @@
+"""One small network in plain numpy and float64. Every framework builds it with the same weights.
+
+    images ── conv1, bn1, ReLU ──┬── conv2, bn2 ──(+)── ReLU ── conv3, bn3, ReLU ── features
+                                 └────────────────┘
+    features ── mean over places ── head ── scores;   dense: the head at every place instead
+
+Arrays have their channels last. The statistics are blended by plain loops, written from the method's definition.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import reference
+
+CLASSES = 5
+SIZE = (12, 12)
+CONVOLUTIONS = {"conv1": (3, 3, 3, 6), "conv2": (3, 3, 6, 6), "conv3": (1, 1, 6, 8)}
+"""The shapes of the kernels: height, width, channels in, channels out. Padded with zeros, stride 1."""
+EPSILONS = {"bn1": 1e-5, "bn2": 1e-3, "bn3": 1e-2}
+WIDTHS = {"bn1": 6, "bn2": 6, "bn3": 8}
+
+Weights = Mapping[str, np.ndarray]
+
+
+def images(count: int, size: tuple[int, int] = SIZE, seed: int = 0) -> np.ndarray:
+    """Smooth structure plus noise, so that statistics differ between images, channels and places."""
+    random = np.random.default_rng(seed)
+    coarse = random.normal(size=(count, size[0] // 4, size[1] // 4, 3)).repeat(4, axis=1).repeat(4, axis=2)
+    gain = random.uniform(0.3, 2.3, size=(count, 1, 1, 1))
+    shift = 0.5 * random.normal(size=(count, 1, 1, 3))
+    return (gain * coarse + shift + 0.3 * random.normal(size=coarse.shape)).astype(np.float32)
+
+
+@functools.cache
+def make_weights(classes: int = CLASSES) -> Weights:
+    """Seeded weights in float32; the running statistics are near those of other images, none is trivial."""
+    random = np.random.default_rng(classes)
+    made: dict[str, np.ndarray] = {}
+    for name, shape in CONVOLUTIONS.items():
+        made[f"{name}/kernel"] = random.normal(size=shape) * (2 / np.prod(shape[:3])) ** 0.5
+    for name, width in WIDTHS.items():
+        made[f"{name}/gamma"] = random.uniform(0.7, 1.3, width)
+        made[f"{name}/beta"] = random.uniform(-0.2, 0.2, width)
+        made[f"{name}/mean"], made[f"{name}/variance"] = np.zeros(width), np.ones(width)
+    made["head/kernel"] = 3 * random.normal(size=(WIDTHS["bn3"], classes))
+    made["head/bias"] = 0.2 * random.normal(size=classes)
+
+    def measure(name: str, x: np.ndarray) -> np.ndarray:
+        made[f"{name}/mean"] = x.mean((0, 1, 2)) + 0.1 * random.normal(size=x.shape[-1])
+        made[f"{name}/variance"] = x.var((0, 1, 2)) * random.uniform(0.8, 1.25, x.shape[-1])
+        return normalise(name, x, made[f"{name}/mean"], made[f"{name}/variance"], made)
+
+    _features(images(32, seed=99).astype(np.float64), made, measure)
+    return {name: value.astype(np.float32) for name, value in made.items()}
+
+
+def normalise(name: str, x: np.ndarray, mean: np.ndarray, variance: np.ndarray, weights: Weights) -> np.ndarray:
+    """γ · (x − m) / sqrt(v + ε) + β"""
+    return weights[f"{name}/gamma"] * (x - mean) / np.sqrt(variance + EPSILONS[name]) + weights[f"{name}/beta"]
+
+
+def _convolve(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    height, width = kernel.shape[:2]
+    padded = np.pad(x, ((0, 0), (height // 2, height // 2), (width // 2, width // 2), (0, 0)))
+    total = 0.0
+    for i in range(height):
+        for j in range(width):
+            total = total + padded[:, i : i + x.shape[1], j : j + x.shape[2]] @ kernel[i, j]
+    return total
+
+
+def _features(x: np.ndarray, weights: Weights, norm: object) -> np.ndarray:
+    x = np.maximum(norm("bn1", _convolve(x, weights["conv1/kernel"])), 0)
+    x = np.maximum(norm("bn2", _convolve(x, weights["conv2/kernel"])) + x, 0)
+    return np.maximum(norm("bn3", _convolve(x, weights["conv3/kernel"])), 0)
+
+
+def run_rows(
+    inputs: Sequence[np.ndarray],
+    rows: Sequence[reference.Row],
+    *,
+    adapted: Collection[str] = tuple(EPSILONS),
+    classes: int = CLASSES,
+    dense: bool = False,
+) -> np.ndarray:
+    """Return the scores of every row, in float64; a row runs `inputs[row.view]`, one image (h, w, 3)."""
+    weights = {name: value.astype(np.float64) for name, value in make_weights(classes).items()}
+
+    def norm(name: str, x: np.ndarray) -> np.ndarray:
+        means, variances = x.mean((1, 2)), x.var((1, 2))
+        out = np.empty_like(x)
+        for r, row in enumerate(rows):
+            mean, variance = weights[f"{name}/mean"], weights[f"{name}/variance"]
+            if row.prior < 1 and name in adapted:
+                drawn = list(row.weights)
+                m_t, v_t = reference.target_statistics(means[drawn], variances[drawn], list(row.weights.values()))
+                mean = row.prior * mean + (1 - row.prior) * m_t
+                variance = row.prior * variance + (1 - row.prior) * v_t
+            out[r] = normalise(name, x[r], mean, variance, weights)
+        return out
+
+    x = np.stack([inputs[row.view] for row in rows]).astype(np.float64)
+    features = _features(x, weights, norm)
+    pooled = features if dense else features.mean((1, 2))
+    return pooled @ weights["head/kernel"] + weights["head/bias"]

@@ -1,0 +1,115 @@
+"""`sita export` and `sita predict` on what it wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from nets import images, tiny
+from PIL import Image
+from typer.testing import CliRunner
+
+import sita_adapters as sita
+from sita_workbench import cli
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    for seed in range(2):
+        pixels = np.random.default_rng(seed).integers(0, 256, (40, 48, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(f"noise{seed}.png")
+    return tmp_path
+
+
+def invoke(*arguments: object) -> str:
+    result = CliRunner().invoke(cli.make_app(), [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+CLASSIFIER = """
+from nets import tiny
+
+def build():
+    return tiny(), {"inputs": "imagenet", "size": 20, "crop": 0.5}
+"""
+
+
+@pytest.mark.parametrize(("model", "file"), [("net.py:build", "net.onnx"), ("cifar10-resnet20", "net.ts")])
+def test_export_then_predict_says_the_same_as_predict(model: str, file: str, folder: Path) -> None:
+    Path("net.py").write_text(CLASSIFIER)
+    options: tuple[str, ...] = ("--recipe", "augbn", *(("--weights", "random") if "cifar" in model else ()))
+    output = invoke("export", model, *options, "--out", file)
+    assert "images (N, 3, " in output
+    assert "; checked: within" in output
+    assert f"sita predict {file} IMAGE" in output
+    assert Path(f"{file}.json").is_file() == (file == "net.ts")
+    pictures = ("noise0.png", "noise1.png", "--top", "3", "--json")
+    from_file = json.loads(invoke("predict", file, *pictures))
+    from_model = json.loads(invoke("predict", model, *pictures, *options))
+    assert from_file["recipe"] == from_model["recipe"]
+    for ours, theirs in zip(from_file["images"], from_model["images"], strict=True):
+        assert "source" not in ours
+        assert "prior" not in ours
+        assert ours["adapted"]["name"] == theirs["adapted"]["name"]
+        assert (ours["adapted"]["name"] is not None) == ("cifar" in model)
+        assert ours["adapted"]["entropy"] == pytest.approx(theirs["adapted"]["entropy"], abs=1e-4)
+        assert [one["label"] for one in ours["adapted"]["top"]] == [one["label"] for one in theirs["adapted"]["top"]]
+    with pytest.raises(sita.InputError, match=r"--recipe: .* was exported with a recipe of its own"):
+        invoke("predict", file, "noise0.png", "--recipe", "bn")
+    table = invoke("predict", file, "noise0.png")
+    assert re.search(r"image +augbn +p +entropy\s", table)
+    assert "source" not in table
+
+
+STREETS = """
+import torch
+from torch import nn
+
+def build():
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
+    return model, {"inputs": "unit", "task": "segmentation"}
+"""
+
+
+def test_label_maps_come_from_a_file_too(folder: Path) -> None:
+    Path("streets.py").write_text(STREETS)
+    invoke("export", "streets.py:build", "--recipe", "augbn", "--size", "24", "--out", "streets.onnx")
+    maps = []
+    for model, options in (("streets.onnx", ()), ("streets.py:build", ("--recipe", "augbn", "--size", "24"))):
+        told = json.loads(invoke("predict", model, "noise0.png", *options, "--out", "maps", "--json"))
+        with Image.open(told["images"][0]["map"]) as picture:
+            maps.append(np.asarray(picture))
+    assert maps[0].shape == (24, 24)
+    assert (maps[0] != maps[1]).mean() < 0.01
+    assert "on average entropy" in invoke("predict", "streets.onnx", "noise0.png")
+
+
+def test_a_file_of_python_says_nothing_of_its_pixels(folder: Path) -> None:
+    sita.export(sita.adapt(tiny(), "augbn"), "plain.onnx", example=images(2, 3, 16, 16))
+    with pytest.raises(sita.InputError, match="--inputs"):
+        invoke("predict", "plain.onnx", "noise0.png")
+    assert "noise0.png" in invoke("predict", "plain.onnx", "noise0.png", "--inputs", "unit")
+    with pytest.raises(sita.InputError, match=r"was made for images of 16; received 20"):
+        invoke("predict", "plain.onnx", "noise0.png", "--inputs", "unit", "--size", "20")
+    with pytest.raises(sita.InputError, match=r"--weights: plain\.onnx has its weights"):
+        invoke("predict", "plain.onnx", "noise0.png", "--inputs", "unit", "--weights", "random")
+    with pytest.raises(sita.InputError, match=r"'nowhere\.onnx' does not exist"):
+        invoke("predict", "nowhere.onnx", "noise0.png")
+    Path("broken.onnx").write_text("no graph")
+    with pytest.raises(sita.ExportError, match=r"Expected a file that onnxruntime can run; broken\.onnx"):
+        invoke("predict", "broken.onnx", "noise0.png", "--inputs", "unit")
+
+
+def test_export_help_teaches() -> None:
+    output = invoke("export", "--help")
+    for word in ("--out", ".pt2", ".tflite", "sita predict resnet50.onnx cat.jpg"):
+        assert word in re.sub(r"[\s│]+", " ", output)
