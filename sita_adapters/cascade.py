@@ -84,8 +84,8 @@ class CascadeRule:
         array = flatten(output, ops.is_array)[place][1]
         if not eligible(array):
             raise OutputError(
-                f"Expected scores {ops.scores_layout} of two classes or more for each of {count} images; received shape "
-                f"{tuple(array.shape)}. Remedy: say where they are, with adapt(…, output=…), or that each label is "
+                f"Expected scores {ops.scores_layout} of two classes or more for each of {count} images; received "
+                f"shape {tuple(array.shape)}. Remedy: say where they are, with adapt(…, output=…), or that each label is "
                 "true or not by itself, with adapt(…, scores='sigmoid')."
             )
         return place
