@@ -85,8 +85,8 @@ class CascadeRule:
         if not eligible(array):
             raise OutputError(
                 f"Expected scores {ops.scores_layout} of two classes or more for each of {count} images; received "
-                f"shape {tuple(array.shape)}. Remedy: say where they are, with adapt(…, output=…), or that each label is "
-                "true or not by itself, with adapt(…, scores='sigmoid')."
+                f"shape {tuple(array.shape)}. Remedy: say where they are, with adapt(…, output=…), or that each label "
+                "is true or not by itself, with adapt(…, scores='sigmoid')."
             )
         return place
 
