@@ -1,5 +1,6 @@
 # Two commands need nothing but Python and make: `make demo` and `make test`.
 PYTHON ?= python3
+OLDEST_PYTHON ?= python3.10
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -37,6 +38,13 @@ test-all: $(READY) ## Run everything there is, on every backend of Keras (an hou
 		echo "Keras on $$backend:"; KERAS_BACKEND=$$backend $(PYTEST) tests/core tests/contract tests/keras || exit 1; \
 	done
 
+oldest: ## Run the promises on the oldest versions that pyproject.toml allows (several gigabytes, a quarter of an hour)
+	$(OLDEST_PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints-oldest.txt \
+		-e ".[torch,keras,bench,export]" timm torchvision pytest pytest-xdist pytest-timeout hypothesis
+	.venv-oldest/bin/python -m pytest -n 2 -m "not slow" tests/core tests/contract
+	KERAS_BACKEND=tensorflow .venv-oldest/bin/python -m pytest -n 2 -m "not slow" tests/core tests/contract
+
 lint: $(READY) ## Check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -64,4 +72,4 @@ camvid: $(READY) ## Train a segmentation network on CamVid and measure the recip
 		--corrupt clean,gaussian_noise,impulse_noise,defocus_blur,motion_blur,fog,brightness,contrast,jpeg_compression
 
 clean: ## Remove what was made
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf $(VENV) .venv-oldest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-NEEDS = {".onnx": ("onnx", "onnxruntime"), ".tflite": ("tensorflow",), "": ("tensorflow",)}
+NEEDS = {".onnx": ("onnx", "onnxruntime"), ".tflite": ("keras.src.export.litert",), "": ("tensorflow",)}
 
 
 def need(file: str) -> None:
