@@ -72,8 +72,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         marks = [pytest.mark.slow] if NAME == "keras-jax" else []
         metafunc.parametrize("file", [pytest.param(name, marks=marks) for name in framework().files])
     if "network" in metafunc.fixturenames:
-        # Keras builds them alike, whatever computes; JAX takes minutes to compile them.
-        on_tensorflow = NAME == "keras-tensorflow" and metafunc.definition.name == "test_lambda_one_is_the_source_model"
-        marks = [] if NAME == "torch" or on_tensorflow else [pytest.mark.slow]
+        # Of Keras only ResNet50 every time: tests/keras holds all three against PyTorch's.
+        often = {"torch": framework().networks, "keras-tensorflow": ("ResNet50",)}.get(NAME, ())
         group = pytest.mark.xdist_group("networks")  # which are built once a process
-        metafunc.parametrize("network", [pytest.param(name, marks=[*marks, group]) for name in framework().networks])
+        metafunc.parametrize(
+            "network",
+            [
+                pytest.param(name, marks=[group] if name in often else [group, pytest.mark.slow])
+                for name in framework().networks
+            ],
+        )
