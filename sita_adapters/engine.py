@@ -248,9 +248,9 @@ def blend(
     mean, variance = blend_with_source(
         mean, variance, priors=priors, source_mean=source[0], source_variance=source[1], xp=xp
     )
-    if mean.shape[1] != call.plan.rows and mean.shape[0] != 1:
-        shape = (mean.shape[0], call.plan.rows, channels)
-        mean, variance = xp.broadcast_to(mean, shape), xp.broadcast_to(variance, shape)
+    if mean.shape[1] != call.plan.rows and mean.shape[0] != 1:  # one line for all rows, but not for all images
+        every_row = (mean.shape[0], call.plan.rows, channels)
+        mean, variance = xp.broadcast_to(mean, every_row), xp.broadcast_to(variance, every_row)
     mean, variance = xp.reshape(mean, (-1, channels)), xp.reshape(variance, (-1, channels))
     if parts is not None:
         mean, variance = ops.repeat_rows(mean, parts), ops.repeat_rows(variance, parts)

@@ -7,6 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ def write(adapted: keras.Model, path: Path, format: str, images: np.ndarray) -> 
             f"Keras on {engine} cannot export to {format}; {' and '.join(_ABLE[format])} can. Remedy: "
             f"KERAS_BACKEND={_ABLE[format][0]} (a saved .keras file loads there), or one of {', '.join(able)}."
         )
+    if format == "litert" and find_spec("keras.src.export.litert") is None:
+        raise ExportError(f"Keras {keras.__version__} cannot export to LiteRT. Remedy: a newer Keras (3.15.1 can).")
     require_exporter(*_PACKAGES.get((format, engine), ()), to=format)
     signature = [tree.map_structure(lambda _: _spec(adapted, images), adapted._inputs_struct)]
     with _quiet():
