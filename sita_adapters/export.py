@@ -19,25 +19,10 @@ from .backend import Backend, backend_of, read_adaptation
 from .card import KEY, Card, card_path
 from .description import Description
 from .errors import ExportError, OutputError, SitaError, suggestion
+from .export_check import TITLES, Check, verify
 from .outputs import Selector, find_scores, flatten
 from .plan import refuse_resampling
-from .runtimes import RUNTIMES, SUFFIXES, Shape, first_line, installed_runtime, open_exported
-from .voting import probabilities
-
-TOLERANCE = 1e-4
-"""How far a probability of the file may be from the adapted model's."""
-
-_STRAY_PIXELS = 1e-3
-"""The share of an output's places that may be further off. Where two candidates are as certain as each other to the
-last digits, rounding decides which of them counts; of many thousand pixels a few are such."""
-
-_TITLES = {
-    "onnx": "ONNX",
-    "pt2": "torch.export",
-    "torchscript": "TorchScript",
-    "litert": "LiteRT",
-    "saved_model": "SavedModel",
-}
+from .runtimes import RUNTIMES, SUFFIXES, Shape, first_line, installed_runtime
 
 _NATIVE_SUFFIX = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".pt", "litert": ".tflite", "saved_model": ""}
 
@@ -65,7 +50,7 @@ class Exported:
             checked = f"not checked: {' or '.join(RUNTIMES[self.format])} is not installed"
         else:
             checked = f"checked: within {self.difference:.0e} of the adapted model's answers"
-        return f"{self.path}: {_TITLES[self.format]}, images ({shape}); {checked}"
+        return f"{self.path}: {TITLES[self.format]}, images ({shape}); {checked}"
 
 
 def export(adapted: Any, path: str | os.PathLike[str], *, example: Any = None, format: str | None = None) -> Exported:
@@ -111,7 +96,7 @@ def export_with_card(
             _write_metadata(made, card)
         difference = None
         if installed_runtime(chosen) is not None:
-            difference = _verify(made, chosen, check, description, backend.ops.class_axis)
+            difference = verify(made, chosen, check, description, backend.ops.class_axis)
         beside = folder / "card.json"
         beside.write_text(card.to_json(), encoding="utf-8")
         _move(made, target)
@@ -125,7 +110,7 @@ def require_exporter(*packages: str, to: str) -> None:
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
         raise ExportError(
-            f"Export to {_TITLES[to]} needs {', '.join(missing)}, not installed here. "
+            f"Export to {TITLES[to]} needs {', '.join(missing)}, not installed here. "
             f"Remedy: pip install {' '.join(missing)} (or 'sita-adapters[export]')."
         )
 
@@ -206,20 +191,7 @@ def _move(made: Path, target: Path) -> None:
         raise ExportError(f"{str(target)!r} could not be written: {error}. Remedy: another place.") from error
 
 
-@dataclass(frozen=True, eq=False)
-class _Check:
-    """What an exported file takes (None: any number), and what it must answer.
-
-    `batches` are images, in several numbers, and the adapted model's outputs on them in the file's order. Which of
-    the outputs the scores are is `scores_place`; None where none is known to be.
-    """
-
-    input_shape: Shape
-    batches: tuple[tuple[np.ndarray, list[np.ndarray]], ...]
-    scores_place: int | None
-
-
-def _write(backend: Backend, adapted: Any, path: Path, format: str, example: Any) -> _Check:
+def _write(backend: Backend, adapted: Any, path: Path, format: str, example: Any) -> Check:
     """Write the file, and run the adapted model on what it is to be checked with."""
     try:
         images = backend.read_example(adapted, example)
@@ -232,11 +204,11 @@ def _write(backend: Backend, adapted: Any, path: Path, format: str, example: Any
         raise
     except Exception as error:
         raise ExportError(
-            f"The adapted model could not be exported to {_TITLES[format]}: {first_line(error)} Remedy: where the "
+            f"The adapted model could not be exported to {TITLES[format]}: {first_line(error)} Remedy: where the "
             f"plain model cannot be exported either, {_others(backend, format)}; else report it to us."
         ) from error
     place = _scores_place(backend, backend.run(adapted, images), read_adaptation(adapted).output, len(images))
-    return _Check((None, *images.shape[1:]), tuple(batches), place)
+    return Check((None, *images.shape[1:]), tuple(batches), place)
 
 
 def _scores_place(backend: Backend, output: Any, selector: Selector, count: int) -> int | None:
@@ -255,11 +227,11 @@ def _scores_place(backend: Backend, output: Any, selector: Selector, count: int)
 
 
 def _others(backend: Backend, format: str) -> str:
-    others = [_TITLES[other] for other in backend.export_formats if other != format]
+    others = [TITLES[other] for other in backend.export_formats if other != format]
     return f"another format ({', '.join(others)})"
 
 
-def _make_card(description: Description, backend: Backend, check: _Check, about: Mapping[str, Any]) -> Card:
+def _make_card(description: Description, backend: Backend, check: Check, about: Mapping[str, Any]) -> Card:
     """Return a card with what is known of the adapted model and of the file, and what the caller adds."""
     known = Card(
         recipe=str(description.recipe),
@@ -280,47 +252,3 @@ def _write_metadata(path: Path, card: Card) -> None:
     entry = model.metadata_props.add()
     entry.key, entry.value = KEY, card.to_json()
     onnx.save(model, str(path))
-
-
-def _verify(path: Path, format: str, check: _Check, description: Description, class_axis: int) -> float:
-    """Return the largest difference from the adapted model's answers; raise where it is too large."""
-    file = open_exported(path, format)
-    largest = 0.0
-    for images, expected in check.batches:
-        try:
-            answered = file.run(images)
-        except Exception as error:
-            raise ExportError(
-                f"{file.runtime} cannot run the exported {_TITLES[format]} on {len(images)} images: "
-                f"{first_line(error)} Remedy: another format."
-            ) from error
-        if [array.shape for array in answered] != [array.shape for array in expected]:
-            shapes = " and ".join(", ".join(str(a.shape) for a in arrays) for arrays in (expected, answered))
-            raise ExportError(
-                f"On {len(images)} images the adapted model and the exported {_TITLES[format]} put out the shapes "
-                f"{shapes}. The model's graph depends on its example. Remedy: another format, or "
-                "an example of as many images as you will run."
-            )
-        for place, (wanted, given) in enumerate(zip(expected, answered, strict=True)):
-            is_scores = place == check.scores_place
-            gaps = _differences(wanted, given, description.scores if is_scores else None, class_axis)
-            largest = max(largest, float(gaps.max(initial=0.0)))
-            if not np.mean(~(gaps <= TOLERANCE)) <= (_STRAY_PIXELS if is_scores and gaps.ndim > 1 else 0.0):
-                raise ExportError(
-                    f"The exported {_TITLES[format]} answers otherwise than the adapted model: on {len(images)} images "
-                    f"by up to {float(gaps.max()):.1e}, more than {TOLERANCE:.0e}. Nothing was written. Remedy: "
-                    "another format, or another example, if two candidates of this one are equally certain."
-                )
-    return largest
-
-
-def _differences(expected: np.ndarray, answered: np.ndarray, scores: str | None, class_axis: int) -> np.ndarray:
-    """Return how far apart answers are: of scores the largest difference of a probability at every place.
-
-    Of other outputs the difference of every number, relative to the largest of them or to 1, whichever is larger.
-    """
-    wanted, given = (array.astype(np.float64) for array in (expected, answered))
-    if scores is None:
-        return np.asarray(np.abs(wanted - given) / max(1.0, float(np.abs(wanted).max(initial=0.0))))
-    gaps = np.abs(probabilities(wanted, scores, class_axis) - probabilities(given, scores, class_axis))
-    return np.asarray(gaps.max(axis=class_axis) if gaps.ndim > 1 else gaps)
