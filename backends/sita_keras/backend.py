@@ -182,14 +182,14 @@ def _check_clone(layer: AdaptedCall, image: Any) -> None:
         watch=lambda name, x: sizes.setdefault(name, set()).add(x.shape[0]),
     )
     rows = keras.KerasTensor((entries, *image.shape[1:]), dtype=image.dtype)
-    compute_output_spec(lambda x: engine.run_rows([x], layer.forward, call), rows)
+    compute_output_spec(lambda x: engine.run_rows([x], layer.run_clone, call), rows)
     _check_called([each.sita_name for each in cloned], sizes, source)
     for name, found in sizes.items():
         for size in found - {None}:
             parts_of_row(size, call, name)
     if any(found != {entries} for found in sizes.values()):
         shape = [size or _OPEN_SIZE for size in image.shape[1:]]
-        engine.check_folding(shape, [image], layer.forward, adaptation, KERAS)
+        engine.check_folding(shape, [image], layer.run_clone, adaptation, KERAS)
     adaptation.folding_checked = True
 
 

@@ -86,10 +86,10 @@ class AdaptedCall(keras.layers.Layer):
                 f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}. "
                 "Remedy: leave empty batches out."
             )
-        return engine.predict([images], self.forward, self.adaptation, self._canvas(len(images.shape)))
+        return engine.predict([images], self.run_clone, self.adaptation, self._canvas(len(images.shape)))
 
-    def forward(self, rows: list[Any]) -> Any:
-        """Run the clone on the rows of all images."""
+    def run_clone(self, rows: list[Any]) -> Any:
+        """Run the clone on the rows of all images. (Not named `forward`: on torch, Keras' layers have one.)"""
         return self.hidden.clone(self._arrange(rows[0]), training=False)
 
     def compute_output_spec(self, images: Any, training: bool | None = None) -> Any:
