@@ -13,8 +13,8 @@ NORMS = {"resnet50": 53, "densenet121": 121, "inceptionv3": 94}
 
 
 def pictures(network: str, count: int) -> np.ndarray:
-    """At 96² Inception ends in a single place; the others in 2×2 at 64²."""
-    return images(count, (96, 96) if "nception" in network else (64, 64), seed=4)
+    """Sizes at which all end in features of 2×2: a single place would have no statistics of its own."""
+    return images(count, (128, 128) if "nception" in network else (64, 64), seed=4)
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
@@ -40,5 +40,7 @@ def test_an_images_answer_does_not_depend_on_its_batch(backend: Any, network: st
     adapted = sita.adapt(model, "augbn", priors=0.5, n_views=1)
     together = backend.run(adapted, batch)
     alone = np.concatenate([backend.run(adapted, batch[i : i + 1]) for i in range(2)])
-    np.testing.assert_allclose(alone, together, rtol=1e-4, atol=2e-5 * float(np.abs(together).max()))
-    assert np.abs(together - backend.run(model, batch)).max() > 1e-3
+    largest = float(np.abs(together).max())
+    np.testing.assert_allclose(alone, together, rtol=1e-4, atol=backend.network_rounding * largest)
+    # What an image would get of another's statistics is far above that.
+    assert np.abs(together - backend.run(model, batch)).max() > 1e-2 * largest

@@ -187,12 +187,12 @@ def test_a_scale_that_keras_has_no_place_for_is_refused() -> None:
 
 @pytest.mark.slow
 def test_models_that_have_no_twin_are_refused() -> None:
-    headless = keras.applications.ResNet50(weights=None, include_top=False, input_shape=(96, 96, 3))
+    headless = keras.applications.ResNet50(weights=None, include_top=False, input_shape=(64, 64, 3))
     with pytest.raises(sita.CloneError, match="include_top"):
         torch_twin(headless)
     with pytest.raises(sita.CloneError, match="Sequential"):
         torch_twin(nn.Sequential(nn.Linear(2, 2)))
-    inputs = keras.Input((96, 96, 3))
+    inputs = keras.Input((64, 64, 3))
     nested = keras.Model(inputs, keras_model("ResNet50")(inputs))
     with pytest.raises(sita.CloneError, match="resnet50"):
         torch_twin(nested)

@@ -61,6 +61,7 @@ class TorchFramework:
     networks = ("resnet50", "densenet121", "inception_v3")
     sees_sizes = True  # every call has its own
     keeps_nan = True
+    network_rounding = 2e-5
 
     def model(
         self,

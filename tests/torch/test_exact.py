@@ -98,7 +98,9 @@ def test_features_without_space_have_the_spread_between_rows_alone() -> None:
 TIMM = [name for name in LARGE if name.startswith("timm")]  # the contract has torchvision's
 
 
-@pytest.mark.parametrize("name", [*TIMM, *SHAPES])
+@pytest.mark.parametrize(
+    "name", [*TIMM, *SHAPES, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE if name not in TIMM)]
+)
 def test_lambda_one_is_the_source_model(name: str) -> None:
     """Promise 4: through the recipe `source`, and through the blend, with a prior that only rounds to 1."""
     model = large(name) if name in LARGE else small(name)
