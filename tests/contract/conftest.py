@@ -68,9 +68,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes `file` or `network` runs for each that the framework has."""
     if "file" in metafunc.fixturenames:
-        # JAX writes by way of TensorFlow, and takes half a minute.
-        marks = [pytest.mark.slow] if NAME == "keras-jax" else []
-        metafunc.parametrize("file", [pytest.param(name, marks=marks) for name in framework().files])
+        # JAX writes by way of TensorFlow, and takes half a minute; torch.export a quarter.
+        lengthy = framework().files if NAME == "keras-jax" else ("model.pt2",)
+        marks = {name: [pytest.mark.slow] for name in lengthy}
+        metafunc.parametrize("file", [pytest.param(name, marks=marks.get(name, [])) for name in framework().files])
     if "network" in metafunc.fixturenames:
         # Of Keras only ResNet50 every time: tests/keras holds all three against PyTorch's.
         often = {"torch": framework().networks, "keras-tensorflow": ("ResNet50",)}.get(NAME, ())

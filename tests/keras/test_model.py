@@ -229,3 +229,9 @@ def test_layers_inside_models_are_named_by_their_path() -> None:
     adapted = sita.adapt(nets.nested(), layers="middle")
     assert sita.describe(adapted).adapted[0].startswith("middle/inner/")
     assert len(sita.describe(adapted).left_alone) == 1
+
+
+def test_a_layer_that_runs_outside_a_call_of_the_adapted_model_is_an_error() -> None:
+    adapted = sita.adapt(nets.functional())
+    with pytest.raises(sita.BypassError, match="outside a call"):
+        adapted.adapted_call.hidden.clone(nets.images(1))

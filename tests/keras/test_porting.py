@@ -96,6 +96,7 @@ def test_a_torch_twin_answers_as_the_keras_model_plain_and_adapted(architecture:
     check_same(torch_says(sita.adapt(twin, "augbn"), images), keras_says(sita.adapt(model, "augbn"), images))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["ResNet50", *LARGER])
 def test_a_keras_twin_answers_as_the_torch_model(architecture: str) -> None:
     """The torch model has weights, and an ε, that no Keras model had."""

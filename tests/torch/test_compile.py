@@ -34,9 +34,13 @@ def test_every_view_compiles_to_one_graph(settings: dict[str, Any]) -> None:
         torch.testing.assert_close(answer, adapted(batch), rtol=1e-5, atol=1e-6)
 
 
-# Convolutions are compiled anew from 16 rows on, whoever calls them: 3 rows an image stay below that.
+# Convolutions are compiled again from 16 rows on, whoever calls them: 3 rows per image stay below that.
 @pytest.mark.parametrize(
-    "shapes", [((2, 16), (3, 16), (5, 16)), ((2, 16), (2, 20), (2, 26), (2, 38))], ids=["batches", "images"]
+    "shapes",
+    [
+        pytest.param(((2, 16), (3, 16), (5, 16)), id="batches"),
+        pytest.param(((2, 16), (2, 20), (2, 26), (2, 38)), id="images", marks=pytest.mark.slow),
+    ],
 )
 def test_other_sizes_cost_no_more_compilations_than_the_plain_models(shapes: tuple[tuple[int, int], ...]) -> None:
     batches = [images(count, 3, size, size) for count, size in shapes]

@@ -269,6 +269,7 @@ def test_a_model_that_calls_none_of_its_layers() -> None:
         sita.adapt(Functional().eval())(batch())
 
 
+@pytest.mark.slow
 def test_a_backend_that_cannot_be_imported_names_the_extra() -> None:
     code = (
         "import sys, torch\n"

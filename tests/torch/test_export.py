@@ -132,6 +132,7 @@ def test_what_cannot_be_traced_is_followed_symbolically(tmp_path: Path, monkeypa
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_real_images_get_the_same_labels(data: Path, tmp_path: Path) -> None:
     """ResNet-20, four images of each of the fifteen corruptions at severity 5."""
     adapted = sita.adapt(load_cifar_resnet(20, data / "weights" / "cifar10_resnet20.safetensors"), "ops")

@@ -49,6 +49,7 @@ def test_a_compiled_model_cannot_be_observed() -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_compiled_model_hears_or_says_that_it_cannot() -> None:
     """Compiled before it was observed, too: silence would look like no traffic."""
     torch._dynamo.reset()

@@ -268,6 +268,7 @@ class TestMaxRows:
             rtol=1e-5,
         )
 
+    @pytest.mark.slow
     def test_it_compiles(self) -> None:
         torch._dynamo.reset()
         adapted = sita.adapt(small(), max_rows=8)
