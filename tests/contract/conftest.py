@@ -40,6 +40,18 @@ LENGTHY = (
 )
 """TensorFlow and JAX take seconds for each, of what is Keras' own code and tested every time on its torch backend."""
 
+LENGTHY_ON_JAX = (
+    "test_cycles_of_adapt_and_unwrap_leave_nothing_behind",
+    "test_every_pixel_has_a_vote",
+    "test_only_the_observed_model_is_heard",
+    "test_outputs_keep_their_structure[ops]",
+    "test_unsure_images_go_on",
+    "test_views_are_drawn_by_seed_and_content",
+    "test_votes_are_recorded",
+    "test_what_is_not_voted_on_is_the_most_certain_candidates",
+)
+"""JAX compiles every operation of an uncompiled call by itself; TensorFlow, too, runs these every time."""
+
 
 @functools.cache
 def framework() -> Any:
@@ -60,8 +72,9 @@ def backend() -> Any:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if NAME in ("keras-tensorflow", "keras-jax"):
+        lengthy = LENGTHY + LENGTHY_ON_JAX if NAME == "keras-jax" else LENGTHY
         for item in items:
-            if item.name.replace(f"{NAME}-", "").startswith(LENGTHY):
+            if item.name.replace(f"{NAME}-", "").startswith(lengthy):
                 item.add_marker(pytest.mark.slow)
 
 

@@ -61,7 +61,7 @@ def test_a_model_around_one_that_runs_in_rounds_does_not_train_it() -> None:
 class TestObserve:
     """What the candidates decided."""
 
-    @pytest.mark.parametrize("settings", [{}, {"max_rows": 8}])
+    @pytest.mark.parametrize("settings", [{}, pytest.param({"max_rows": 8}, marks=pytest.mark.slow)])
     def test_votes_are_recorded_however_the_model_is_run(self, settings: dict[str, Any]) -> None:
         model, x = net(activation="softmax"), images(5)
         adapted = sita.adapt(model, **settings)

@@ -44,6 +44,7 @@ def test_the_frameworks_answer_alike_on_every_corruption(recipe: str, data: Path
         load_cifar_resnet_keras(32, weights)
 
 
+@pytest.mark.slow
 def test_source_is_the_plain_model(model: keras.Model, data: Path) -> None:
     images, _ = load_images(data, 4, SIZE)
     batch = encode(images)
