@@ -37,6 +37,6 @@ def make_namespace(name: str) -> Namespace:
 
     from sita_keras.ops import KERAS
 
-    # JAX has float64 only where it is switched on.
-    rounding = 1e-6 if name == "keras-jax" else 1e-13
+    # JAX has float64 only where it is switched on, and Keras' torch backend makes float32 of numpy's.
+    rounding = 1e-13 if name == "keras-tensorflow" else 1e-6
     return Namespace(KERAS, lambda v: ops.convert_to_tensor(np.asarray(v)), ops.convert_to_numpy, rounding)
