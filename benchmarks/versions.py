@@ -139,7 +139,7 @@ def _keras_call(options: argparse.Namespace, image: np.ndarray) -> Callable[[], 
 
     import sita_adapters as sita
 
-    names = {name.lower(): name for name in dir(keras.applications)}
+    names = {name.lower(): name for name in dir(keras.applications) if name[0].isupper()}
     model = getattr(keras.applications, names[options.network])(weights=None, input_shape=image.shape[1:])
     adapted: Any = sita.adapt(model, options.recipe, layers=options.layers)
     return lambda: adapted.predict_on_batch(image)
