@@ -54,23 +54,6 @@ def _lerp(start: Array, end: Array, weight: Array) -> Array:
     return (1 - weight) * start + weight * end
 
 
-def blend(
-    means: Array,
-    variances: Array,
-    *,
-    weights: Array,
-    priors: Array,
-    source_mean: Array,
-    source_variance: Array,
-    xp: Any,
-) -> tuple[Array, Array]:
-    """Return the statistics that every row is normalised with: the target's, drawn towards the source's."""
-    mean, variance = target(means, variances, weights=weights, xp=xp)
-    return blend_with_source(
-        mean, variance, priors=priors, source_mean=source_mean, source_variance=source_variance, xp=xp
-    )
-
-
 def input_affine(
     mean: Array, variance: Array, *, source_mean: Array, source_variance: Array, epsilon: float, xp: Any
 ) -> tuple[Array, Array]:

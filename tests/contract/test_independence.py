@@ -28,9 +28,9 @@ def test_an_images_answer_does_not_depend_on_its_batch(backend: Any, recipe: str
 @pytest.mark.parametrize("recipe", ["augbn", "ops", "ops_shared", "ensemble"])
 def test_nan_in_one_image_reaches_no_other(backend: Any, recipe: str) -> None:
     adapted, batch = sita.adapt(backend.model(), recipe), images(3)
-    spoilt = batch.copy()
-    spoilt[1] = np.nan
-    clean, dirty = backend.run(adapted, batch), backend.run(adapted, spoilt)
+    with_nan = batch.copy()
+    with_nan[1] = np.nan
+    clean, dirty = backend.run(adapted, batch), backend.run(adapted, with_nan)
     if backend.keeps_nan:
         assert np.isnan(dirty[1]).all()
     np.testing.assert_allclose(dirty[[0, 2]], clean[[0, 2]], rtol=1e-5, atol=1e-6)

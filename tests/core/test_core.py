@@ -14,7 +14,7 @@ from namespaces import Namespace
 
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import RECIPES, Recipe, read_recipe
-from sita_adapters.statistics import blend, input_affine, output_affine, pool
+from sita_adapters.statistics import blend_with_source, input_affine, output_affine, pool, target
 from sita_adapters.views import content_seed, spatial_kind
 from sita_adapters.voting import decide, entropy
 
@@ -81,14 +81,13 @@ def test_blend_equals_a_float64_loop(
     lambdas = random.uniform(size=(rows, 1)).astype(np.float32)
     m_s = random.normal(size=channels).astype(np.float32)
     v_s = random.uniform(0.1, 3, size=channels).astype(np.float32)
-    mean, variance = blend(
-        namespace.own(means),
-        namespace.own(variances),
-        weights=namespace.own(weights),
+    xp = namespace.ops.xp
+    mean, variance = blend_with_source(
+        *target(namespace.own(means), namespace.own(variances), weights=namespace.own(weights), xp=xp),
         priors=namespace.own(lambdas),
         source_mean=namespace.own(m_s),
         source_variance=namespace.own(v_s),
-        xp=namespace.ops.xp,
+        xp=xp,
     )
     mean, variance = namespace.numpy(mean), namespace.numpy(variance)
     for b in range(images):

@@ -133,10 +133,10 @@ def test_batch_independence_on_the_covered_networks(name: str) -> None:
 def test_nan_in_one_image_reaches_no_other_through_folded_tokens(recipe: str) -> None:
     adapted = sita.adapt(small("TokenNet"), recipe)
     batch = images(3, 3, 16, 16)
-    spoilt = batch.clone()
-    spoilt[1, 0, 3, 3] = float("nan")
+    with_nan = batch.clone()
+    with_nan[1, 0, 3, 3] = float("nan")
     with torch.inference_mode():
-        clean, dirty = adapted(batch), adapted(spoilt)
+        clean, dirty = adapted(batch), adapted(with_nan)
     assert dirty[1].isnan().all()
     torch.testing.assert_close(dirty[[0, 2]], clean[[0, 2]], rtol=1e-5, atol=1e-6)
 
@@ -282,7 +282,7 @@ def test_moments_are_exact_at_every_size(way: str, size: int, ratio: int) -> Non
     found_mean, found_variance = measured(features)
     torch.testing.assert_close(found_variance.double(), variance, rtol=1e-5, atol=0)
     # At worst 64 sums in float32, each off by half a last bit (2⁻²⁴) of the mean, which is ratio · σ: about √64 · 2⁻²⁴.
-    # What is traced adds up differences from a number that may be 4 σ from the mean, in the spoilt channel.
+    # What is traced adds up differences from a number that may be 4 σ from the mean, in the with_nan channel.
     assert ((found_mean - mean).abs() / variance.sqrt()).max() < 5e-7 * max(ratio, 4 if way in TRACED else 1)
 
 
