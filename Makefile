@@ -9,6 +9,9 @@ BACKEND ?= torch
 
 DATA ?= $(SITA_DATA)
 
+# Half of a test process would otherwise be Python compiling the frameworks' sources, again in every worker.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: help setup demo test test-all oldest lint types check bench speed memory cascade camvid clean
 
 help: ## Show what can be made
@@ -26,9 +29,9 @@ demo: $(READY) ## See it help on corrupted digits; BACKEND=keras for Keras (KERA
 	$(BIN)/sita demo --backend $(BACKEND)
 
 # Which framework a process tests is read from KERAS_BACKEND: PyTorch where it is not set. `slow` tests wait for test-all.
-test: $(READY) ## Run the tests (under seven minutes on two cores): every framework, every promise
+test: $(READY) ## Run the tests (six minutes on two cores): every framework, every promise
 	$(PYTEST) -m "not slow" tests/core tests/contract tests/torch tests/workbench
-	KERAS_BACKEND=tensorflow $(PYTEST) -m "not slow" tests/core tests/contract tests/keras
+	KERAS_BACKEND=tensorflow $(PYTEST) -m "not slow" tests/contract tests/keras
 	KERAS_BACKEND=jax $(PYTEST) -m "not slow" tests/contract
 	KERAS_BACKEND=torch $(PYTEST) -m "not slow" tests/contract
 
