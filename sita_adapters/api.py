@@ -26,6 +26,7 @@ def adapt(
     output: Selector = None,
     layers: Layers = None,
     max_rows: int | None = None,
+    example: Any = None,
     **changes: Any,
 ) -> Model:
     """Return a model that adapts its BatchNorm statistics to every single image it is given.
@@ -44,6 +45,10 @@ def adapt(
       None: `logits`, `out`, or the only tensor that can be. What else has rows comes from the most certain candidate.
     - `layers`: which BatchNorm layers to adapt: names, globs, or a predicate on (name, layer); None: all.
     - `max_rows`: run no more rows at once, so that memory stays flat; the answers are the same.
+    - `example`: what the model is called with (a batch, a tuple of arguments, or a dict of keyword arguments). Where an
+      output holds the images, and that they do not mix, is found out by a trial that takes as long as five plain images.
+      PyTorch models have it at their first call with inputs of a kind, or here; before torch.compile it must be here,
+      for models whose outputs are not simply one entry for each image. Keras models always have it here.
     - every field of `Recipe` can be changed in passing: `adapt(model, "augbn", priors=0.9)`.
 
     >>> adapted = sita.adapt(model)
@@ -51,7 +56,7 @@ def adapt(
     """
     chosen = read_recipe(recipe, changes, task)
     check_selector(output)
-    settings = Settings(read_inputs(inputs), scores, output, layers, read_max_rows(max_rows))
+    settings = Settings(read_inputs(inputs), scores, output, layers, read_max_rows(max_rows), example)
     check_share(chosen, settings.max_rows)
     check_inputs(make_plan(chosen).views, settings.inputs)
     return cast("Model", backend_of(model).adapt(model, chosen, settings))

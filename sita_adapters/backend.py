@@ -35,6 +35,8 @@ class Settings:
     output: Selector = None
     layers: Layers = None
     max_rows: int | None = None
+    example: Any = None
+    """What the model is called with: it is tried out on inputs like these at once, not at its first call."""
 
 
 class Backend(Protocol):

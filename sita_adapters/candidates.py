@@ -15,6 +15,7 @@ from .observe import is_observed, record_vote, refuse_compiled
 from .ops import Array, Ops, SymbolicError
 from .outputs import find_scores, flatten, rebuild
 from .plan import Plan
+from .trial import checked_axes
 from .voting import Verdict, decide
 
 if TYPE_CHECKING:
@@ -23,76 +24,73 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Candidates:
-    """A model's output in which every array with rows is (images, candidates, …); the others are as they came.
+    """A model's output in which every array of the images is (images, candidates, …); constants are as they came.
 
-    It does not keep the memory of the other rows. `whole` is the output itself where each image has one row.
+    `axes` tells where each array had its images (None: a constant). The memory of the other rows is not kept. `whole`
+    is the output itself where each image has one row.
     """
 
     output: Any
     arrays: list[Array]
-    has_rows: list[bool]
+    axes: list[int | None]
     whole: Any = None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One output for every image, of the type that the model's own has, and which of its arrays are the images'."""
+    """One output for every image, of the type that the model's own has, and the axis of the images in its arrays."""
 
     output: Any
-    has_rows: list[bool]
+    axes: list[int | None]
 
 
 def keep_candidates(output: Any, call: Call) -> Candidates:
     """Keep the candidate rows of every array that has an entry for each row."""
     ops, plan = call.ops, call.plan
     found = flatten(output, ops.is_array)
-    has_rows = [_has_rows(array, call) for _, array in found]
+    axes = checked_axes(found, call.findings)
+    if plan.rows == 1 and call.findings is None:  # nothing is cut, so nothing has to be known
+        axes = [0 if _entries(array, 0, call) else None for _, array in found]
     kept: dict[int, Array] = {}  # an array that is there twice is one array afterwards
-    for (path, array), rows in zip(found, has_rows, strict=True):
-        if not rows and plan.rows > 1:
-            _check_without_rows(path, array, call)
+    for (path, array), axis in zip(found, axes, strict=True):
+        if axis is not None and not _entries(array, axis, call):
+            raise _misfit(path, array, axis, call)
         if id(array) not in kept:
-            kept[id(array)] = _candidate_rows(array, plan, ops) if rows else array
-    if not any(has_rows):
+            kept[id(array)] = array if axis is None else _candidate_rows(array, axis, plan, ops)
+    if all(axis is None for axis in axes):
         shapes = ", ".join(f"{path} {tuple(array.shape)}" for path, array in found)
         raise OutputError(
             f"Expected an output for each of the {call.entries} rows; received {shapes or type(output).__name__}: the "
             "model merges its batch. Remedy: adapt a module that keeps it."
         )
     arrays = [kept[id(array)] for _, array in found]
-    return Candidates(rebuild(output, iter(arrays), ops.is_array), arrays, has_rows, output if plan.rows == 1 else None)
+    return Candidates(rebuild(output, iter(arrays), ops.is_array), arrays, axes, output if plan.rows == 1 else None)
 
 
-def _has_rows(array: Array, call: Call) -> bool:
-    if len(array.shape) == 0:
+def _entries(array: Array, axis: int, call: Call) -> bool:
+    """Whether an array has an entry for each row on this axis."""
+    if len(array.shape) <= axis:
         return False
-    unknown = call.ops.is_symbol(array.shape[0]) or call.ops.is_symbol(call.entries)
-    return unknown or bool(array.shape[0] == call.entries)
+    size = array.shape[axis]
+    return call.ops.is_symbol(size) or call.ops.is_symbol(call.entries) or bool(size == call.entries)
 
 
-def _check_without_rows(path: str, array: Array, call: Call) -> None:
-    if _is_number(array, call.ops):
-        raise _loss_error(path)
-    if len(array.shape) > 0 and array.shape[0] > call.entries and array.shape[0] % call.entries == 0:
-        raise OutputError(
-            f"Expected an entry of {path} for each of the {call.entries} rows; received shape {tuple(array.shape)}, "
-            "with more folded in. Remedy: adapt a module that unfolds its batch again."
+def _misfit(path: str, array: Array, axis: int, call: Call) -> OutputError:
+    if call.findings is None:
+        return OutputError(
+            f"Expected {path} to have an entry for each of the {call.entries} rows; received shape "
+            f"{tuple(array.shape)}. While a model is compiled or traced, it cannot be found out where the images are "
+            "in such an output. Remedy: sita.adapt(model, example=images), or call the adapted model once before."
         )
-
-
-def _is_number(array: Array, ops: Ops) -> bool:
-    return len(array.shape) == 0 and ops.is_float(array)
-
-
-def _loss_error(path: str) -> OutputError:
     return OutputError(
-        f"The output has a number for the whole batch ({path}), to which the views would contribute: a loss, perhaps. "
-        "Remedy: adapt a model that puts out the scores alone, called without labels, and compute the loss from its "
-        "answer."
+        f"Expected {path} to have {call.entries} entries on axis {axis}, one for each row, as when the model was tried "
+        f"out; received shape {tuple(array.shape)}. Remedy: adapt a module whose output has one for every image."
     )
 
 
-def _candidate_rows(array: Array, plan: Plan, ops: Ops) -> Array:
+def _candidate_rows(array: Array, axis: int, plan: Plan, ops: Ops) -> Array:
+    if axis:
+        array = ops.xp.moveaxis(array, axis, 0)
     by_row = ops.xp.reshape(array, (-1, plan.rows, *ops.shape(array)[1:]))
     if len(plan.candidate_rows) == plan.rows:
         return by_row
@@ -108,31 +106,32 @@ def collapse(parts: Sequence[Candidates], plan: Plan, adaptation: Adaptation, op
         if is_observed(adaptation):
             _vote(candidates, plan, adaptation, ops)
         if plan.rows == 1:
-            return Answer(candidates.whole, candidates.has_rows)
-        arrays = [a[:, 0] if rows else a for a, rows in zip(candidates.arrays, candidates.has_rows, strict=True)]
-    return Answer(rebuild(candidates.output, iter(arrays), ops.is_array), candidates.has_rows)
+            return Answer(candidates.whole, candidates.axes)
+        pairs = zip(candidates.arrays, candidates.axes, strict=True)
+        arrays = [array if axis is None else array[:, 0] for array, axis in pairs]
+    pairs = zip(arrays, candidates.axes, strict=True)
+    arrays = [ops.xp.moveaxis(array, 0, axis) if axis else array for array, axis in pairs]
+    return Answer(rebuild(candidates.output, iter(arrays), ops.is_array), candidates.axes)
 
 
 def _join(parts: Sequence[Candidates], ops: Ops) -> Candidates:
     """Return the candidates of several parts of a Plan side by side."""
     first = parts[0]
     arrays = [
-        ops.concat(each, axis=1) if rows else each[0]
-        for *each, rows in zip(*(part.arrays for part in parts), first.has_rows, strict=True)
+        each[0] if axis is None else ops.concat(each, axis=1)
+        for *each, axis in zip(*(part.arrays for part in parts), first.axes, strict=True)
     ]
-    return Candidates(rebuild(first.output, iter(arrays), ops.is_array), arrays, first.has_rows)
+    return Candidates(rebuild(first.output, iter(arrays), ops.is_array), arrays, first.axes)
 
 
 def concatenate(answers: Sequence[Answer], ops: Ops) -> Any:
     """Return the answers of several rounds as the output of one call."""
     first = answers[0]
     found = [flatten(answer.output, ops.is_array) for answer in answers]
-    joined = []
-    for rows, *each in zip(first.has_rows, *found, strict=True):
-        path, array = each[0]
-        if not rows and _is_number(array, ops):
-            raise _loss_error(path)
-        joined.append(ops.concat([array for _, array in each], axis=0) if rows else array)
+    joined = [
+        each[0][1] if axis is None else ops.concat([array for _, array in each], axis=axis)
+        for axis, *each in zip(first.axes, *found, strict=True)
+    ]
     return rebuild(first.output, iter(joined), ops.is_array)
 
 
@@ -145,11 +144,13 @@ def _decide(candidates: Candidates, plan: Plan, adaptation: Adaptation, ops: Ops
     scores = candidates.arrays[place]
     in_place = [p for p, row in enumerate(plan.candidate_rows) if not plan.moves_pixels(row)]
     arrays = []
-    for array, rows in zip(candidates.arrays, candidates.has_rows, strict=True):
+    for array, axis in zip(candidates.arrays, candidates.axes, strict=True):
         if array is scores:
             arrays.append(ops.cast(verdict.scores, array))
+        elif axis is None:
+            arrays.append(array)
         else:
-            arrays.append(_of_most_certain(array, verdict.entropies, in_place, ops.xp) if rows else array)
+            arrays.append(_of_most_certain(array, verdict.entropies, in_place, ops.xp))
     return arrays
 
 
@@ -172,16 +173,17 @@ def _of_most_certain(array: Array, entropies: Array, candidates: list[int], xp: 
 
 def _vote(candidates: Candidates, plan: Plan, adaptation: Adaptation, ops: Ops) -> tuple[int, Verdict]:
     """Return where in the output the scores are, and what the candidates decide on them."""
-    with_rows = zip(candidates.arrays, candidates.has_rows, strict=True)
-    eligible = {id(array) for array, rows in with_rows if rows and _could_be_scores(array, 1, adaptation, ops)}
+    pairs = zip(candidates.arrays, candidates.axes, strict=True)
+    eligible = {id(array) for array, axis in pairs if axis == 0 and _could_be_scores(array, 1, adaptation, ops)}
     place = find_scores(candidates.output, adaptation.output, ops.is_array, lambda array: id(array) in eligible)
-    scores, has_rows = candidates.arrays[place], candidates.has_rows[place]
-    shape = (scores.shape[0], *scores.shape[2 if has_rows else 1 :])
-    if not has_rows:
+    scores, axis = candidates.arrays[place], candidates.axes[place]
+    if axis != 0:
+        where = "no axis for the images" if axis is None else f"the images on axis {axis}"
         raise OutputError(
-            f"Expected scores for each of the rows of the images; received shape {shape}: the model merges its batch. "
-            "Remedy: adapt a module that keeps it, or say with output= where the scores are."
+            f"Expected scores {ops.scores_layout} to vote on; received some with {where}. Remedy: adapt a module that "
+            "puts the images first, say with output= where the scores are, or take a recipe with one prior ('augbn')."
         )
+    shape = (scores.shape[0], *scores.shape[2:])
     _check_scores(shape, ops.is_float(scores), plan, adaptation, ops)
     class_axis = ops.class_axis - (len(shape) if ops.class_axis > 0 else 0)
     verdict = decide(
@@ -203,9 +205,6 @@ def _vote(candidates: Candidates, plan: Plan, adaptation: Adaptation, ops: Ops) 
 def scores_path(output: Any, plan: Plan, adaptation: Adaptation, ops: Ops) -> str:
     """Return which array of an output the scores are, where a graph is made before any values run through it."""
     found = flatten(output, ops.is_array)
-    for path, array in found:
-        if _is_number(array, ops):
-            raise _loss_error(path)
     votes = len(plan.candidate_rows) > 1
     try:
         place = find_scores(

@@ -14,16 +14,13 @@ A backend lends its arrays (`Ops`), says how a forward is run, and measures and 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-
 from .candidates import Answer, Candidates, collapse, concatenate, keep_candidates
-from .errors import BypassError, InputError, SitaError
+from .errors import BypassError, InputError
 from .expansion import expand, expand_aligned, redraw_for_each
-from .folding import check_entries, parts_of_row, probe_images
 from .inputs import Inputs
 from .ops import Array, Ops
 from .outputs import Selector
@@ -31,6 +28,7 @@ from .plan import Plan, make_plan, split
 from .recipe import RECIPES, Recipe
 from .selection import LayerInfo
 from .statistics import blend_with_source, pool, target
+from .trial import Findings
 from .view_steps import Canvas
 from .views import SpatialKind
 from .voting import Scores
@@ -50,8 +48,8 @@ class Adaptation:
     """What the model's images can be."""
     plans: dict[SpatialKind, tuple[Plan, tuple[Plan, ...]]] = field(init=False, repr=False)
     """The Plan for images of each kind, and the parts of it that run at once."""
-    folding_checked: bool = False
-    """Whether the model is known to keep the entries of an image together where it folds more into its batch."""
+    findings: dict[Any, Findings] = field(default_factory=dict, repr=False)
+    """What trials found out about the model, for every signature of its inputs."""
 
     def __post_init__(self) -> None:
         # Made beforehand, so that a compiler that follows a call meets no numpy, and a bad max_rows is found now.
@@ -81,9 +79,9 @@ class Call:
     """(R, 1), or (1, 1)."""
     watch: Callable[[str, Array], None] | None = None
     """Called with the name and the input of every adapted layer: how a model is inspected."""
+    findings: Findings | None = None
+    """What a trial found out; None while a compiler or exporter follows a model that was never tried."""
     layers_run: int = 0
-    folds: bool = False
-    """Whether a layer saw more leading entries than rows."""
 
 
 class _Thread(threading.local):
@@ -104,11 +102,13 @@ Forward = Callable[[list[Array]], Any]
 """Runs the model on a batch: the images, and the arguments that are aligned with them."""
 
 
-def predict(batch: list[Array], forward: Forward, adaptation: Adaptation, canvas: Canvas) -> Any:
+def predict(
+    batch: list[Array], forward: Forward, adaptation: Adaptation, canvas: Canvas, findings: Findings | None
+) -> Any:
     """Return the model's output for a batch of images, each adapted to on its own.
 
     `batch` holds the images (B, …), then the arguments that have an entry for each of them. Under `max_rows`, images
-    run in rounds, and an image's priors in parts; the answers are the same.
+    run in rounds, and an image's priors in parts; the answers are the same. `findings` is what a trial found out.
     """
     plan, parts = adaptation.plan_for(canvas.kind)
     ops = canvas.ops
@@ -117,7 +117,7 @@ def predict(batch: list[Array], forward: Forward, adaptation: Adaptation, canvas
         kept: list[Candidates] = []
         for part in parts:
             with ops.after(kept[-1].arrays if kept else ()):
-                kept.append(_run_part(some, forward, part, adaptation, canvas))
+                kept.append(_run_part(some, forward, part, adaptation, canvas, findings))
         return collapse(kept, plan, adaptation, ops)
 
     images = batch[0].shape[0]  # None where a graph leaves it open
@@ -126,7 +126,14 @@ def predict(batch: list[Array], forward: Forward, adaptation: Adaptation, canvas
     return concatenate(ops.map_batches(answer, batch, max(1, adaptation.max_rows // plan.rows)), ops)
 
 
-def _run_part(batch: list[Array], forward: Forward, plan: Plan, adaptation: Adaptation, canvas: Canvas) -> Candidates:
+def _run_part(  # noqa: PLR0917
+    batch: list[Array],
+    forward: Forward,
+    plan: Plan,
+    adaptation: Adaptation,
+    canvas: Canvas,
+    findings: Findings | None,
+) -> Candidates:
     """Run all rows of a Plan at once, and keep those that may answer."""
     images, *aligned = batch
     resample = adaptation.recipe.resample
@@ -136,7 +143,7 @@ def _run_part(batch: list[Array], forward: Forward, plan: Plan, adaptation: Adap
     lines = 1 if plan.uniform and not ops.is_traced(images) else plan.rows  # a trace may run on more images
     weights = ops.precise_constant(plan.weights[:lines], images)
     priors = ops.precise_constant([[prior] for prior in plan.priors[:lines]], images)
-    call = Call(adaptation, plan, ops.shape(rows[0])[0], ops, weights, priors)
+    call = Call(adaptation, plan, ops.shape(rows[0])[0], ops, weights, priors, findings=findings)
     output = run_rows(rows, forward, call)
     if plan.blends and not call.layers_run:
         count = sum(layer.adapted for layer in adaptation.layers)
@@ -145,38 +152,7 @@ def _run_part(batch: list[Array], forward: Forward, plan: Plan, adaptation: Adap
             "called, not their parameters used by functions or by another copy of the model (F.batch_norm, a forward "
             "patched from outside)."
         )
-    if call.folds and not adaptation.folding_checked and not ops.is_traced(images):
-        check_folding(images.shape[1:], batch, forward, adaptation, ops)
     return keep_candidates(output, call)
-
-
-def check_folding(shape: Sequence[int], batch: list[Array], forward: Forward, adaptation: Adaptation, ops: Ops) -> None:
-    """Raise where a model that folds more into its batch mixes the entries of two images of this shape."""
-    images, *aligned = batch
-
-    def inputs_of_layers(pair: np.ndarray) -> list[tuple[str, np.ndarray]]:
-        seen: list[tuple[str, np.ndarray]] = []
-
-        def watch(name: str, x: Array) -> None:
-            if not ops.is_traced(x):  # Keras traces some layers for their shapes alone
-                seen.append((name, ops.to_numpy(x)))
-
-        call = Call(adaptation, PLAIN, 2, ops, watch=watch)
-        rows = [ops.constant(pair, images), *(ops.repeat_rows(each[:1], 2) for each in aligned)]
-        try:
-            run_rows(rows, forward, call)
-        except SitaError:
-            raise
-        except Exception as error:
-            raise InputError(
-                f"The model folds its batch, and how cannot be found out: on two images of shape {pair.shape[1:]} it "
-                f"fails ({error}). Remedy: fold (N, T, …) to (N·T, …), for any number of images, or leave the layers "
-                "behind the fold out with layers=."
-            ) from error
-        return seen
-
-    check_entries(inputs_of_layers, *probe_images(shape, floating=ops.is_float(images)))
-    adaptation.folding_checked = True
 
 
 def run_rows(rows: list[Array], forward: Forward, call: Call) -> Any:
@@ -233,7 +209,7 @@ def blend(
     ops, xp = call.ops, call.ops.xp
     channels = int(source[0].shape[-1])
     weights, priors = (ops.cast(each, source[0]) for each in (call.weights, call.priors))
-    parts = parts_of_row(entries, call, name)
+    parts = _parts_of_row(entries, call, name)
     shared = call.adaptation is not None and call.adaptation.recipe.share == "batch"
     if parts is None and not shared:
         mean, variance = features.target(weights)
@@ -255,3 +231,27 @@ def blend(
     if parts is not None:
         mean, variance = ops.repeat_rows(mean, parts), ops.repeat_rows(variance, parts)
     return mean, variance
+
+
+def _parts_of_row(entries: Any, call: Call, name: str) -> Any:
+    """Return T for a layer that sees B·R·T leading entries, as (B, R, T); None where it is 1.
+
+    That the model does not fold the other way round, (T, B·R), as two concatenated streams do, is what its trial found
+    out.
+    """
+    if call.ops.is_symbol(entries) or call.ops.is_symbol(call.entries):
+        return None if entries is call.entries else entries // call.entries
+    parts = int(entries // call.entries)
+    if parts == 0 or entries != parts * call.entries:
+        raise InputError(
+            f"Layer {name!r} received {entries} leading entries for {call.entries} rows: the model folds its batch in "
+            f"a way that cannot be followed. Expected a multiple of {call.entries}. Remedy: leave the layer out with "
+            "layers=."
+        )
+    if parts > 1 and call.findings is None and call.plan.blends:
+        raise InputError(
+            f"Layer {name!r} received {entries} leading entries for {call.entries} rows: the model folds more into its "
+            "batch. Whether it keeps the entries of an image together cannot be found out while it is compiled or "
+            "traced. Remedy: sita.adapt(model, example=images), or call the adapted model once before."
+        )
+    return parts if parts > 1 else None

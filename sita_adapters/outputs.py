@@ -23,6 +23,11 @@ _BARE = (type(None), bool, int, float, complex, str, bytes)
 
 def flatten(output: Any, is_array: IsArray) -> list[tuple[str, Array]]:
     """Return every array of an output with the path to it, as a reader of an error would write it."""
+    return [(path, value) for path, value in _walk(output, "", is_array) if is_array(value)]
+
+
+def flatten_all(output: Any, is_array: IsArray) -> list[tuple[str, Any]]:
+    """Return every array, number, text and None of an output with the path to it."""
     return list(_walk(output, "", is_array))
 
 
@@ -105,7 +110,7 @@ def check_selector(selector: Any) -> None:
         )
 
 
-def _walk(output: Any, path: str, is_array: IsArray) -> Iterator[tuple[str, Array]]:
+def _walk(output: Any, path: str, is_array: IsArray) -> Iterator[tuple[str, Any]]:
     if is_array(output):
         yield path or "the output", output
     elif isinstance(output, Mapping):
@@ -119,7 +124,9 @@ def _walk(output: Any, path: str, is_array: IsArray) -> Iterator[tuple[str, Arra
     elif _is_record(output):
         for field in dataclasses.fields(output):
             yield from _walk(getattr(output, field.name, None), f"{path}.{field.name}".lstrip("."), is_array)
-    elif not isinstance(output, _BARE):
+    elif isinstance(output, _BARE):
+        yield path or "the output", output
+    else:
         raise OutputError(
             f"The model returns {'' if not path else f'at {path} '}an object of type {type(output).__name__}, which "
             "cannot be looked into. Expected tensors, or tuples, lists, dicts, named tuples and dataclasses of them. "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import keras
 import numpy as np
 from keras import tree
-from keras.src.backend import compute_output_spec
 from keras.src.models import Functional
 
 from sita_adapters import engine
@@ -26,9 +25,9 @@ from sita_adapters.errors import (
     NoBatchNormError,
     SitaWarning,
 )
-from sita_adapters.folding import parts_of_row
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import select
+from sita_adapters.trial import Findings, Witness, hold_trial, made_up
 from sita_adapters.voting import Scores, read_scores
 
 from .batchnorm import AdaptedBatchNorm
@@ -78,7 +77,8 @@ class KerasBackend:
             settings.max_rows,
             name=f"adapted_{image.name}",  # an input may have any name; this cannot be the same
         )
-        _check_clone(layer, image)
+        _check_clone(layer)
+        layer.findings = _try_out(layer, image, settings.example)
         plan, _ = layer.adaptation.plan_for(layer.adaptation.kinds[0])
         # By its path: positions in an output differ between the backends, which may sort the keys of a dict.
         layer.adaptation.output = scores_path(layer.compute_output_spec(image), plan, layer.adaptation, KERAS)
@@ -160,40 +160,51 @@ def _open_input(tensor: Any) -> Any:
     return keras.Input(batch_shape=(None, *tensor.shape[1:]), dtype=tensor.dtype, name=tensor.name)
 
 
-def _check_clone(layer: AdaptedCall, image: Any) -> None:
-    """Raise or warn where adapted layers were not cloned, are not called, or would be given mixed images."""
-    adaptation, source = layer.adaptation, type(layer.source).__name__
+def _check_clone(layer: AdaptedCall) -> None:
+    """Raise where adapted layers were not cloned."""
+    source = type(layer.source).__name__
     cloned = [each for _, each in walk_layers(layer.hidden.clone) if isinstance(each, AdaptedBatchNorm)]
     if len(cloned) != len(layer.chosen):
         raise CloneError(
             f"Of the {len(layer.chosen)} BatchNorm layers of {source}, {len(cloned)} reached its clone. "
             "Remedy: hold layers as attributes, in lists or dicts, so that Keras tracks them."
         )
-    plan, _ = adaptation.plan_for(adaptation.kinds[0])
-    if not plan.blends:
-        return
-    sizes: dict[str, set[int | None]] = {}
-    entries = 2 * plan.rows
-    call = engine.Call(
-        adaptation,
-        engine.PLAIN,
-        entries,
-        KERAS,
-        watch=lambda name, x: sizes.setdefault(name, set()).add(x.shape[0]),
-    )
-    rows = keras.KerasTensor((entries, *image.shape[1:]), dtype=image.dtype)
-    compute_output_spec(lambda x: engine.run_rows([x], layer.run_clone, call), rows)
-    _check_called([each.sita_name for each in cloned], sizes, source)
-    for name, found in sizes.items():
-        for size in found - {None}:
-            parts_of_row(size, call, name)
-    if any(found != {entries} for found in sizes.values()):
+
+
+def _try_out(layer: AdaptedCall, image: Any, example: Any) -> Findings:
+    """Hold the clone's trial, on images like the example or of the model's own input shape.
+
+    Inside a StatelessScope, which keeps what a forward assigns to variables to itself: they are the source's.
+    """
+    source = type(layer.source).__name__
+    if example is None:
         shape = [size or _OPEN_SIZE for size in image.shape[1:]]
-        engine.check_folding(shape, [image], layer.run_clone, adaptation, KERAS)
-    adaptation.folding_checked = True
+        example = np.zeros((1, *shape), keras.backend.standardize_dtype(image.dtype))
+    images = made_up(np.asarray(keras.ops.convert_to_numpy(example)))
+    witness, called = Witness(KERAS), set()
+
+    def watch(name: str, x: Any) -> None:
+        called.add(name)
+        witness.watch(name, x)
+
+    def run(which: Sequence[int], *, fresh: bool, seed: int) -> Any:
+        rows = keras.ops.convert_to_tensor(images[list(which)])
+        call = engine.Call(layer.adaptation, engine.PLAIN, len(which), KERAS, watch=watch)
+        seeds = [(each.state, np.asarray([seed, 0], "uint32")) for each in _seed_generators(layer.source)]
+        with keras.StatelessScope(state_mapping=seeds):
+            return engine.run_rows([rows], layer.run_clone, call)
+
+    findings = hold_trial(run, witness, source)
+    if layer.adaptation.plan_for(layer.adaptation.kinds[0])[0].blends:
+        _check_called([info.name for info in layer.adaptation.layers if info.adapted], called, source)
+    return findings
 
 
-def _check_called(names: list[str], called: dict[str, Any], source: str) -> None:
+def _seed_generators(model: Any) -> list[Any]:
+    return [seed for layer in model._flatten_layers() for seed in layer._seed_generators]
+
+
+def _check_called(names: list[str], called: set[str], source: str) -> None:
     missed = [name for name in names if name not in called]
     if not called:
         raise BypassError(

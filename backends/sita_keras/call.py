@@ -14,6 +14,7 @@ from sita_adapters.errors import InputError, RecipeError
 from sita_adapters.inputs import Inputs
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo
+from sita_adapters.trial import Findings
 from sita_adapters.view_steps import Canvas
 from sita_adapters.views import SpatialKind
 
@@ -46,12 +47,14 @@ class AdaptedCall(keras.layers.Layer):
         scores: Any = "logits",
         output: Any = None,
         max_rows: int | None = None,
+        axes: Any = None,
         **kwargs: Any,
     ) -> None:
         # It computes in whatever precision it is given, under any dtype policy.
         super().__init__(**{**kwargs, "dtype": "float32", "autocast": False})
         found = find_layers(source)
         self.chosen, self.channels_first = tuple(chosen), channels_first
+        self.findings = axes and Findings(tuple((path, axis) for path, axis in axes))
         layers = tuple(
             LayerInfo(name, type(layer).__name__, int(layer.moving_mean.shape[0]), place in self.chosen)
             for place, (name, layer) in enumerate(found.items())
@@ -86,7 +89,8 @@ class AdaptedCall(keras.layers.Layer):
                 f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}. "
                 "Remedy: leave empty batches out."
             )
-        return engine.predict([images], self.run_clone, self.adaptation, self._canvas(len(images.shape)))
+        canvas = self._canvas(len(images.shape))
+        return engine.predict([images], self.run_clone, self.adaptation, canvas, self.findings)
 
     def run_clone(self, rows: list[Any]) -> Any:
         """Run the clone on the rows of all images. (Not named `forward`: on torch, Keras' layers have one.)"""
@@ -133,6 +137,7 @@ class AdaptedCall(keras.layers.Layer):
             "scores": adaptation.scores,
             "output": adaptation.output,
             "max_rows": adaptation.max_rows,
+            "axes": self.findings and [list(each) for each in self.findings.axes],
         }
 
     @classmethod
