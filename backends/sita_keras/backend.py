@@ -194,7 +194,7 @@ def _try_out(layer: AdaptedCall, image: Any, example: Any) -> Findings:
         with keras.StatelessScope(state_mapping=seeds):
             return engine.run_rows([rows], layer.run_clone, call)
 
-    findings = hold_trial(run, witness, source)
+    findings = hold_trial(run, witness, source, image)
     if layer.adaptation.plan_for(layer.adaptation.kinds[0])[0].blends:
         _check_called([info.name for info in layer.adaptation.layers if info.adapted], called, source)
     return findings

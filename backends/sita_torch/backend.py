@@ -67,6 +67,8 @@ class TorchBackend:
         )
         for name, layer in find_layers(cloned).items():
             attach(layer, adaptation, name, adapted=name in chosen)
+        if "forward" in vars(cloned):  # an instance's own
+            vars(cloned)["_sita_forward"] = vars(cloned).pop("forward")
         install_forward(cloned, adaptation)
         if settings.example is not None:
             try_out_example(cloned, settings.example)

@@ -90,6 +90,12 @@ def _findings(model: nn.Module, adaptation: Adaptation, arguments: Arguments) ->
     adaptation.link.refresh()
     if signature not in adaptation.findings:
         findings, writes = try_out(model, adaptation, arguments, own_forward)
+        if findings.keeps_state and not writes:
+            raise CloneError(
+                f"{type(model).__name__} answers by what earlier calls left in variables of its functions or in "
+                "globals, which cannot be undone. Expected a model that keeps its state in its modules. Remedy: keep "
+                "it there."
+            )
         adaptation.findings[signature], adaptation.writes = findings, adaptation.writes or writes
     return adaptation.findings[signature]
 
@@ -105,13 +111,11 @@ def try_out_example(model: nn.Module, example: Any) -> None:
 
 def install_forward(model: nn.Module, adaptation: Adaptation) -> None:
     """Make a clone, whose layers are attached, run its calls through the adaptation."""
-    own = vars(model).get("_sita_forward") or vars(model).get("forward")
+    own = vars(model).get("_sita_forward")
     forward = functools.partial(adapted_forward, model)
     signature = _signature(own or functools.partial(type(model).forward, model))
     if signature is not None:
         forward.__signature__ = signature  # type: ignore[attr-defined]
-    if own is not None:
-        vars(model)["_sita_forward"] = own
     vars(model).update(_sita=adaptation, forward=forward)
     guard(model)
     if isinstance(model, torch.fx.GraphModule):  # its own way to copy itself keeps none of the above

@@ -17,25 +17,29 @@ from torch import nn
 
 from sita_adapters.errors import CloneError
 
-from .inspection import attributes, batchnorm_tensors, holds_parts, walk, walk_all
+from .inspection import attributes, batchnorm_tensors, holds_any, walk, walk_all
 
 
 def clone(model: nn.Module, *, keep: Iterable[object] = (), isolated: bool = False) -> nn.Module:
     """Return a copy of the module tree, whose parameters and statistics are new objects over the model's memory.
 
     Functions that hold modules of the model (a lambda over `self`) are made again over the clone's. What is in `keep`
-    stays what it is. An `isolated` clone also has what else functions hold to itself: nobody sees what it records.
+    stays what it is, and so does what hooks record to. An `isolated` clone has copies of that, too: nobody sees what it
+    records.
     """
     memo: dict[int, Any] = {id(item): item for item in keep}
+    externals: list[Any] = []
+    items = [item for _, item in walk_all(model, externals) if id(item) not in memo]
+    parts = {id(item) for item in items if isinstance(item, nn.Module | torch.Tensor)}
     shared = batchnorm_tensors(model)
-    functions = _Functions(memo, isolated)
-    for _, item in walk_all(model):
-        if id(item) in memo:
-            continue
+    functions = _Functions(memo, parts, isolated)
+    for item in items:
         if isinstance(item, torch.Tensor):
             memo[id(item)] = alias(item) if isinstance(item, nn.Parameter) or id(item) in shared else _copy(item)
-        elif isinstance(item, types.FunctionType) and (holds_parts(item) or (isolated and item.__closure__)):
+        elif isinstance(item, types.FunctionType) and ((isolated and item.__closure__) or holds_any(item, parts)):
             functions.add(item)
+    if not isolated:
+        memo.update((id(item), item) for item in externals if not holds_any(item, parts))
     try:
         copied = copy.deepcopy(model, memo)
         functions.fill()
@@ -76,8 +80,8 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 class _Functions:
     """Makes functions again over the clone's parts; copy.deepcopy takes a function for a constant."""
 
-    def __init__(self, memo: dict[int, Any], isolated: bool) -> None:
-        self.memo, self.isolated = memo, isolated
+    def __init__(self, memo: dict[int, Any], parts: set[int], isolated: bool) -> None:
+        self.memo, self.parts, self.isolated = memo, parts, isolated
         self.cells: dict[int, tuple[types.CellType, types.CellType]] = {}
         self.made: list[tuple[types.FunctionType, types.FunctionType]] = []
 
@@ -107,7 +111,7 @@ class _Functions:
             made_function.__kwdefaults__ = self._copy(function.__kwdefaults__)
 
     def _copy(self, value: Any) -> Any:
-        if holds_parts(value):
+        if holds_any(value, self.parts):
             return copy.deepcopy(value, self.memo)
         if self.isolated:
             with contextlib.suppress(Exception):  # what cannot be copied stays shared

@@ -26,25 +26,31 @@ from sita_adapters.errors import (
 )
 from sita_adapters.views import SpatialKind
 
+_BARE = (bool, int, float, complex, str, bytes, types.NoneType)
+
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 
 _CLOSED = {*sys.stdlib_module_names, "torch", "numpy", "sita_adapters", "sita_torch"} - {"__main__"}
 """Packages whose own objects are not looked into: they hold no parts of a model, or those of many."""
 
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
 def walk(root: Any) -> Iterator[tuple[str, Any]]:
     """Yield every module and tensor that the model holds, each once, with its path.
 
-    What is registered comes first, under the names that `named_modules` gives. Then what is in lists and dicts, in
-    other objects, and in functions: a model runs that, too.
+    What is registered comes first, under the names that `named_modules` gives. Then what is in lists and dicts and in
+    other objects, and modules that functions hold: a model runs those, too.
     """
     return ((path, item) for path, item in walk_all(root) if isinstance(item, nn.Module | torch.Tensor))
 
 
-def walk_all(root: Any) -> Iterator[tuple[str, Any]]:
+def walk_all(root: Any, externals: list[Any] | None = None) -> Iterator[tuple[str, Any]]:
     """Yield everything that the model holds: modules, tensors, containers, functions, objects and bare values.
 
-    All but bare values come once.
+    All but bare values come once. What hooks are bound to, and functions have in their variables, is not the model's
+    but somebody's who watches it, unless it is a module; `externals` collects it.
     """
     seen: set[int] = set()
     modules: list[tuple[str, nn.Module]] = []
@@ -57,15 +63,24 @@ def walk_all(root: Any) -> Iterator[tuple[str, Any]]:
             if isinstance(item, nn.Module):
                 modules.append((path, item))
                 stack.extend(reversed(list(registered(item, path))))
-    stack = [each for path, module in modules for each in _others(module, path)] or [("", root)]
-    stack.reverse()
-    while stack:
-        path, item = stack.pop()
-        bare = isinstance(item, bool | int | float | complex | str | bytes | types.NoneType)
-        if bare or id(item) not in seen:
-            seen.add(id(item))
+    others = [each for path, module in modules for each in _others(module, path)] if modules else [("", root)]
+    own = [(path, item, False) for path, item in reversed(others)]
+    later: list[tuple[str, Any, bool]] = []  # what is the model's own, too, is met as that first
+    while own or later:
+        path, item, external = own.pop() if own else later.pop(0)
+        if id(item) in seen and not isinstance(item, _BARE):
+            continue
+        seen.add(id(item))
+        external = external and not isinstance(item, nn.Module)
+        if not external or isinstance(item, types.FunctionType):
             yield path, item
-            stack.extend(reversed(list(_held(item, path))))
+        elif externals is not None:
+            externals.append(item)
+        held = list(_held(item, path))
+        if external or isinstance(item, types.FunctionType | types.MethodType) or path.endswith(_HOOKS):
+            later.extend((where, part, True) for where, part in held)
+        else:
+            own.extend((where, part, False) for where, part in reversed(held))
 
 
 def attributes(module: nn.Module, path: str) -> Iterator[tuple[str, Any]]:
@@ -125,9 +140,17 @@ def _is_open(item: Any) -> bool:
     return hasattr(item, "__dict__") and not isinstance(item, type | torch.Tensor) and package not in _CLOSED
 
 
-def holds_parts(value: Any) -> bool:
-    """Whether there is a module or a tensor in something that is neither."""
-    return next(walk(value), None) is not None
+def holds_any(value: Any, parts: set[int]) -> bool:
+    """Whether a module, or one of these parts of a model, is in something that functions or hooks hold."""
+    stack, seen = [value], set()
+    while stack:
+        item = stack.pop()
+        if isinstance(item, nn.Module) or id(item) in parts:
+            return True
+        if id(item) not in seen:
+            seen.add(id(item))
+            stack.extend(part for _, part in _held(item, ""))
+    return False
 
 
 def batchnorm_tensors(model: nn.Module) -> set[int]:

@@ -57,7 +57,7 @@ def try_out(model: nn.Module, adaptation: Adaptation, arguments: Arguments, forw
             writes = _differ(model, running)
         return output
 
-    findings = hold_trial(run, witness, type(model).__name__)
+    findings = hold_trial(run, witness, type(model).__name__, arguments.batch[0])
     return findings, writes
 
 
