@@ -35,8 +35,7 @@ class Arguments:
     """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        place = find_images(args, kwargs)
-        images: torch.Tensor = args[place] if isinstance(place, int) else kwargs[place]
+        images = find_images(args, kwargs)
         self.batch = [images]
         self.template = self._take_out((args, kwargs), images)
 
@@ -95,33 +94,46 @@ def _is_batch_aligned(value: torch.Tensor, images: torch.Tensor) -> bool:
     return shared_mask or value.shape[0] == images.shape[0]
 
 
-def find_images(args: Sequence[Any], kwargs: dict[str, Any]) -> int | str:
-    """Return the position or the keyword of the image: what is called so, or else the first tensor."""
+def find_images(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor:
+    """Return the images: what is called so, or else the first tensor, in lists and dicts, too."""
     for keyword in _SURE_KEYWORDS:
         if isinstance(kwargs.get(keyword), torch.Tensor):
-            return keyword
-    for position, value in enumerate(args):
-        if isinstance(value, torch.Tensor):
-            return position
-    for keyword in (*_IMAGE_KEYWORDS, *kwargs):
-        if isinstance(kwargs.get(keyword), torch.Tensor):
-            return keyword
+            return kwargs[keyword]  # type: ignore[no-any-return]
+    named = [kwargs[keyword] for keyword in _IMAGE_KEYWORDS if keyword in kwargs]
+    for value in (*args, *named, *kwargs.values()):
+        images = _first_images(value)
+        if images is not None:
+            return images
     received = [type(value).__name__ for value in (*args, *kwargs.values())]
     raise InputError(
-        f"Expected a tensor of images as an argument; received {', '.join(received) or 'nothing'}. "
-        "Remedy: stack the images to one tensor."
+        f"Expected a tensor of images as an argument, or a list or dict that has one; received "
+        f"{', '.join(received) or 'nothing'}. Remedy: stack the images to one tensor, (N, C, …)."
     )
+
+
+def _first_images(value: Any) -> torch.Tensor | None:
+    if isinstance(value, torch.Tensor):
+        return value
+    if type(value) is dict:
+        named = [value[keyword] for keyword in _IMAGE_KEYWORDS if keyword in value]
+        parts = [*named, *value.values()]
+    else:
+        parts = list(value) if type(value) in (list, tuple) else []
+    return next((found for found in map(_first_images, parts) if found is not None), None)
 
 
 def check_images(images: torch.Tensor, layout: ImageLayout) -> int:
     """Return how many spatial axes the images have, after checking that they are a batch of them."""
-    rank, dimensions = images.ndim, layout.dimensions
-    if dimensions is None:
-        if rank < 2:
-            raise InputError(f"Expected a batch, of rank 2 or more; received shape {tuple(images.shape)}.")
-        dimensions = min(rank - 2, 2)
-    elif rank not in (dimensions + 2, dimensions + 3):
-        one = "if this is one image, image.unsqueeze(0); if it is a batch without channels, image.unsqueeze(1)"
+    rank = images.ndim
+    fitting = [d for extra in (2, 3) for d in layout.dimensions if rank == d + extra]
+    dimensions = fitting[0] if fitting else layout.dimensions[0] if layout.dimensions else min(rank - 2, 2)
+    if rank < 2:
+        raise InputError(f"Expected a batch, of rank 2 or more; received shape {tuple(images.shape)}.")
+    if layout.dimensions and not fitting:
+        one = (
+            "if this is one image, image.unsqueeze(0); if it is the first of a list, torch.stack(images); if it is a "
+            "batch without channels, image.unsqueeze(1)"
+        )
         remedy = one if rank == dimensions + 1 else "check the shape"
         raise InputError(
             f"Expected a batch of images of rank {dimensions + 2} (N, C, …), or {dimensions + 3} with time; received "
@@ -132,12 +144,16 @@ def check_images(images: torch.Tensor, layout: ImageLayout) -> int:
             f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}. "
             "Remedy: leave empty batches out."
         )
-    channels = images.shape[-dimensions - 1]
-    if layout.channels is not None and channels != layout.channels and images.shape[-1] == layout.channels:
+    if images.shape[-dimensions - 1] not in (layout.channels or (images.shape[-dimensions - 1],)):
+        check_channels(images, dimensions, layout.channels[0])
+    return dimensions
+
+
+def check_channels(images: torch.Tensor, dimensions: int, channels: int) -> None:
+    """Raise where images have their channels last, for a model whose first convolution takes so many channels."""
+    if images.shape[-dimensions - 1] != channels == images.shape[-1]:
         raise InputError(
-            f"Expected images with channels first, (N, {layout.channels}, …); received shape {tuple(images.shape)}, "
-            "which looks like channels last: views would turn and flip the wrong axes. Remedy: permute before the "
-            "adapted "
+            f"Expected images with channels first, (N, {channels}, …); received shape {tuple(images.shape)}, which "
+            "looks like channels last: views would turn and flip the wrong axes. Remedy: permute before the adapted "
             "model, not inside it."
         )
-    return dimensions

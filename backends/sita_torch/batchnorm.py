@@ -20,8 +20,28 @@ from sita_adapters.engine import Adaptation, Call
 from sita_adapters.statistics import input_affine
 
 from .guards import refuse_training
-from .moments import Features, measure
+from .inspection import epsilon_of, source_statistics
+from .moments import Features, TooLargeError, measure
 from .ops import TORCH
+
+
+class AdaptedBatchNorm1d(nn.BatchNorm1d):
+    """A BatchNorm1d that is adapted. What fuses BatchNorm layers by their type leaves it alone."""
+
+
+class AdaptedBatchNorm2d(nn.BatchNorm2d):
+    """A BatchNorm2d that is adapted. What fuses BatchNorm layers by their type leaves it alone."""
+
+
+class AdaptedBatchNorm3d(nn.BatchNorm3d):
+    """A BatchNorm3d that is adapted. What fuses BatchNorm layers by their type leaves it alone."""
+
+
+_ADAPTED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.BatchNorm1d: AdaptedBatchNorm1d,
+    nn.BatchNorm2d: AdaptedBatchNorm2d,
+    nn.BatchNorm3d: AdaptedBatchNorm3d,
+}
 
 _FUSED_MODULES: dict[str, tuple[str, ...]] = {
     "torch.nn.modules.batchnorm.BatchNorm1d": (),
@@ -39,15 +59,18 @@ def attach(layer: nn.Module, adaptation: Adaptation, name: str, adapted: bool) -
     if not adapted:
         layer.register_forward_pre_hook(functools.partial(refuse_training, name))
     elif "forward" not in vars(layer) and _class_name(layer) in _FUSED_MODULES:
-        vars(layer)["forward"] = functools.partial(forward, layer, adaptation, name)
+        vars(layer)["forward"] = functools.partial(forward, layer, adaptation, name, _class_name(layer))
+        layer.__class__ = _ADAPTED.get(type(layer), type(layer))
     else:
-        layer.register_forward_pre_hook(functools.partial(change_input, adaptation, name), with_kwargs=True)
+        hook = functools.partial(change_input, adaptation, name, epsilon_of(layer))
+        layer.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 def detach(layer: nn.Module) -> None:
     """Make an attached layer a plain one again; leave any other as it is."""
     if _is_ours(vars(layer).get("forward")):
         del vars(layer)["forward"]
+        layer.__class__ = next((kind for kind, ours in _ADAPTED.items() if ours is type(layer)), type(layer))
     for key, hook in list(layer._forward_pre_hooks.items()):
         if _is_ours(hook):
             del layer._forward_pre_hooks[key]
@@ -66,27 +89,34 @@ def _is_ours(function: Any) -> bool:
     return isinstance(function, functools.partial) and function.func in (forward, change_input, refuse_training)
 
 
-def forward(layer: nn.Module, adaptation: Adaptation, name: str, *args: Any, **kwargs: Any) -> torch.Tensor:
+def forward(  # noqa: PLR0917
+    layer: nn.Module, adaptation: Adaptation, name: str, kind: str, *args: Any, **kwargs: Any
+) -> torch.Tensor:
     """`forward` of a BatchNorm layer of a known class, with the blended statistics."""
     x: torch.Tensor = args[0] if args else _first_tensor(kwargs)[1]
     call = _enter(layer, adaptation, name, x)
     if not call.plan.blends:
         return type(layer).forward(layer, x)  # type: ignore[no-any-return]
     out = _without_autocast(x, _normalise, layer, call, name)
-    for after in _FUSED_MODULES[_class_name(layer)]:
+    for after in _FUSED_MODULES[kind]:
         out = getattr(layer, after)(out)
     return out
 
 
-def change_input(
-    adaptation: Adaptation, name: str, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+def change_input(  # noqa: PLR0917
+    adaptation: Adaptation,
+    name: str,
+    epsilon: float,
+    layer: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Forward-pre-hook: replace the input by one that the layer itself normalises with the blended statistics."""
     key, x = (None, args[0]) if args else _first_tensor(kwargs)
     call = _enter(layer, adaptation, name, x)
     if not call.plan.blends:
         return None
-    changed = _without_autocast(x, _change, layer, call, name)
+    changed = _without_autocast(x, _change, layer, call, name, epsilon)
     return ((changed, *args[1:]), kwargs) if key is None else (args, {**kwargs, key: changed})
 
 
@@ -107,9 +137,9 @@ def _normalise(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> torc
     return TORCH.cast(features.normalise((mean, variance), gamma, beta, layer.eps), x)  # type: ignore[arg-type]
 
 
-def _change(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> torch.Tensor:
+def _change(x: torch.Tensor, layer: nn.Module, call: Call, name: str, epsilon: float) -> torch.Tensor:
     """Return x · scale + shift, which the untouched layer turns into the blended normalisation of x."""
-    m_s: torch.Tensor = layer.running_mean  # type: ignore[assignment]
+    m_s, v_s = source_statistics(layer)
     channels_at_the_end = x.ndim > 2 and x.shape[1] != m_s.numel() and x.shape[-1] == m_s.numel()
     if channels_at_the_end:
         x = x.movedim(-1, 1)
@@ -118,8 +148,8 @@ def _change(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> torch.T
         mean,
         variance,
         source_mean=TORCH.cast(m_s, mean),
-        source_variance=TORCH.cast(layer.running_var, mean),  # type: ignore[arg-type]
-        epsilon=layer.eps,  # type: ignore[arg-type]
+        source_variance=TORCH.cast(v_s, mean),
+        epsilon=epsilon,
         xp=TORCH.xp,
     )
     changed = TORCH.cast(features.affine(scale, shift), x)
@@ -128,10 +158,13 @@ def _change(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> torch.T
 
 def _blend(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> tuple[Features, torch.Tensor, torch.Tensor]:
     """Return the features (N, C, …), and the statistics that each is normalised with, (N, C)."""
-    features = measure(x)
-    means = features.means
-    source = TORCH.cast(layer.running_mean, means), TORCH.cast(layer.running_var, means)  # type: ignore[arg-type]
-    return features, *engine.blend(features, source, x.shape[0], call=call, name=name)
+    m_s, v_s = source_statistics(layer)
+    try:
+        features = measure(x)
+        source = TORCH.cast(m_s, features.means), TORCH.cast(v_s, features.means)
+        return features, *engine.blend(features, source, x.shape[0], call=call, name=name)
+    except TooLargeError:
+        return _blend(x.double(), layer, call, name)
 
 
 def _without_autocast(x: torch.Tensor, function: Any, *args: Any) -> torch.Tensor:

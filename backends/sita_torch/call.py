@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +24,7 @@ from .clone import clone
 from .guards import guard, refuse_transforms
 from .inspection import ImageLayout
 from .link import Link
-from .ops import TORCH, is_traced
+from .ops import TORCH, is_exported
 from .trial import try_out
 
 
@@ -45,8 +47,12 @@ def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     arguments = Arguments(args, kwargs)
     images = arguments.batch[0]
     dimensions = check_images(images, adaptation.layout)
-    findings = _findings(model, adaptation, arguments)
-    running = clone(model, keep=[adaptation]) if adaptation.writes and not is_traced() else model
+    # Not is_traced(): where torch.compile gave this frame up, it would follow that one, and say yes.
+    if torch.compiler.is_compiling() or is_exported():
+        findings, running = _known_findings(model, adaptation, arguments), model
+    else:
+        findings = _undisturbed(_findings)(model, adaptation, arguments)
+        running = _undisturbed(clone)(model, keep=[adaptation]) if adaptation.writes else model
     kind = spatial_kind(images.shape[images.ndim - dimensions :])
     canvas = Canvas(TORCH, kind, -(dimensions + 1), tuple(range(-min(dimensions, 2), 0)), adaptation.inputs)
 
@@ -74,19 +80,8 @@ def own_forward(model: nn.Module, arguments: Arguments, rows: list[torch.Tensor]
 
 
 def _findings(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> Findings | None:
-    """Return what is known of the model for such arguments: from its trial, which is held now if need be."""
+    """Return what the model's trial found out for such arguments; it is held now if need be."""
     signature = arguments.signature
-    if is_traced():
-        if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
-            adaptation.link.copy_all()
-        findings = adaptation.findings.get(signature)
-        if findings is not None and findings.keeps_state:
-            raise CloneError(
-                f"{type(model).__name__} answers by what earlier calls left in it, which a compiled or exported model "
-                "would go on doing. Expected a model whose answers depend on its inputs alone. Remedy: call the "
-                "adapted model uncompiled: there, every call starts from the source's state."
-            )
-        return findings
     adaptation.link.refresh()
     if signature not in adaptation.findings:
         findings, writes = try_out(model, adaptation, arguments, own_forward)
@@ -98,6 +93,30 @@ def _findings(model: nn.Module, adaptation: Adaptation, arguments: Arguments) ->
             )
         adaptation.findings[signature], adaptation.writes = findings, adaptation.writes or writes
     return adaptation.findings[signature]
+
+
+def _known_findings(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> Findings | None:
+    """Return what is known while a compiler or exporter follows, which cannot hold a trial."""
+    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+        adaptation.link.copy_all()
+    findings = adaptation.findings.get(arguments.signature)
+    if findings is not None and findings.keeps_state:
+        raise CloneError(
+            f"{type(model).__name__} answers by what earlier calls left in it, which a compiled or exported model "
+            "would go on doing. Expected a model whose answers depend on its inputs alone. Remedy: call the "
+            "adapted model uncompiled: there, every call starts from the source's state."
+        )
+    return findings
+
+
+def _undisturbed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that torch.compile leaves alone, where it runs a model but could not follow this far."""
+    return _without_compiler(function) if "torch._dynamo" in sys.modules else function
+
+
+@functools.cache
+def _without_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compiler.disable(function)  # type: ignore[no-any-return]
 
 
 def try_out_example(model: nn.Module, example: Any) -> None:

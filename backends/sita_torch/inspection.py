@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import types
@@ -37,6 +38,19 @@ _CLOSED = {*sys.stdlib_module_names, "torch", "numpy", "sita_adapters", "sita_to
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
+def walk_registered(root: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every module, parameter and buffer that is registered, each once, with its path."""
+    seen: set[int] = set()
+    stack: list[tuple[str, Any]] = [(path, root)]
+    while stack:
+        where, item = stack.pop()
+        if id(item) not in seen and isinstance(item, nn.Module | torch.Tensor):
+            seen.add(id(item))
+            yield where, item
+            if isinstance(item, nn.Module):
+                stack.extend(reversed(list(registered(item, where))))
+
+
 def walk(root: Any) -> Iterator[tuple[str, Any]]:
     """Yield every module and tensor that the model holds, each once, with its path.
 
@@ -52,17 +66,10 @@ def walk_all(root: Any, externals: list[Any] | None = None) -> Iterator[tuple[st
     All but bare values come once. What hooks are bound to, and functions have in their variables, is not the model's
     but somebody's who watches it, unless it is a module; `externals` collects it.
     """
-    seen: set[int] = set()
-    modules: list[tuple[str, nn.Module]] = []
-    stack: list[tuple[str, Any]] = [("", root)]
-    while stack:
-        path, item = stack.pop()
-        if id(item) not in seen and isinstance(item, nn.Module | torch.Tensor):
-            seen.add(id(item))
-            yield path, item
-            if isinstance(item, nn.Module):
-                modules.append((path, item))
-                stack.extend(reversed(list(registered(item, path))))
+    found = list(walk_registered(root))
+    yield from found
+    seen = {id(item) for _, item in found}
+    modules = [(path, item) for path, item in found if isinstance(item, nn.Module)]
     others = [each for path, module in modules for each in _others(module, path)] if modules else [("", root)]
     own = [(path, item, False) for path, item in reversed(others)]
     later: list[tuple[str, Any, bool]] = []  # what is the model's own, too, is met as that first
@@ -113,9 +120,7 @@ def _held(item: Any, path: str) -> Iterator[tuple[str, Any]]:  # noqa: PLR0912 (
         for key, part in item.items():
             yield f"{path}[{key!r}]", part
     elif isinstance(item, functools.partial):
-        yield from (
-            (f"{path}.{name}", getattr(item, name)) for name in ("func", "args", "keywords")
-        )
+        yield from ((f"{path}.{name}", getattr(item, name)) for name in ("func", "args", "keywords"))
     elif isinstance(item, types.MethodType):
         yield f"{path}.__self__", item.__self__
         yield f"{path}.__func__", item.__func__
@@ -159,7 +164,6 @@ def batchnorm_tensors(model: nn.Module) -> set[int]:
     return {id(tensor) for layer in layers for tensor in vars(layer).get("_buffers", {}).values()}
 
 
-
 def find_layers(model: nn.Module) -> dict[str, nn.Module]:
     """Return the BatchNorm layers by name, of a model that can be adapted; raise for any other."""
     modules: dict[str, nn.Module] = {}
@@ -192,34 +196,91 @@ def find_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def is_batchnorm(module: Any) -> bool:
-    """Whether this module, of whatever library, normalises with source statistics of its own."""
-    return (
-        isinstance(getattr(module, "running_mean", None), torch.Tensor)
-        and isinstance(getattr(module, "running_var", None), torch.Tensor)
-        and isinstance(getattr(module, "eps", None), int | float)
-        and not isinstance(module, _InstanceNorm)
+    """Whether this module, of whatever library, normalises with source statistics of its own.
+
+    One that only hands on the attributes of a layer inside it (a compiled layer, PEFT's wrappers) does not.
+    """
+    if not isinstance(module, nn.Module) or isinstance(module, _InstanceNorm):
+        return False
+    mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
+    if not isinstance(mean, torch.Tensor) or not isinstance(variance, torch.Tensor):
+        return False
+    inside = (item for name, child in vars(module)["_modules"].items() for _, item in walk_modules(child))
+    return all(getattr(item, "running_mean", None) is not mean for item in inside)
+
+
+def walk_modules(module: nn.Module | None) -> Iterator[tuple[str, nn.Module]]:
+    """Yield a module and all that are registered below it. (A model may have another `modules` of its own.)"""
+    return ((path, item) for path, item in walk_registered(module) if isinstance(item, nn.Module))
+
+
+def source_statistics(layer: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the source's mean and variance, (C,); some layers hold them as (1, C, 1, 1)."""
+    mean: Any = layer.running_mean
+    variance: Any = layer.running_var
+    return (mean, variance) if mean.ndim == 1 else (mean.reshape(-1), variance.reshape(-1))
+
+
+_EPSILONS = ("eps", "epsilon", "variance_epsilon")
+
+
+def epsilon_of(layer: nn.Module) -> float:
+    """Return the layer's ε: an attribute, or what its arithmetic shows.
+
+    Frozen BatchNorm layers may have it in their `forward` alone. From mean + 1 they make γ / sqrt(v + ε) more than
+    from the mean, which gives ε.
+    """
+    for name in _EPSILONS:
+        value = getattr(layer, name, None)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+    mean, variance = (each.double() for each in source_statistics(layer))
+    gamma: Any = getattr(layer, "weight", None)
+    gamma = torch.ones_like(mean) if gamma is None else gamma.detach().double().reshape(-1)
+    try:
+        with torch.no_grad():
+            precise = copy.deepcopy(layer).double().eval()
+            channels = (mean.numel(), 1, 1)
+            low, high = (mean.reshape(1, *channels) + step for step in (0.0, 1.0))
+            slope = (precise(high) - precise(low)).reshape(-1)
+            epsilons = ((gamma / slope).square() - variance)[gamma.abs() > 1e-3]
+            epsilon = float(epsilons.median())
+            if (epsilons - epsilon).abs().max() <= 1e-6 * (variance.max() + 1) and -1e-9 <= epsilon < 1:
+                return max(epsilon, 0.0)
+    except Exception as error:
+        raise _unclear(layer) from error
+    raise _unclear(layer)
+
+
+def _unclear(layer: nn.Module) -> NoBatchNormError:
+    return NoBatchNormError(
+        f"A {type(layer).__name__} has running_mean and running_var, but no ε, and does not compute "
+        "γ · (x − mean) / sqrt(variance + ε) + β. Expected a BatchNorm layer. Remedy: give it an attribute eps, or "
+        "leave it out with layers=."
     )
 
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """The images as the model's first convolution takes them: their spatial axes and channels. None: unknown."""
+    """The images that the model's convolutions could take: how many spatial axes and channels they may have.
 
-    dimensions: int | None = None
-    channels: int | None = None
+    Which convolution comes first is not known: they may be registered in any order.
+    """
+
+    dimensions: tuple[int, ...] = ()
+    channels: tuple[int, ...] = ()
 
     @property
     def kinds(self) -> tuple[SpatialKind, ...]:
         """What the images can be."""
-        return ("signal",) if self.dimensions == 1 else ("square", "rectangle")
+        return ("signal",) if self.dimensions == (1,) else ("square", "rectangle")
 
 
 def image_layout(model: nn.Module) -> ImageLayout:
-    """Read the layout of the model's images from its first convolution."""
-    for _, item in walk(model):
-        if isinstance(item, _ConvNd):
-            return ImageLayout(len(item.kernel_size), item.in_channels)
-    return ImageLayout()
+    """Read the layout of the model's images from its convolutions, the first of them first."""
+    found = [item for _, item in walk(model) if isinstance(item, _ConvNd)]
+    dimensions, channels = ([len(item.kernel_size) for item in found], [item.in_channels for item in found])
+    return ImageLayout(tuple(dict.fromkeys(dimensions)), tuple(dict.fromkeys(channels)))
 
 
 def _nothing_to_adapt(model: nn.Module, modules: dict[str, nn.Module]) -> NoBatchNormError:

@@ -54,9 +54,7 @@ class Link:
                     for name, tensor in registered(item, path)
                     if isinstance(tensor, torch.Tensor)
                 }
-                places = {
-                    name: _place(tensor) for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter)
-                }
+                places = {name: _place(tensor) for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter)}
                 if tensors:
                     self.modules.append(_Registered(weakref.ref(item), path, tensors, places))
             elif isinstance(item, nn.Parameter) or id(item) in shared:
@@ -95,9 +93,7 @@ class Link:
                 copied.own.copy_(copied.source)
 
     def _source_moved(self) -> bool:
-        return any(
-            place != _place(each.tensors[name]) for each in self.modules for name, place in each.places.items()
-        )
+        return any(place != _place(each.tensors[name]) for each in self.modules for name, place in each.places.items())
 
 
 def _check(each: _Registered, module: nn.Module) -> None:

@@ -28,6 +28,10 @@ _LONGEST_SUM = 64
 """So many numbers are added up one by one in single precision; random rounding then costs about 2e-7 of their size."""
 
 
+class TooLargeError(OverflowError):
+    """Finite features whose squares are not: they have to be measured in double precision."""
+
+
 @dataclass
 class Features:
     """A layer's input x (N, C, …), with the mean and biased variance of each entry and channel, (N, C)."""
@@ -73,6 +77,7 @@ class _Contiguous(Features):
     @functools.cached_property
     def variances(self) -> torch.Tensor:  # type: ignore[override]
         """E[x²] − E[x]², or E[(x − E[x])²] where the first would cancel."""
+        _check_size(self.means, self.squares)
         area, square = self.lines.shape[2], self.means * self.means
         variances = self.squares / area - square
         cancelled = (square > _LARGEST_RATIO**2 * variances).view(-1).nonzero().squeeze(1)
@@ -138,10 +143,21 @@ def measure(x: torch.Tensor) -> Features:
         precise = TORCH.precise(x)
         if torch.onnx.is_in_onnx_export() and precise.dtype == torch.float32:
             return _Centred(precise)
-        return Features(precise, *_shifted_moments(precise))
+        moments = _shifted_moments(precise)
+        if x.is_cpu and not is_traced():
+            _check_size(*moments)
+        return Features(precise, *moments)
     if is_channels_last(x):
-        return Features(x, *_interleaved_moments(TORCH.precise(x)))
+        moments = _interleaved_moments(TORCH.precise(x))
+        _check_size(*moments)
+        return Features(x, *moments)
     return _Contiguous(x.contiguous())
+
+
+def _check_size(means: torch.Tensor, squares: torch.Tensor) -> None:
+    """Raise where features are finite and their squares are not."""
+    if squares.dtype != torch.float64 and (~squares.isfinite() & means.isfinite()).any():
+        raise TooLargeError
 
 
 def _shifted_moments(x: torch.Tensor) -> _Pair:

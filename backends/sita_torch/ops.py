@@ -19,9 +19,13 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 def is_traced() -> bool:
     """Whether a compiler or exporter is following: it fuses plain operations itself, and cannot look at values."""
+    return torch.compiler.is_compiling() or is_exported()
+
+
+def is_exported() -> bool:
+    """Whether torch.jit, torch.export or an exporter of ONNX is following."""
     return (
-        torch.compiler.is_compiling()
-        or torch._C._get_tracing_state() is not None
+        torch._C._get_tracing_state() is not None
         or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
     )
 

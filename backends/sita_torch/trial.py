@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
@@ -22,7 +24,7 @@ from sita_adapters.engine import Adaptation
 from sita_adapters.errors import BypassError, SitaWarning
 from sita_adapters.trial import Findings, Witness, hold_trial, made_up
 
-from .arguments import Arguments
+from .arguments import Arguments, check_channels
 from .clone import clone
 from .inspection import find_layers, is_batchnorm, walk_all
 from .ops import TORCH
@@ -51,7 +53,10 @@ def try_out(model: nn.Module, adaptation: Adaptation, arguments: Arguments, forw
         rows = [each[list(which)] for each in batch]
         call = engine.Call(adaptation, engine.PLAIN, len(which), TORCH, watch=_both(witness.watch, overseer.enter))
         with torch.no_grad(), _randomness(seed, rows[0]), overseer.watching():
-            output = engine.run_rows(rows, lambda some: forward(running, arguments, some), call)
+            try:
+                output = engine.run_rows(rows, lambda some: forward(running, arguments, some), call)
+            finally:
+                overseer.check_stem(arguments.batch[0])
         if first:
             overseer.report(type(model).__name__)
             writes = _differ(model, running)
@@ -84,6 +89,10 @@ def _randomness(seed: int, like: torch.Tensor) -> Iterator[None]:
         np.random.set_state(states[1])  # noqa: NPY002
 
 
+_NORMALISING = {functional.batch_norm: 1, torch.batch_norm: 3}
+"""PyTorch's BatchNorm arithmetic, and which argument the means are."""
+
+
 class _Overseer(TorchFunctionMode):
     """Sees BatchNorm arithmetic that runs outside of the clone's adapted layers."""
 
@@ -95,7 +104,8 @@ class _Overseer(TorchFunctionMode):
         self.entered: Counter[int] = Counter()
         self.normalised: Counter[int] = Counter()
         self.strangers: list[str] = []
-        self.left_alone: set[int] = set()
+        self.stem: _ConvNd | None = None
+        """The first convolution that was called."""
 
     def enter(self, name: str, _: torch.Tensor) -> None:
         """Count a call of an adapted layer."""
@@ -103,9 +113,13 @@ class _Overseer(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count a use of PyTorch's own BatchNorm arithmetic by the statistics that it normalises with."""
-        if func is torch.batch_norm and isinstance(args[3], torch.Tensor):
-            self.normalised[args[3].data_ptr()] += 1
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func in _NORMALISING:
+            place = _NORMALISING[func]
+            mean = args[place] if len(args) > place else kwargs.get("running_mean")
+            if isinstance(mean, torch.Tensor):
+                self.normalised[mean.data_ptr()] += 1
+        return func(*args, **kwargs)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -113,9 +127,12 @@ class _Overseer(TorchFunctionMode):
         thread = threading.get_ident()
 
         def called(module: nn.Module, _: Any) -> None:
-            if threading.get_ident() == thread and id(module) not in self.known and is_batchnorm(module):
-                if id(module) not in self.left_alone:
-                    self.strangers.append(type(module).__name__)
+            if threading.get_ident() != thread:
+                return
+            if isinstance(module, _ConvNd) and self.stem is None:
+                self.stem = module
+            elif id(module) not in self.known and is_batchnorm(module):
+                self.strangers.append(type(module).__name__)
 
         handle = register_module_forward_pre_hook(called)
         try:
@@ -123,6 +140,13 @@ class _Overseer(TorchFunctionMode):
                 yield
         finally:
             handle.remove()
+
+    def check_stem(self, images: torch.Tensor) -> None:
+        """Raise where the images have their channels last."""
+        if self.stem is not None:
+            dimensions = len(self.stem.kernel_size)
+            if images.ndim in (dimensions + 2, dimensions + 3):
+                check_channels(images, dimensions, self.stem.in_channels)
 
     def report(self, model: str) -> None:
         """Raise or warn where BatchNorm arithmetic was seen that is not adapted."""

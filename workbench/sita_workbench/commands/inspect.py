@@ -211,9 +211,9 @@ def _measure(loaded: LoadedModel, models: dict[str, Any], show: Callable[[str], 
             taken = time_in_turns(
                 calls, _ROUNDS, lambda name, turn: show(f"Measuring: {name}, round {turn} …"), most_seconds=_SECONDS
             )
-    except SitaError:
-        raise
     except Exception as error:
+        if isinstance(error, SitaError) and not isinstance(error, InputError):
+            raise
         raise InputError(
             f"{loaded.spec} failed on an image of {width} × {height}: {error}. Remedy: --size of its images, or "
             "--no-time."
