@@ -13,6 +13,7 @@ It takes the time of five plain images, once for each signature of the inputs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -52,7 +53,7 @@ class Runner(Protocol):
     A `fresh` run starts from the state that the model has; any other goes on from what the last one left.
     """
 
-    def __call__(self, images: Sequence[int], *, fresh: bool, seed: int) -> Any:
+    def __call__(self, which: Sequence[int], *, fresh: bool, seed: int) -> Any:
         """Return the output; every adapted layer's input goes to the watcher that the runner was made with."""
 
 
@@ -83,7 +84,7 @@ class _Run:
     layers: list[tuple[str, np.ndarray, float]]
 
 
-class _Apart(Exception):  # noqa: N818 (never seen outside)
+class _Apart(Exception):
     """Two runs differ where they should not."""
 
     def __init__(self, error: SitaError) -> None:
@@ -185,7 +186,7 @@ def _compare_values(first: Any, second: Any, ops: Ops) -> None:
             )
         )
     for path, value in before.items():
-        if not ops.is_array(value) and value != after[path] and value == value:
+        if not ops.is_array(value) and value != after[path] and not _is_nan(value):
             raise _Apart(
                 OutputError(
                     f"The output has {value!r} at {path} for two images and {after[path]!r} for three: a number for "
@@ -232,11 +233,15 @@ def _axis_of_images(path: str, x: Array, y: Array, ops: Ops) -> int | None:
 
 
 def _same(first: Any, second: Any, ops: Ops) -> bool:
-    pairs = zip(flatten(first, ops.is_array), flatten(second, ops.is_array), strict=False)
-    return all(
-        x.shape == y.shape and _equal(*(ops.to_numpy(each).astype(np.float64)[None] for each in (x, y)), _noise(x))
-        for (_, x), (_, y) in pairs
-    )
+    for (_, x), (_, y) in zip(flatten(first, ops.is_array), flatten(second, ops.is_array), strict=False):
+        values, others = (ops.to_numpy(each).astype(np.float64)[None] for each in (x, y))
+        if values.shape != others.shape or not _equal(values, others, _noise(x)):
+            return False
+    return True
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _equal(x: np.ndarray, y: np.ndarray, noise: float) -> bool:

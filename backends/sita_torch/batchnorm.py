@@ -89,9 +89,7 @@ def _is_ours(function: Any) -> bool:
     return isinstance(function, functools.partial) and function.func in (forward, change_input, refuse_training)
 
 
-def forward(  # noqa: PLR0917
-    layer: nn.Module, adaptation: Adaptation, name: str, kind: str, *args: Any, **kwargs: Any
-) -> torch.Tensor:
+def forward(layer: nn.Module, adaptation: Adaptation, name: str, kind: str, *args: Any, **kwargs: Any) -> torch.Tensor:
     """`forward` of a BatchNorm layer of a known class, with the blended statistics."""
     x: torch.Tensor = args[0] if args else _first_tensor(kwargs)[1]
     call = _enter(layer, adaptation, name, x)

@@ -116,7 +116,7 @@ def _undisturbed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _without_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compiler.disable(function)  # type: ignore[no-any-return]
+    return torch.compiler.disable(function)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def try_out_example(model: nn.Module, example: Any) -> None:

@@ -51,7 +51,7 @@ def refuse_transforms(model: nn.Module) -> None:
     """Raise inside torch.func's transforms, whose tensors have no values to take statistics of."""
     if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
         raise InputError(
-            f"An adapted {type(model).__name__} was called inside torch.func (vmap, jvp, grad), which cannot follow it. "
+            f"An adapted {type(model).__name__} was called inside torch.func (vmap, jvp), which cannot follow it. "
             "Expected a plain call. Remedy: give vmap's images as one batch; take gradients with torch.autograd."
         )
 

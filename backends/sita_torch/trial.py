@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import warnings
@@ -77,12 +78,12 @@ def _made_up(tensor: torch.Tensor, place: int) -> torch.Tensor:
 def _randomness(seed: int, like: torch.Tensor) -> Iterator[None]:
     """Seed what draws random numbers, and put it back as it was."""
     devices = [] if like.is_cpu else [like.device]
-    states = random.getstate(), np.random.get_state()
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002 (what models use)
     try:
         with torch.random.fork_rng(devices, device_type="cuda" if like.is_cpu else like.device.type):
             torch.manual_seed(seed)
             random.seed(seed)
-            np.random.seed(seed)  # noqa: NPY002 (what models use)
+            np.random.seed(seed)  # noqa: NPY002
             yield
     finally:
         random.setstate(states[0])
@@ -152,8 +153,8 @@ class _Overseer(TorchFunctionMode):
         """Raise or warn where BatchNorm arithmetic was seen that is not adapted."""
         if self.strangers:
             raise BypassError(
-                f"{model} runs BatchNorm layers that are not its copy's ({', '.join(sorted(set(self.strangers)))}): the "
-                "source's own, held by a weak reference, a class or a module's globals, perhaps. They would not be "
+                f"{model} runs BatchNorm layers that are not its copy's ({', '.join(sorted(set(self.strangers)))}): "
+                "the source's own, held by a weak reference, a class or a module's globals, perhaps. They would not be "
                 "adapted. Expected layers that the model holds as attributes. Remedy: hold them so."
             )
         adapted = {place: name for name, place in self.statistics.items() if self.entered[place]}
@@ -205,8 +206,12 @@ def _changed(before: Any, after: Any) -> bool:
     if isinstance(before, torch.Tensor):
         return not isinstance(after, torch.Tensor) or before.shape != after.shape or not _equal(before, after)
     if isinstance(before, bool | int | float | complex | str | bytes | NoneType):
-        return type(before) is not type(after) or (before != after and before == before)
+        return type(before) is not type(after) or (before != after and not _is_nan(before))
     return type(before) is not type(after)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _equal(before: torch.Tensor, after: torch.Tensor) -> bool:
