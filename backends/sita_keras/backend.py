@@ -16,7 +16,7 @@ from sita_adapters import engine
 from sita_adapters.backend import Settings, read_adaptation
 from sita_adapters.candidates import scores_path
 from sita_adapters.cascade import CascadeRule
-from sita_adapters.errors import AlreadyAdaptedError, CloneError, InputError, NoBatchNormError
+from sita_adapters.errors import AlreadyAdaptedError, CloneError, InputError, NoBatchNormError, OutputError
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import select
 from sita_adapters.voting import Scores, read_scores
@@ -70,7 +70,9 @@ class KerasBackend:
         layer.findings = try_out(layer, image, settings.example)
         plan, _ = layer.adaptation.plan_for(layer.adaptation.kinds[0])
         # By its path: positions in an output differ between the backends, which may sort the keys of a dict.
-        layer.adaptation.output = scores_path(layer.compute_output_spec(image), plan, layer.adaptation, KERAS)
+        outputs = layer.compute_output_spec(image)
+        _check_outputs(outputs)
+        layer.adaptation.output = scores_path(outputs, plan, layer.adaptation, KERAS)
         inputs = tree.map_structure(_open_input, model._inputs_struct if isinstance(model, Functional) else image)
         return AdaptedModel(inputs, layer(*tree.flatten(inputs)), name=model.name)
 
@@ -142,6 +144,16 @@ def _read_scores(model: Any, recipe: Recipe, settings: Settings) -> Scores:
     if settings.scores:
         return read_scores(settings.scores, "logits")
     return scores_of(model, recipe.candidate_count, settings.output)
+
+
+def _check_outputs(outputs: Any) -> None:
+    for path, part in tree.flatten_with_path(outputs):
+        if not isinstance(part, keras.KerasTensor):
+            where = f" at {'.'.join(map(str, path))}" if path else ""
+            raise OutputError(
+                f"The model returns {part!r}{where}, which no graph of Keras can put out. Expected tensors, or tuples, "
+                "lists and dicts of them. Remedy: adapt a model around it that returns these."
+            )
 
 
 def _open_input(tensor: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -12,7 +11,7 @@ from keras import tree
 from keras.src.models import Functional
 
 from sita_adapters import engine
-from sita_adapters.errors import CloneError, InputError, RecipeError
+from sita_adapters.errors import BypassError, CloneError, InputError, RecipeError
 from sita_adapters.inputs import Inputs
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo
@@ -52,6 +51,7 @@ class AdaptedCall(keras.layers.Layer):
         max_rows: int | None = None,
         axes: Any = None,
         keeps_state: bool = False,
+        called: tuple[int, ...] = (),
         **kwargs: Any,
     ) -> None:
         # It computes in whatever precision it is given, under any dtype policy.
@@ -67,7 +67,7 @@ class AdaptedCall(keras.layers.Layer):
         adapted = {id(layer): name for place, (name, layer) in enumerate(found.items()) if place in self.chosen}
         self.hidden = _Hidden(source, clone(source, adapted))
         track_variables(self, *self.hidden.clone._flatten_layers())
-        self.owns_source = False
+        self.called, self.owns_source = tuple(called), False
         self.built = True
         self._post_build()
 
@@ -100,11 +100,25 @@ class AdaptedCall(keras.layers.Layer):
 
     def run_clone(self, rows: list[Any]) -> Any:
         """Run the clone on the rows of all images. (Not named `forward`: on torch, Keras' layers have one.)"""
-        call = engine.running_call()
+        call, called = engine.running_call(), set[str]()
         if call is not None:
             call.entries = KERAS.at_least_one(call.entries)
-        with left_unchanged((self.hidden.clone, self.source)) if self._keeps_state else nullcontext():
-            return self.hidden.clone(self._arrange(rows[0]), training=False)
+            call.watch = call.watch or (lambda name, _: called.add(name))
+        with left_unchanged((self.hidden.clone, self.source) if self._keeps_state else ()):
+            output = self.hidden.clone(self._arrange(rows[0]), training=False)
+        if call is not None and call.plan.blends:
+            self._check_called(called)
+        return output
+
+    def _check_called(self, called: set[str]) -> None:
+        """Raise where a layer did not run that ran in the trial: what it did then, unadapted, would be used again."""
+        expected = [self.adaptation.layers[place].name for place in self.called]
+        if missed := [name for name in expected if name not in called]:
+            raise BypassError(
+                f"{type(self.source).__name__} did not run {', '.join(missed)}, which it ran when it was tried out. "
+                "Expected the same layers in every call. Remedy: where it compiles a part of itself (tf.function, "
+                "jax.jit), which then keeps what was traced first, adapt a model that leaves this to Keras."
+            )
 
     @property
     def _keeps_state(self) -> bool:
@@ -163,6 +177,7 @@ class AdaptedCall(keras.layers.Layer):
             "max_rows": adaptation.max_rows,
             "axes": self.findings and [list(each) for each in self.findings.axes],
             "keeps_state": self._keeps_state,
+            "called": list(self.called),
         }
 
     @classmethod

@@ -113,7 +113,7 @@ class _Cloner:
                 object.__setattr__(new, name, copy.copy(value))
             elif name not in set_by_keras:
                 setattr(new, name, self._copy_value(value))
-        if hasattr(layer, "adapt") and not layer._layers:
+        if hasattr(layer, "adapt") and not layer._layers and id(layer) not in self.adapted:
             # A preprocessing layer (Normalization) computes with tensors that its `adapt` and a load replace. The
             # source's own `call` reads the present ones, where a copy would keep those of today.
             new.call = layer.call

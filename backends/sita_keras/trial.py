@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -43,12 +43,14 @@ def try_out(layer: AdaptedCall, image: Any, example: Any) -> Findings:
         rows = keras.ops.convert_to_tensor(made[list(images)], dtype=image.dtype)
         call = engine.Call(layer.adaptation, engine.PLAIN, len(images), KERAS, watch=watch)
         seeds = [(each.state, np.asarray([seed, 0], "uint32")) for each in _seed_generators(layer.source)]
-        with left_unchanged((layer.hidden.clone, layer.source), seeds) as changed, _running_norms(norms):
+        watching = _running_norms(norms) if fresh else nullcontext()  # once is enough, and it takes its time
+        with left_unchanged((layer.hidden.clone, layer.source), seeds) as changed, watching:
             output = engine.run_rows([rows], layer.run_clone, call)
         left.extend(changed)
         return output
 
     findings = hold_trial(run, witness, source)
+    layer.called = tuple(place for place, info in enumerate(layer.adaptation.layers) if info.name in called)
     if layer.adaptation.plan_for(layer.adaptation.kinds[0])[0].blends:
         _check_strays(norms, layer)
         _check_called([info.name for info in layer.adaptation.layers if info.adapted], called, source)

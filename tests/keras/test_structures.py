@@ -198,6 +198,30 @@ def test_a_bound_method_of_a_layer_is_followed() -> None:
     assert abs(both - one).max() > 1e-4
 
 
+if keras.backend.backend() == "tensorflow":
+
+    class Compiling(Hiding):
+        """Compiles a part of itself, which keeps what was traced first: the trial."""
+
+        def __init__(self) -> None:
+            super().__init__(keep_method)
+
+        import tensorflow as tf
+
+        @tf.function
+        def fast(self, x: Any) -> Any:
+            return self.norm(x)
+
+        def call(self, x: Any) -> Any:
+            return self.head(self.pool(self.fast(self.seen(x))))
+
+    def test_parts_that_are_compiled_already_do_not_stay_unadapted() -> None:
+        adapted = sita.adapt(odd.built(Compiling()), "augbn", priors=0.5)
+        for use in odd.ways(adapted):
+            with pytest.raises(sita.BypassError, match=r"did not run hidden.*tf.function"):
+                use(nets.images(3))
+
+
 # Masks
 
 
