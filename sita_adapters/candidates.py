@@ -15,7 +15,7 @@ from .observe import is_observed, record_vote, refuse_compiled
 from .ops import Array, Ops, SymbolicError
 from .outputs import find_scores, flatten, rebuild
 from .plan import Plan
-from .trial import checked_axes
+from .trial import WHOLE, checked_axes, whole_error
 from .voting import Verdict, decide
 
 if TYPE_CHECKING:
@@ -52,12 +52,15 @@ def keep_candidates(output: Any, call: Call) -> Candidates:
     if plan.rows == 1 and call.findings is None:  # nothing is cut, so nothing has to be known
         axes = [0 if _entries(array, 0, call) else None for _, array in found]
     kept: dict[int, Array] = {}  # an array that is there twice is one array afterwards
+    alone = plan.rows == 1 and (call.adaptation is None or call.adaptation.max_rows is None)
     for (path, array), axis in zip(found, axes, strict=True):
-        if axis is not None and not _entries(array, axis, call):
+        if axis == WHOLE and not alone:
+            raise whole_error(path, array)
+        if axis is not None and axis != WHOLE and not _entries(array, axis, call):
             raise _misfit(path, array, axis, call)
         if id(array) not in kept:
-            kept[id(array)] = array if axis is None else _candidate_rows(array, axis, plan, ops)
-    if all(axis is None for axis in axes):
+            kept[id(array)] = array if axis in (None, WHOLE) else _candidate_rows(array, axis, plan, ops)
+    if all(axis in (None, WHOLE) for axis in axes):
         shapes = ", ".join(f"{path} {tuple(array.shape)}" for path, array in found)
         raise OutputError(
             f"Expected an output for each of the {call.entries} rows; received {shapes or type(output).__name__}: the "

@@ -26,13 +26,18 @@ from .outputs import flatten, flatten_all
 FIRST, SECOND = (0, 1), (2, 0, 1)
 """Which of the made-up images are in the two batches."""
 
+WHOLE = -1
+"""Stands for an axis where an array is one for the whole batch, and depends on its images: a loss."""
+
 _SAMPLE = 512
 """So many values of each entry of a layer's input are compared."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What is known of a model's output: for each of its arrays the path, and the axis of the images (None: constant).
+    """What is known of a model's output: for each of its arrays the path, and the axis of the images.
+
+    None is a constant's, WHOLE that of an array which all images contribute to.
 
     `keeps_state` tells that an answer would depend on what earlier calls left in the model.
     """
@@ -86,21 +91,25 @@ class _Apart(Exception):  # noqa: N818 (never seen outside)
         self.error = error
 
 
-def hold_trial(run: Runner, witness: Witness, model: str) -> Findings:
-    """Return what two runs of a model have in common; raise where an image's output depends on other images."""
+def hold_trial(run: Runner, witness: Witness, model: str, images: Array) -> Findings:
+    """Return what two runs of a model have in common; raise where an image's output depends on other images.
+
+    `images` are what is to be run, for the errors.
+    """
     ops = witness.ops
 
-    def one(images: Sequence[int], *, fresh: bool, seed: int) -> _Run:
+    def one(which: Sequence[int], *, fresh: bool, seed: int) -> _Run:
         witness.take()
         try:
-            output = run(images, fresh=fresh, seed=seed)
+            output = run(which, fresh=fresh, seed=seed)
         except SitaError:
             raise
         except Exception as error:
             raise InputError(
-                f"{model} fails on {len(images)} images, on which it is tried out: {type(error).__name__}: {error} "
-                "Expected a model for any number of images. Remedy: adapt a model that takes them, or give an example "
-                "of its inputs, sita.adapt(model, example=images)."
+                f"{model} fails on {len(which)} images of {images.dtype} and shape {tuple(images.shape[1:])}, on which "
+                f"it is tried out: {type(error).__name__}: {error} Expected a model for any number of such images"
+                f"{'' if ops.is_float(images) else ' (of floating-point images, unless it converts them itself)'}. "
+                "Remedy: check their shape and type, or give an example, sita.adapt(model, example=images)."
             ) from error
         return _Run(output, witness.take())
 
@@ -194,13 +203,7 @@ def _axis_of_images(path: str, x: Array, y: Array, ops: Ops) -> int | None:
     if len(here) == len(there) and not differing:
         if _equal(values[None], others[None], _noise(x)):
             return None
-        raise _Apart(
-            OutputError(
-                f"The output has a number for the whole batch ({path}, shape {here}) that depends on its images: a loss, "
-                "perhaps. The views would contribute to it. Remedy: adapt a model that puts out the scores alone, "
-                "called without labels, and compute the loss from its answer."
-            )
-        )
+        return WHOLE
     if len(here) != len(there) or len(differing) > 1:
         raise _Apart(
             OutputError(
@@ -294,3 +297,12 @@ def checked_axes(found: Iterable[tuple[str, Array]], findings: Findings | None) 
             "example of these inputs: sita.adapt(model, example=images)."
         )
     return [axis for _, axis in findings.axes]
+
+
+def whole_error(path: str, array: Array) -> OutputError:
+    """Return the error for an output that all images contribute to, where there are rows that are not images."""
+    return OutputError(
+        f"The output has a number for the whole batch ({path}), of shape {tuple(array.shape)}, that depends on its "
+        "images: the model merges its batch, or computes a loss, to which the views would contribute. Remedy: adapt a "
+        "model that puts out the scores alone, called without labels, and compute the loss from its answer."
+    )

@@ -49,7 +49,7 @@ def try_out(layer: AdaptedCall, image: Any, example: Any) -> Findings:
         left.extend(changed)
         return output
 
-    findings = hold_trial(run, witness, source)
+    findings = hold_trial(run, witness, source, image)
     layer.called = tuple(place for place, info in enumerate(layer.adaptation.layers) if info.name in called)
     if layer.adaptation.plan_for(layer.adaptation.kinds[0])[0].blends:
         _check_strays(norms, layer)

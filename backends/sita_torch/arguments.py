@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,11 @@ class Arguments:
         self.batch = [images]
         self.template = self._take_out((args, kwargs), images)
 
+    @property
+    def signature(self) -> Any:
+        """What kind of arguments these are: their structure, ranks and types, but no sizes."""
+        return _kind(self.template), tuple((each.ndim, each.dtype) for each in self.batch)
+
     def fill(self, batch: list[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with another batch in the place of this one."""
         args, kwargs = _fill(self.template, batch)
@@ -58,6 +64,18 @@ class Arguments:
         if type(value) is dict:
             return {key: self._take_out(part, images) for key, part in value.items()}
         return value
+
+
+def _kind(template: Any) -> Any:
+    if isinstance(template, _Slot):
+        return template.number
+    if isinstance(template, torch.Tensor):
+        return template.ndim, template.dtype
+    if type(template) in (list, tuple):
+        return tuple(_kind(part) for part in template)
+    if type(template) is dict:
+        return tuple((key, _kind(part)) for key, part in template.items())
+    return template if isinstance(template, bool | int | str | types.NoneType) else type(template).__name__
 
 
 def _fill(template: Any, tensors: list[torch.Tensor]) -> Any:

@@ -24,12 +24,13 @@ from sita_adapters.selection import LayerInfo, select
 from sita_adapters.voting import Scores, read_scores
 
 from .batchnorm import adaptation_of_layer, attach, detach
-from .call import Adaptation, install_forward
+from .call import Adaptation, install_forward, try_out_example
 from .cascade import Cascade
-from .clone import clone, walk
+from .clone import clone
 from .exporting import FORMATS, read_example, write
 from .guards import refuse_source_in_training, unguard
-from .inspection import find_layers, image_layout
+from .inspection import find_layers, image_layout, walk
+from .link import Link
 from .ops import TORCH
 
 
@@ -47,7 +48,8 @@ class TorchBackend:
         found = find_layers(source)
         chosen = select(found, settings.layers)
         layout = image_layout(source)
-        cloned = clone(source).eval()
+        cloned = clone(source)
+        cloned.eval()  # a class's own `train` may return nothing
         adaptation = Adaptation(
             recipe=recipe,
             inputs=settings.inputs,
@@ -60,22 +62,30 @@ class TorchBackend:
             ),
             kinds=layout.kinds,
             layout=layout,
-            own_forward=vars(cloned).get("forward"),
+            link=Link(source, cloned),
+            trainable=frozenset(p for p, item in walk(source) if isinstance(item, nn.Parameter) and item.requires_grad),
         )
         for name, layer in find_layers(cloned).items():
             attach(layer, adaptation, name, adapted=name in chosen)
+        if "forward" in vars(cloned):  # an instance's own
+            vars(cloned)["_sita_forward"] = vars(cloned).pop("forward")
         install_forward(cloned, adaptation)
+        if settings.example is not None:
+            try_out_example(cloned, settings.example)
         return cloned
 
     def unwrap(self, adapted: Any) -> nn.Module:
         plain = clone(_module_of(adapted))
         adaptation: Adaptation = vars(plain).pop("_sita")
         del vars(plain)["forward"]
-        if adaptation.own_forward is not None:
-            vars(plain)["forward"] = adaptation.own_forward
+        if "_sita_forward" in vars(plain):
+            vars(plain)["forward"] = vars(plain).pop("_sita_forward")
         unguard(plain)
         for layer in find_layers(plain).values():
             detach(layer)
+        for path, item in walk(plain):
+            if isinstance(item, nn.Parameter):
+                item.requires_grad_(path in adaptation.trainable)
         return plain
 
     def adaptation_of(self, model: Any) -> Adaptation | None:

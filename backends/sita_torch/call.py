@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,15 +11,19 @@ import torch
 from torch import nn
 
 from sita_adapters import engine
-from sita_adapters.errors import InputError, SitaError
+from sita_adapters.errors import CloneError, InputError, SitaError
+from sita_adapters.trial import Findings
 from sita_adapters.view_steps import Canvas
 from sita_adapters.views import spatial_kind
 
 from .arguments import Arguments, check_images
 from .batchnorm import adaptation_of_layer
-from .guards import guard
+from .clone import clone
+from .guards import guard, refuse_transforms
 from .inspection import ImageLayout
-from .ops import TORCH
+from .link import Link
+from .ops import TORCH, is_traced
+from .trial import try_out
 
 
 @dataclass(eq=False)
@@ -28,25 +31,30 @@ class Adaptation(engine.Adaptation):
     """What makes a clone an adapted model; it is the clone's attribute `_sita`."""
 
     layout: ImageLayout = field(default_factory=ImageLayout)
-    own_forward: Callable[..., Any] | None = None
-    """An instance's own `forward`, where the source model had one; else its class's is run."""
+    link: Link = field(default_factory=Link)
+    trainable: frozenset[str] = frozenset()
+    """The parameters that the source trains; the clone's need no gradients."""
+    writes: bool = False
+    """Whether the model writes to its own state while it runs. Then every call has a clone to itself."""
 
 
 def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Run the adapted model. A module-level function, because exporters and pickle follow no closure."""
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
+    refuse_transforms(model)
     arguments = Arguments(args, kwargs)
     images = arguments.batch[0]
     dimensions = check_images(images, adaptation.layout)
+    findings = _findings(model, adaptation, arguments)
+    running = clone(model, keep=[adaptation]) if adaptation.writes and not is_traced() else model
     kind = spatial_kind(images.shape[images.ndim - dimensions :])
     canvas = Canvas(TORCH, kind, -(dimensions + 1), tuple(range(-min(dimensions, 2), 0)), adaptation.inputs)
 
     def forward(rows: list[torch.Tensor]) -> Any:
-        row_args, row_kwargs = arguments.fill(rows)
-        return own_forward(model, adaptation, *row_args, **row_kwargs)
+        return own_forward(running, arguments, rows)
 
     try:
-        return engine.predict(arguments.batch, forward, adaptation, canvas)
+        return engine.predict(arguments.batch, forward, adaptation, canvas, findings)
     except SitaError:
         raise
     except Exception as error:
@@ -58,17 +66,54 @@ def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
         raise
 
 
-def own_forward(model: nn.Module, adaptation: Adaptation, *args: Any, **kwargs: Any) -> Any:
-    """Run the forward that the source model has."""
-    if adaptation.own_forward is not None:
-        return adaptation.own_forward(*args, **kwargs)
-    return type(model).forward(model, *args, **kwargs)
+def own_forward(model: nn.Module, arguments: Arguments, rows: list[torch.Tensor]) -> Any:
+    """Run the forward that the source model has, on these rows: an instance's own, or its class's."""
+    args, kwargs = arguments.fill(rows)
+    own = vars(model).get("_sita_forward")
+    return type(model).forward(model, *args, **kwargs) if own is None else own(*args, **kwargs)
+
+
+def _findings(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> Findings | None:
+    """Return what is known of the model for such arguments: from its trial, which is held now if need be."""
+    signature = arguments.signature
+    if is_traced():
+        if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+            adaptation.link.copy_all()
+        findings = adaptation.findings.get(signature)
+        if findings is not None and findings.keeps_state:
+            raise CloneError(
+                f"{type(model).__name__} answers by what earlier calls left in it, which a compiled or exported model "
+                "would go on doing. Expected a model whose answers depend on its inputs alone. Remedy: call the "
+                "adapted model uncompiled: there, every call starts from the source's state."
+            )
+        return findings
+    adaptation.link.refresh()
+    if signature not in adaptation.findings:
+        findings, writes = try_out(model, adaptation, arguments, own_forward)
+        if findings.keeps_state and not writes:
+            raise CloneError(
+                f"{type(model).__name__} answers by what earlier calls left in variables of its functions or in "
+                "globals, which cannot be undone. Expected a model that keeps its state in its modules. Remedy: keep "
+                "it there."
+            )
+        adaptation.findings[signature], adaptation.writes = findings, adaptation.writes or writes
+    return adaptation.findings[signature]
+
+
+def try_out_example(model: nn.Module, example: Any) -> None:
+    """Hold the trial of an adapted model now, on an example of what it is called with."""
+    args = example if isinstance(example, tuple) else () if isinstance(example, dict) else (example,)
+    arguments = Arguments(args, example if isinstance(example, dict) else {})
+    adaptation: Adaptation = model._sita  # type: ignore[assignment]
+    check_images(arguments.batch[0], adaptation.layout)
+    _findings(model, adaptation, arguments)
 
 
 def install_forward(model: nn.Module, adaptation: Adaptation) -> None:
     """Make a clone, whose layers are attached, run its calls through the adaptation."""
+    own = vars(model).get("_sita_forward")
     forward = functools.partial(adapted_forward, model)
-    signature = _signature(adaptation.own_forward or functools.partial(type(model).forward, model))
+    signature = _signature(own or functools.partial(type(model).forward, model))
     if signature is not None:
         forward.__signature__ = signature  # type: ignore[attr-defined]
     vars(model).update(_sita=adaptation, forward=forward)

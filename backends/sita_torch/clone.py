@@ -1,11 +1,15 @@
-"""A copy of the module tree over the same storage."""
+"""A copy of a module tree that shares the source's weights, and nothing else that a forward could write to.
+
+Shared are the parameters and the tensors of BatchNorm layers: a change of the source's is seen in the clone. All other
+tensors, lists, counters and objects are copied, so that what a forward leaves in the clone never reaches the source.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Iterator
-from dataclasses import is_dataclass
-from types import SimpleNamespace
+import types
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,18 +17,32 @@ from torch import nn
 
 from sita_adapters.errors import CloneError
 
-_REGISTRIES = ("_parameters", "_buffers", "_modules")
+from .inspection import attributes, batchnorm_tensors, holds_any, walk, walk_all
 
 
-def clone(model: nn.Module) -> nn.Module:
-    """Return a copy of the module tree, whose tensors are new objects over the memory of the model's own.
+def clone(model: nn.Module, *, keep: Iterable[object] = (), isolated: bool = False) -> nn.Module:
+    """Return a copy of the module tree, whose parameters and statistics are new objects over the model's memory.
 
-    In-place changes on either side are seen on the other; `.to()` and `.half()` separate the two.
+    Functions that hold modules of the model (a lambda over `self`) are made again over the clone's. What is in `keep`
+    stays what it is, and so does what hooks record to. An `isolated` clone has copies of that, too: nobody sees what it
+    records.
     """
-    _refuse_closures(model)
+    memo: dict[int, Any] = {id(item): item for item in keep}
+    externals: list[Any] = []
+    items = [item for _, item in walk_all(model, externals) if id(item) not in memo]
+    parts = {id(item) for item in items if isinstance(item, nn.Module | torch.Tensor)}
+    shared = batchnorm_tensors(model)
+    functions = _Functions(memo, parts, isolated)
+    for item in items:
+        if isinstance(item, torch.Tensor):
+            memo[id(item)] = alias(item) if isinstance(item, nn.Parameter) or id(item) in shared else _copy(item)
+        elif isinstance(item, types.FunctionType) and ((isolated and item.__closure__) or holds_any(item, parts)):
+            functions.add(item)
+    if not isolated:
+        memo.update((id(item), item) for item in externals if not holds_any(item, parts))
     try:
-        memo: dict[int, Any] = {id(item): alias(item) for _, item in walk(model) if isinstance(item, torch.Tensor)}
-        return copy.deepcopy(model, memo)
+        copied = copy.deepcopy(model, memo)
+        functions.fill()
     except Exception as error:
         path, culprit = _find_uncopyable(model)
         raise CloneError(
@@ -32,84 +50,82 @@ def clone(model: nn.Module) -> nn.Module:
             f"does not support copy.deepcopy ({error}). Expected a model whose every part does. Remedy: make that "
             "attribute copyable (define __deepcopy__), or take it off the model while you adapt it."
         ) from error
-
-
-def walk(root: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield every module and tensor that the model holds, each once, with its path.
-
-    Modules and tensors in plain lists, tuples, dicts and attributes count: `named_modules` would miss them.
-    """
-    seen: set[int] = set()
-    stack: list[tuple[str, Any]] = [("", root)]
-    while stack:
-        path, item = stack.pop()
-        if id(item) in seen:
-            continue
-        if isinstance(item, nn.Module | torch.Tensor):
-            seen.add(id(item))
-            yield path, item
-        if isinstance(item, nn.Module):
-            stack.extend(reversed(list(attributes(item, path))))
-        elif isinstance(item, list | tuple | set | frozenset):
-            seen.add(id(item))
-            stack.extend(reversed([(f"{path}[{i}]", part) for i, part in enumerate(item)]))
-        elif isinstance(item, dict):
-            seen.add(id(item))
-            stack.extend(reversed([(f"{path}[{key!r}]", part) for key, part in item.items()]))
-        elif isinstance(item, SimpleNamespace) or (is_dataclass(item) and hasattr(item, "__dict__")):
-            seen.add(id(item))
-            stack.extend(reversed([(f"{path}.{key}", part) for key, part in vars(item).items()]))
-
-
-def attributes(module: nn.Module, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the module's attributes with their paths: what is registered first, in the module's own order."""
-    prefix = f"{path}." if path else ""
-    for registry in _REGISTRIES:
-        for name, value in vars(module).get(registry, {}).items():
-            yield f"{prefix}{name}", value
-    for name, value in vars(module).items():
-        if name not in _REGISTRIES:
-            yield f"{prefix}{name}", value
+    return copied
 
 
 def alias(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a new tensor object, of the same kind and with the same attributes, over the same memory."""
+    """Return a new tensor object, of the same kind and with the same attributes, over the same memory.
+
+    A parameter needs no gradient here: it is the source's to train.
+    """
     shared = tensor.detach()
     if isinstance(tensor, nn.Parameter):
         if type(tensor) is nn.Parameter:
-            shared = nn.Parameter(shared, requires_grad=tensor.requires_grad)
+            shared = nn.Parameter(shared, requires_grad=False)
         else:
-            shared = torch.Tensor._make_subclass(type(tensor), shared, tensor.requires_grad)
-    elif tensor.is_leaf and tensor.requires_grad:
-        shared.requires_grad_()
+            shared = torch.Tensor._make_subclass(type(tensor), shared, False)
     vars(shared).update(vars(tensor))
     return shared
 
 
-def _refuse_closures(model: nn.Module) -> None:
-    """Raise where a `forward` was replaced by a function that holds a module: its copy would run the source's."""
-    for path, module in walk(model):
-        function = vars(module).get("forward") if isinstance(module, nn.Module) else None
-        for cell in getattr(function, "__closure__", None) or ():
-            held = cell.cell_contents
-            if isinstance(held, nn.Module) or isinstance(getattr(held, "__self__", None), nn.Module):
-                raise CloneError(
-                    f"{path or type(module).__name__!r} has a `forward` of its own that refers to a module of the "
-                    "source model, which its copy would run instead of its own. Expected a forward that takes its "
-                    "module as "
-                    "self. Remedy: set it as types.MethodType or functools.partial, or define it in a class."
-                )
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with memory of its own; one that was computed from others is no longer tied to them."""
+    copied = tensor.detach().clone()
+    if tensor.is_leaf and tensor.requires_grad:
+        copied.requires_grad_()
+    vars(copied).update(vars(tensor))
+    return copied
+
+
+class _Functions:
+    """Makes functions again over the clone's parts; copy.deepcopy takes a function for a constant."""
+
+    def __init__(self, memo: dict[int, Any], parts: set[int], isolated: bool) -> None:
+        self.memo, self.parts, self.isolated = memo, parts, isolated
+        self.cells: dict[int, tuple[types.CellType, types.CellType]] = {}
+        self.made: list[tuple[types.FunctionType, types.FunctionType]] = []
+
+    def add(self, function: types.FunctionType) -> None:
+        """Let a function be copied to one that has cells of its own, still empty."""
+        closure = tuple(self._cell(cell) for cell in function.__closure__ or ())
+        made = types.FunctionType(
+            function.__code__, function.__globals__, function.__name__, function.__defaults__, closure
+        )
+        made.__kwdefaults__ = function.__kwdefaults__
+        made.__qualname__, made.__module__, made.__doc__ = function.__qualname__, function.__module__, function.__doc__
+        vars(made).update(vars(function))
+        self.memo[id(function)] = made
+        self.made.append((function, made))
+
+    def _cell(self, cell: types.CellType) -> types.CellType:
+        """Return the cell that stands for this one: functions that share a variable go on sharing it."""
+        return self.cells.setdefault(id(cell), (cell, types.CellType()))[1]
+
+    def fill(self) -> None:
+        """Fill the cells, now that the clone is there."""
+        for cell, made in self.cells.values():
+            with contextlib.suppress(ValueError):  # a cell may be empty
+                made.cell_contents = self._copy(cell.cell_contents)
+        for function, made_function in self.made:
+            made_function.__defaults__ = self._copy(function.__defaults__)
+            made_function.__kwdefaults__ = self._copy(function.__kwdefaults__)
+
+    def _copy(self, value: Any) -> Any:
+        if holds_any(value, self.parts):
+            return copy.deepcopy(value, self.memo)
+        if self.isolated:
+            with contextlib.suppress(Exception):  # what cannot be copied stays shared
+                return copy.deepcopy(value, self.memo)
+        return value
 
 
 def _find_uncopyable(model: nn.Module) -> tuple[str, Any]:
     """Return the first attribute in the tree that deepcopy refuses, with its path."""
-    tensors = {id(item): item for _, item in walk(model) if isinstance(item, torch.Tensor)}
-    modules = [(path, item) for path, item in walk(model) if isinstance(item, nn.Module)]
-    stand_ins: dict[int, Any] = {**tensors, **{id(module): module for _, module in modules}}
-    for path, module in modules:
+    parts = {id(item): item for _, item in walk(model)}
+    for path, module in [(path, item) for path, item in walk(model) if isinstance(item, nn.Module)]:
         for attribute_path, value in attributes(module, path):
             try:
-                copy.deepcopy(value, dict(stand_ins))
+                copy.deepcopy(value, dict(parts))
             except Exception:
                 return attribute_path, value
     return "(the model itself)", model

@@ -16,6 +16,7 @@ from sita_adapters.errors import ExportError, SitaError
 from sita_adapters.export import require_exporter
 from sita_adapters.outputs import flatten
 
+from .call import try_out_example
 from .ops import TORCH
 
 FORMATS = ("onnx", "pt2", "torchscript")
@@ -27,6 +28,7 @@ def write(adapted: nn.Module, path: Path, format: str, example: np.ndarray) -> N
     """Write an adapted module to a file that takes any number of images of the example's height and width."""
     images = torch.from_numpy(example)
     writers: dict[str, Callable[..., None]] = {"onnx": _to_onnx, "pt2": _to_pt2, "torchscript": _to_torchscript}
+    try_out_example(adapted, images)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on sizes that a trace keeps, and on exporters that will go one day
         writers[format](adapted, path, images)

@@ -1,7 +1,12 @@
-"""What a model is made of: its BatchNorm layers, the layout of its images, and what cannot be adapted."""
+"""What a model is made of: its parts, its BatchNorm layers, the layout of its images, and what cannot be adapted."""
 
 from __future__ import annotations
 
+import functools
+import sys
+import types
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +26,138 @@ from sita_adapters.errors import (
 )
 from sita_adapters.views import SpatialKind
 
-from .clone import walk
+_BARE = (bool, int, float, complex, str, bytes, types.NoneType)
+
+_REGISTRIES = ("_parameters", "_buffers", "_modules")
+
+_CLOSED = {*sys.stdlib_module_names, "torch", "numpy", "sita_adapters", "sita_torch"} - {"__main__"}
+"""Packages whose own objects are not looked into: they hold no parts of a model, or those of many."""
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def walk(root: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every module and tensor that the model holds, each once, with its path.
+
+    What is registered comes first, under the names that `named_modules` gives. Then what is in lists and dicts and in
+    other objects, and modules that functions hold: a model runs those, too.
+    """
+    return ((path, item) for path, item in walk_all(root) if isinstance(item, nn.Module | torch.Tensor))
+
+
+def walk_all(root: Any, externals: list[Any] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield everything that the model holds: modules, tensors, containers, functions, objects and bare values.
+
+    All but bare values come once. What hooks are bound to, and functions have in their variables, is not the model's
+    but somebody's who watches it, unless it is a module; `externals` collects it.
+    """
+    seen: set[int] = set()
+    modules: list[tuple[str, nn.Module]] = []
+    stack: list[tuple[str, Any]] = [("", root)]
+    while stack:
+        path, item = stack.pop()
+        if id(item) not in seen and isinstance(item, nn.Module | torch.Tensor):
+            seen.add(id(item))
+            yield path, item
+            if isinstance(item, nn.Module):
+                modules.append((path, item))
+                stack.extend(reversed(list(registered(item, path))))
+    others = [each for path, module in modules for each in _others(module, path)] if modules else [("", root)]
+    own = [(path, item, False) for path, item in reversed(others)]
+    later: list[tuple[str, Any, bool]] = []  # what is the model's own, too, is met as that first
+    while own or later:
+        path, item, external = own.pop() if own else later.pop(0)
+        if id(item) in seen and not isinstance(item, _BARE):
+            continue
+        seen.add(id(item))
+        external = external and not isinstance(item, nn.Module)
+        if not external or isinstance(item, types.FunctionType):
+            yield path, item
+        elif externals is not None:
+            externals.append(item)
+        held = list(_held(item, path))
+        if external or isinstance(item, types.FunctionType | types.MethodType) or path.endswith(_HOOKS):
+            later.extend((where, part, True) for where, part in held)
+        else:
+            own.extend((where, part, False) for where, part in reversed(held))
+
+
+def attributes(module: nn.Module, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the module's attributes with their paths: what is registered first, in the module's own order."""
+    yield from registered(module, path)
+    yield from _others(module, path)
+
+
+def registered(module: nn.Module, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield a module's parameters, buffers and submodules with their paths."""
+    for registry in _REGISTRIES:
+        for name, value in vars(module).get(registry, {}).items():
+            yield (f"{path}.{name}" if path else name), value
+
+
+def _others(module: nn.Module, path: str) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(module).items():
+        if name not in _REGISTRIES:
+            yield (f"{path}.{name}" if path else name), value
+
+
+def _held(item: Any, path: str) -> Iterator[tuple[str, Any]]:  # noqa: PLR0912 (one for each type)
+    """Yield what an item holds."""
+    if isinstance(item, nn.Module):
+        yield from attributes(item, path)
+    elif isinstance(item, list | tuple | set | frozenset | deque):
+        for place, part in enumerate(item):
+            yield f"{path}[{place}]", part
+    elif isinstance(item, dict):
+        for key, part in item.items():
+            yield f"{path}[{key!r}]", part
+    elif isinstance(item, functools.partial):
+        yield from (
+            (f"{path}.{name}", getattr(item, name)) for name in ("func", "args", "keywords")
+        )
+    elif isinstance(item, types.MethodType):
+        yield f"{path}.__self__", item.__self__
+        yield f"{path}.__func__", item.__func__
+    elif isinstance(item, types.FunctionType):
+        for name, cell in zip(item.__code__.co_freevars, item.__closure__ or (), strict=True):
+            try:
+                yield f"{path}({name})", cell.cell_contents
+            except ValueError:  # not filled yet
+                continue
+        yield f"{path}.__defaults__", item.__defaults__
+        yield f"{path}.__kwdefaults__", item.__kwdefaults__
+    elif isinstance(item, types.SimpleNamespace) or _is_open(item):
+        for name, part in vars(item).items():
+            yield f"{path}.{name}", part
+        for name in getattr(type(item), "__slots__", ()):
+            if hasattr(item, name):
+                yield f"{path}.{name}", getattr(item, name)
+
+
+def _is_open(item: Any) -> bool:
+    package = type(item).__module__.partition(".")[0]
+    return hasattr(item, "__dict__") and not isinstance(item, type | torch.Tensor) and package not in _CLOSED
+
+
+def holds_any(value: Any, parts: set[int]) -> bool:
+    """Whether a module, or one of these parts of a model, is in something that functions or hooks hold."""
+    stack, seen = [value], set()
+    while stack:
+        item = stack.pop()
+        if isinstance(item, nn.Module) or id(item) in parts:
+            return True
+        if id(item) not in seen:
+            seen.add(id(item))
+            stack.extend(part for _, part in _held(item, ""))
+    return False
+
+
+def batchnorm_tensors(model: nn.Module) -> set[int]:
+    """Return the ids of all tensors that BatchNorm layers hold: statistics, and what frozen ones scale and shift by."""
+    layers = (item for _, item in walk(model) if isinstance(item, nn.Module) and is_batchnorm(item))
+    return {id(tensor) for layer in layers for tensor in vars(layer).get("_buffers", {}).values()}
+
 
 
 def find_layers(model: nn.Module) -> dict[str, nn.Module]:

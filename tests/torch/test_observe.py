@@ -23,6 +23,7 @@ def test_unobserved_calls_compute_nothing_for_it(monkeypatch: pytest.MonkeyPatch
             adapted(x)
         return [event.name for event in profile.events()]
 
+    adapted(x)  # the trial is over
     before = operators()
     with sita.observe(adapted):
         watched = operators()
