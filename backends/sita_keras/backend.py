@@ -17,8 +17,11 @@ from sita_adapters.backend import Settings, read_adaptation
 from sita_adapters.candidates import scores_path
 from sita_adapters.cascade import CascadeRule
 from sita_adapters.errors import AlreadyAdaptedError, CloneError, InputError, NoBatchNormError, OutputError
+from sita_adapters.outputs import flatten
+from sita_adapters.plan import Plan
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import select
+from sita_adapters.trial import WHOLE, whole_error
 from sita_adapters.voting import Scores, read_scores
 
 from .batchnorm import AdaptedBatchNorm
@@ -71,7 +74,7 @@ class KerasBackend:
         plan, _ = layer.adaptation.plan_for(layer.adaptation.kinds[0])
         # By its path: positions in an output differ between the backends, which may sort the keys of a dict.
         outputs = layer.compute_output_spec(image)
-        _check_outputs(outputs)
+        _check_outputs(outputs, layer, plan)
         layer.adaptation.output = scores_path(outputs, plan, layer.adaptation, KERAS)
         inputs = tree.map_structure(_open_input, model._inputs_struct if isinstance(model, Functional) else image)
         return AdaptedModel(inputs, layer(*tree.flatten(inputs)), name=model.name)
@@ -146,7 +149,8 @@ def _read_scores(model: Any, recipe: Recipe, settings: Settings) -> Scores:
     return scores_of(model, recipe.candidate_count, settings.output)
 
 
-def _check_outputs(outputs: Any) -> None:
+def _check_outputs(outputs: Any, layer: AdaptedCall, plan: Plan) -> None:
+    """Raise where a graph could not put something out, or it has the whole batch in it, where views would be, too."""
     for path, part in tree.flatten_with_path(outputs):
         if not isinstance(part, keras.KerasTensor):
             where = f" at {'.'.join(map(str, path))}" if path else ""
@@ -154,6 +158,10 @@ def _check_outputs(outputs: Any) -> None:
                 f"The model returns {part!r}{where}, which no graph of Keras can put out. Expected tensors, or tuples, "
                 "lists and dicts of them. Remedy: adapt a model around it that returns these."
             )
+    axes = dict(layer.findings.axes)
+    for name, array in flatten(outputs, KERAS.is_array):
+        if axes.get(name) == WHOLE and (plan.rows > 1 or layer.adaptation.max_rows is not None):
+            raise whole_error(name, array)
 
 
 def _open_input(tensor: Any) -> Any:

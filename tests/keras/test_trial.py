@@ -71,6 +71,10 @@ def before_a_norm(step: Callable[[Any], Any]) -> keras.Model:
     return odd.graph(lambda x: layers.BatchNormalization()(step(x)))
 
 
+def sort(scores: Any, by: Any) -> Any:
+    return ops.take(scores, ops.argsort(by), axis=0)
+
+
 REFUSED = {
     "subtracts the batch's mean": (
         lambda: graph(layers.Lambda(lambda x: x - ops.mean(x, 0))),
@@ -85,6 +89,12 @@ REFUSED = {
         lambda: odd.graph(lambda x: ops.flip(layers.BatchNormalization()(ops.flip(x, 0)), 0)),
         "Images mix",
     ),
+    "sorts its batch": (lambda: returning(lambda scores: sort(scores, scores[:, 0])), "another order"),
+    "sorts it downwards": (lambda: returning(lambda scores: sort(scores, -scores[:, 0])), "another order"),
+    "divides by the largest": (lambda: returning(lambda scores: scores / ops.max(scores)), "Images mix"),
+    "divides by the smallest": (lambda: returning(lambda scores: scores / ops.min(scores)), "Images mix"),
+    "the largest": (lambda: returning(lambda scores: {"logits": scores, "top": ops.max(scores)}), "whole batch"),
+    "the smallest": (lambda: returning(lambda scores: {"logits": scores, "low": ops.min(scores)}), "whole batch"),
     "one number for the batch": (lambda: returning(lambda scores: (scores, ops.mean(scores))), "whole batch"),
     "a number of Python's": (lambda: returning(lambda scores: {"logits": scores, "n": int(scores.shape[0])}), "at n"),
     "a list of Python's": (lambda: returning(lambda scores: [scores[i] for i in range(scores.shape[0])]), "list"),
