@@ -16,7 +16,7 @@ from sita_adapters import engine
 from sita_adapters.backend import Settings, read_adaptation
 from sita_adapters.candidates import scores_path
 from sita_adapters.cascade import CascadeRule
-from sita_adapters.errors import AlreadyAdaptedError, CloneError, InputError, NoBatchNormError, OutputError
+from sita_adapters.errors import AlreadyAdaptedError, CloneError, InputError, NoBatchNormError
 from sita_adapters.outputs import flatten
 from sita_adapters.plan import Plan
 from sita_adapters.recipe import Recipe
@@ -150,18 +150,11 @@ def _read_scores(model: Any, recipe: Recipe, settings: Settings) -> Scores:
 
 
 def _check_outputs(outputs: Any, layer: AdaptedCall, plan: Plan) -> None:
-    """Raise where a graph could not put something out, or it has the whole batch in it, where views would be, too."""
-    for path, part in tree.flatten_with_path(outputs):
-        if not isinstance(part, keras.KerasTensor):
-            where = f" at {'.'.join(map(str, path))}" if path else ""
-            raise OutputError(
-                f"The model returns {part!r}{where}, which no graph of Keras can put out. Expected tensors, or tuples, "
-                "lists and dicts of them. Remedy: adapt a model around it that returns these."
-            )
+    """Raise where an output has the whole batch in it, where views would be, too."""
     axes = dict(layer.findings.axes)
-    for name, array in flatten(outputs, KERAS.is_array):
-        if axes.get(name) == WHOLE and (plan.rows > 1 or layer.adaptation.max_rows is not None):
-            raise whole_error(name, array)
+    for path, array in flatten(outputs, KERAS.is_array):
+        if axes.get(path) == WHOLE and (plan.rows > 1 or layer.adaptation.max_rows is not None):
+            raise whole_error(path, array)
 
 
 def _open_input(tensor: Any) -> Any:

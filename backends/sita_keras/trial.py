@@ -16,7 +16,7 @@ from keras import tree
 from keras.src.backend.common import global_state
 
 from sita_adapters import engine
-from sita_adapters.errors import BypassError, InputError, SitaWarning
+from sita_adapters.errors import BypassError, InputError, OutputError, SitaWarning
 from sita_adapters.trial import Findings, Witness, hold_trial, made_up
 
 from .call import AdaptedCall
@@ -47,6 +47,7 @@ def try_out(layer: AdaptedCall, image: Any, example: Any) -> Findings:
         with left_unchanged((layer.hidden.clone, layer.source), seeds) as changed, watching:
             output = engine.run_rows([rows], layer.run_clone, call)
         left.extend(changed)
+        _check_parts(output)
         return output
 
     findings = hold_trial(run, witness, source, image)
@@ -72,6 +73,17 @@ def _read_example(image: Any, example: Any) -> np.ndarray:
             f"example: expected a batch of images as the model takes them, {tuple(image.shape)}; received {received}."
         )
     return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(parts[0], dtype)))
+
+
+def _check_parts(output: Any) -> None:
+    """Raise where an output has something in it that a graph could not put out."""
+    for path, part in tree.flatten_with_path(output):
+        if not KERAS.is_array(part):
+            where = f" at {'.'.join(map(str, path))}" if path else ""
+            raise OutputError(
+                f"The model returns {part!r}{where}, which no graph of Keras can put out. Expected tensors, or tuples, "
+                "lists and dicts of them. Remedy: adapt a model around it that returns these."
+            )
 
 
 def _seed_generators(model: Any) -> list[Any]:

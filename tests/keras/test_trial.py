@@ -103,7 +103,6 @@ REFUSED = {
         "random",
     ),
     "dropout that is always on": (lambda: before_a_norm(Dropping()), "random"),
-    "a text": (lambda: returning(lambda scores: {"logits": scores, "kind": "classes"}), "'classes' at kind"),
     "nothing": (lambda: returning(lambda scores: {"logits": scores, "loss": None}), "None at loss"),
     "takes two images alone": (
         lambda: returning(lambda scores: ops.reshape(ops.reshape(scores, (2, nets.CLASSES)), (-1, nets.CLASSES))),
