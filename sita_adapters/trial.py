@@ -1,14 +1,16 @@
 """Trial: what is found out about a model by running it, before its first answer.
 
 Which axis of an output holds the images, and whether images stay apart, cannot be seen from one call. So three made-up
-images are run without adaptation, in two batches:
+images are run without adaptation, in three batches:
 
-    [a, b]      and      [c, a, b]
+    [a, b]      [c, b, a]      [c, c]
 
-An axis that is 2 long and then 3 is the images'. What belongs to a and b, in the output and at every adapted layer,
-must be the same in both, one place further on. A constant has no such axis and does not change.
+An axis that is 2 long and then 3 is the images'. What belongs to an image, in the output and at every adapted layer,
+must be the same wherever it is. A constant has no such axis and does not change. Whichever image is the largest, one
+batch is without it, so that a maximum over the batch is found, too; and no order but the given one suits both a before
+b and b before a, so that sorting is.
 
-It takes the time of five plain images, once for each signature of the inputs.
+It takes the time of seven plain images, once for each signature of the inputs.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from .errors import InputError, OutputError, SitaError
 from .ops import Array, Ops
 from .outputs import flatten, flatten_all
 
-FIRST, SECOND = (0, 1), (2, 0, 1)
-"""Which of the made-up images are in the two batches."""
+FIRST, SECOND, THIRD = (0, 1), (2, 1, 0), (2, 2)
+"""Which of the made-up images are in the batches."""
 
 WHOLE = -1
 """Stands for an axis where an array is one for the whole batch, and depends on its images: a loss."""
@@ -80,6 +82,7 @@ class Witness:
 
 @dataclass(frozen=True)
 class _Run:
+    images: Sequence[int]
     output: Any
     layers: list[tuple[str, np.ndarray, float]]
 
@@ -112,12 +115,12 @@ def hold_trial(run: Runner, witness: Witness, model: str, images: Array) -> Find
                 f"{'' if ops.is_float(images) else ' (of floating-point images, unless it converts them itself)'}. "
                 "Remedy: check their shape and type, or give an example, sita.adapt(model, example=images)."
             ) from error
-        return _Run(output, witness.take())
+        return _Run(which, output, witness.take())
 
     first = one(FIRST, fresh=True, seed=0)
-    second = one(SECOND, fresh=False, seed=1)
+    second, third = (one(which, fresh=False, seed=1) for which in (SECOND, THIRD))
     try:
-        return Findings(_compare(first, second, ops))
+        return Findings(_compare_all(first, second, third, ops))
     except _Apart as apart:
         return _explain(apart, first, one, model, ops)
 
@@ -132,28 +135,41 @@ def _explain(apart: _Apart, first: _Run, one: Callable[..., _Run], model: str, o
             "evaluation mode. Remedy: switch its dropout or noise off."
         )
     try:
-        axes = _compare(first, one(SECOND, fresh=True, seed=1), ops)
+        axes = _compare_all(first, *(one(which, fresh=True, seed=1) for which in (SECOND, THIRD)), ops)
     except _Apart:
         raise apart.error from None
     return Findings(axes, keeps_state=True)
 
 
-def _compare(first: _Run, second: _Run, ops: Ops) -> tuple[tuple[str, int | None], ...]:
-    _compare_layers(first.layers, second.layers)
-    _compare_values(first.output, second.output, ops)
-    pairs = zip(flatten(first.output, ops.is_array), flatten(second.output, ops.is_array), strict=True)
-    return tuple((path, _axis_of_images(path, x, y, ops)) for (path, x), (_, y) in pairs)
+def _compare_all(first: _Run, second: _Run, third: _Run, ops: Ops) -> tuple[tuple[str, int | None], ...]:
+    found = zip(_compare(first, second, ops), _compare(third, second, ops), strict=True)
+    return tuple((path, WHOLE if other == WHOLE else axis) for (path, axis), (_, other) in found)
 
 
-def _compare_layers(first: list[tuple[str, np.ndarray, float]], second: list[tuple[str, np.ndarray, float]]) -> None:
-    if [name for name, *_ in first] != [name for name, *_ in second]:
+def _compare(two: _Run, three: _Run, ops: Ops) -> list[tuple[str, int | None]]:
+    """Compare a run of two images with the one of three, in what they have in common."""
+    _compare_layers(two, three)
+    _compare_values(two.output, three.output, ops)
+    pairs = zip(flatten(two.output, ops.is_array), flatten(three.output, ops.is_array), strict=True)
+    return [(path, _axis_of_images(path, (x, y), (two, three), ops)) for (path, x), (_, y) in pairs]
+
+
+def _agree(arrays: tuple[np.ndarray, np.ndarray], runs: tuple[_Run, _Run], noise: float) -> bool:
+    """Whether the images of a run of two have the same entries in the run of three."""
+    x, y = (array.reshape(len(run.images), -1) for array, run in zip(arrays, runs, strict=True))
+    there = y[[runs[1].images.index(image) for image in runs[0].images]]
+    return _equal(np.concatenate([y, there]), np.concatenate([y, x]), noise)  # as far as all three are from each other
+
+
+def _compare_layers(two: _Run, three: _Run) -> None:
+    if [name for name, *_ in two.layers] != [name for name, *_ in three.layers]:
         raise _Apart(
             InputError(
                 "The model runs other layers for three images than for two, or in another order. Expected the same for "
                 "any number of images."
             )
         )
-    for (name, x, noise), (_, y, _) in zip(first, second, strict=True):
+    for (name, x, noise), (_, y, _) in zip(two.layers, three.layers, strict=True):
         parts, rest = divmod(len(x), len(FIRST))
         if rest or len(y) != parts * len(SECOND) or not parts:
             raise _Apart(
@@ -163,7 +179,7 @@ def _compare_layers(first: list[tuple[str, np.ndarray, float]], second: list[tup
                     "every image. Remedy: leave the layer out with layers=."
                 )
             )
-        if not _equal(x, y[parts:], noise):
+        if not _agree((x, y), (two, three), noise):
             raise _Apart(
                 InputError(
                     f"Images mix: what layer {name!r} receives for an image depends on the images beside it, or an "
@@ -196,8 +212,9 @@ def _compare_values(first: Any, second: Any, ops: Ops) -> None:
             )
 
 
-def _axis_of_images(path: str, x: Array, y: Array, ops: Ops) -> int | None:
+def _axis_of_images(path: str, arrays: tuple[Array, Array], runs: tuple[_Run, _Run], ops: Ops) -> int | None:
     """Return the axis on which an output holds the images; None where it has nothing to do with them."""
+    x, y = arrays
     here, there = tuple(map(int, x.shape)), tuple(map(int, y.shape))
     differing = [axis for axis, (i, j) in enumerate(zip(here, there, strict=False)) if i != j]
     values, others = (ops.to_numpy(each).astype(np.float64) for each in (x, y))
@@ -222,7 +239,8 @@ def _axis_of_images(path: str, x: Array, y: Array, ops: Ops) -> int | None:
                 f"{'unfolds its batch again' if folded else 'puts out as many entries as there are images'}."
             )
         )
-    if not _equal(np.moveaxis(values, axis, 0), np.moveaxis(others, axis, 0)[1:], _noise(x)):
+    by_image = np.moveaxis(values, axis, 0), np.moveaxis(others, axis, 0)
+    if not _agree(by_image, runs, _noise(x)):
         raise _Apart(
             OutputError(
                 f"Images mix: {path} for an image depends on the images beside it, or comes in another order. An "

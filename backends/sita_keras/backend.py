@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,12 @@ from sita_adapters import engine
 from sita_adapters.backend import Settings, read_adaptation
 from sita_adapters.candidates import scores_path
 from sita_adapters.cascade import CascadeRule
-from sita_adapters.errors import (
-    AlreadyAdaptedError,
-    BypassError,
-    CloneError,
-    InputError,
-    NoBatchNormError,
-    SitaWarning,
-)
+from sita_adapters.errors import AlreadyAdaptedError, CloneError, InputError, NoBatchNormError
+from sita_adapters.outputs import flatten
+from sita_adapters.plan import Plan
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import select
-from sita_adapters.trial import Findings, Witness, hold_trial, made_up
+from sita_adapters.trial import WHOLE, whole_error
 from sita_adapters.voting import Scores, read_scores
 
 from .batchnorm import AdaptedBatchNorm
@@ -37,10 +31,8 @@ from .clone import clone
 from .exporting import FORMATS, file_outputs, read_example, write
 from .inspection import channels_come_first, find_image, find_layers, image_kind, scores_of, walk_layers
 from .ops import KERAS
+from .trial import try_out
 from .uncompiled import uncompiled
-
-_OPEN_SIZE = 64
-"""The size of a trial image where the model takes any."""
 
 
 class KerasBackend:
@@ -56,7 +48,7 @@ class KerasBackend:
     def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> keras.Model:
         """Return an adapted model. Everything is checked before anything is made."""
         _refuse_adapted(model)
-        image = find_image(model)
+        image = find_image(model, settings.example)
         found = find_layers(model)
         if not found:
             raise NoBatchNormError(
@@ -78,10 +70,12 @@ class KerasBackend:
             name=f"adapted_{image.name}",  # an input may have any name; this cannot be the same
         )
         _check_clone(layer)
-        layer.findings = _try_out(layer, image, settings.example)
+        layer.findings = try_out(layer, image, settings.example)
         plan, _ = layer.adaptation.plan_for(layer.adaptation.kinds[0])
         # By its path: positions in an output differ between the backends, which may sort the keys of a dict.
-        layer.adaptation.output = scores_path(layer.compute_output_spec(image), plan, layer.adaptation, KERAS)
+        outputs = layer.compute_output_spec(image)
+        _check_outputs(outputs, layer, plan)
+        layer.adaptation.output = scores_path(outputs, plan, layer.adaptation, KERAS)
         inputs = tree.map_structure(_open_input, model._inputs_struct if isinstance(model, Functional) else image)
         return AdaptedModel(inputs, layer(*tree.flatten(inputs)), name=model.name)
 
@@ -155,6 +149,14 @@ def _read_scores(model: Any, recipe: Recipe, settings: Settings) -> Scores:
     return scores_of(model, recipe.candidate_count, settings.output)
 
 
+def _check_outputs(outputs: Any, layer: AdaptedCall, plan: Plan) -> None:
+    """Raise where an output has the whole batch in it, where views would be, too."""
+    axes = dict(layer.findings.axes)
+    for path, array in flatten(outputs, KERAS.is_array):
+        if axes.get(path) == WHOLE and (plan.rows > 1 or layer.adaptation.max_rows is not None):
+            raise whole_error(path, array)
+
+
 def _open_input(tensor: Any) -> Any:
     """Return an input like this one, for any number of images."""
     return keras.Input(batch_shape=(None, *tensor.shape[1:]), dtype=tensor.dtype, name=tensor.name)
@@ -168,53 +170,4 @@ def _check_clone(layer: AdaptedCall) -> None:
         raise CloneError(
             f"Of the {len(layer.chosen)} BatchNorm layers of {source}, {len(cloned)} reached its clone. "
             "Remedy: hold layers as attributes, in lists or dicts, so that Keras tracks them."
-        )
-
-
-def _try_out(layer: AdaptedCall, image: Any, example: Any) -> Findings:
-    """Hold the clone's trial, on images like the example or of the model's own input shape.
-
-    Inside a StatelessScope, which keeps what a forward assigns to variables to itself: they are the source's.
-    """
-    source = type(layer.source).__name__
-    if example is None:
-        shape = [size or _OPEN_SIZE for size in image.shape[1:]]
-        example = np.zeros((1, *shape), keras.backend.standardize_dtype(image.dtype))
-    images = made_up(np.asarray(keras.ops.convert_to_numpy(example)))
-    witness, called = Witness(KERAS), set()
-
-    def watch(name: str, x: Any) -> None:
-        called.add(name)
-        witness.watch(name, x)
-
-    def run(which: Sequence[int], *, fresh: bool, seed: int) -> Any:
-        rows = keras.ops.convert_to_tensor(images[list(which)])
-        call = engine.Call(layer.adaptation, engine.PLAIN, len(which), KERAS, watch=watch)
-        seeds = [(each.state, np.asarray([seed, 0], "uint32")) for each in _seed_generators(layer.source)]
-        with keras.StatelessScope(state_mapping=seeds):
-            return engine.run_rows([rows], layer.run_clone, call)
-
-    findings = hold_trial(run, witness, source, image)
-    if layer.adaptation.plan_for(layer.adaptation.kinds[0])[0].blends:
-        _check_called([info.name for info in layer.adaptation.layers if info.adapted], called, source)
-    return findings
-
-
-def _seed_generators(model: Any) -> list[Any]:
-    return [seed for layer in model._flatten_layers() for seed in layer._seed_generators]
-
-
-def _check_called(names: list[str], called: set[str], source: str) -> None:
-    missed = [name for name in names if name not in called]
-    if not called:
-        raise BypassError(
-            f"{source} calls none of its {len(names)} adapted layers, so nothing would be adapted. Expected layers "
-            "that are called, not their variables used by functions (ops.batch_normalization)."
-        )
-    if missed:
-        warnings.warn(
-            f"{source} does not call {len(missed)} of its {len(names)} adapted layers, which have no effect then: "
-            f"{', '.join(missed)}. Remedy: leave them out with layers=, if that is as it should be.",
-            SitaWarning,
-            stacklevel=5,
         )

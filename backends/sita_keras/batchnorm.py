@@ -13,6 +13,7 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from sita_adapters import engine
 from sita_adapters.engine import Call
+from sita_adapters.errors import InputError
 from sita_adapters.statistics import input_affine, output_affine
 
 from .guards import refuse_training
@@ -33,20 +34,25 @@ class AdaptedBatchNorm:
     def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Normalise with the blended statistics."""
         layer: Any = self
-        if kwargs.get("training"):
+        given = layer._call_signature.bind_partial(inputs, *args, **kwargs)
+        if given.arguments.get("training"):
             raise refuse_training(f"The layer {layer.name!r} of an adapted model")
         if layer._call_has_training_arg:
-            kwargs["training"] = False
+            given.arguments["training"] = False
         call = engine.running_call()
         # While Keras works out shapes it calls layers with made-up batch sizes; there is nothing to blend then.
         symbolic = in_symbolic_scope()
         if call is not None or not symbolic:
             call = engine.enter_layer(self.sita_name, inputs, call)
-        if call is not None and call.plan.blends and not symbolic:
-            if type(layer).__bases__[-1] is keras.layers.BatchNormalization:
-                return _normalise(inputs, layer, call)
-            inputs = _change(inputs, layer, call)
-        return super().call(inputs, *args, **kwargs)  # type: ignore[misc]
+        if call is not None and not symbolic:
+            mask = given.arguments.get("mask")
+            if mask is not None and None is not inputs.shape[0] != call.entries:
+                raise _refuse_mask(f"Layer {self.sita_name!r}, whose batch has more folded in,")
+            if call.plan.blends and type(layer).__bases__[-1] is keras.layers.BatchNormalization:
+                return _normalise(inputs, mask, layer, call)
+            if call.plan.blends:
+                inputs = _change(inputs, mask, layer, call)
+        return super().call(inputs, *given.args[1:], **given.kwargs)  # type: ignore[misc]
 
 
 class FoldedTimeDistributed:
@@ -55,8 +61,8 @@ class FoldedTimeDistributed:
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """Run the layer once, on every step."""
         wrapper: Any = self
-        if mask is not None:  # masked steps have to be run one by one
-            return super().call(inputs, training=training, mask=mask)  # type: ignore[misc]
+        if mask is not None:
+            raise _refuse_mask(f"Layer {wrapper.name!r}")
         steps, inner = ops.shape(inputs)[1], wrapper.layer
         kwargs = {"training": training} if inner._call_has_training_arg else {}
         outputs = inner.call(ops.reshape(inputs, (-1, *ops.shape(inputs)[2:])), **kwargs)
@@ -73,9 +79,9 @@ def mixed_class(mixin: Any, kind: Any) -> Any:
     return _classes[mixin, kind]
 
 
-def _normalise(x: Any, layer: Any, call: Call) -> Any:
+def _normalise(x: Any, mask: Any, layer: Any, call: Call) -> Any:
     """Return γ · (x − m) / sqrt(v + ε) + β with the blended statistics, which is all that Keras' own class does."""
-    features, source, mean, variance = _blend(x, layer, call)
+    features, source, mean, variance = _blend(x, mask, layer, call)
     scale, shift = output_affine(
         mean,
         variance,
@@ -87,9 +93,9 @@ def _normalise(x: Any, layer: Any, call: Call) -> Any:
     return ops.cast(features.affine(scale, shift), layer.compute_dtype)
 
 
-def _change(x: Any, layer: Any, call: Call) -> Any:
+def _change(x: Any, mask: Any, layer: Any, call: Call) -> Any:
     """Return x · scale + shift, which the untouched layer turns into the blended normalisation of x."""
-    features, source, mean, variance = _blend(x, layer, call)
+    features, source, mean, variance = _blend(x, mask, layer, call)
     scale, shift = input_affine(
         mean, variance, source_mean=source[0], source_variance=source[1], epsilon=layer.epsilon, xp=ops
     )
@@ -97,9 +103,18 @@ def _change(x: Any, layer: Any, call: Call) -> Any:
     return KERAS.cast(changed, x) if KERAS.is_float(x) else changed
 
 
-def _blend(x: Any, layer: Any, call: Call) -> tuple[Features, tuple[Any, Any], Any, Any]:
+def _blend(x: Any, mask: Any, layer: Any, call: Call) -> tuple[Features, tuple[Any, Any], Any, Any]:
     """Return the features, the source's statistics (C,), and those that each entry is normalised with, (N, C)."""
-    features = measure(x, layer.axis)
+    features = measure(x, layer.axis, mask)
     means = features.means
     source = KERAS.cast(layer.moving_mean, means), KERAS.cast(layer.moving_variance, means)
-    return features, source, *engine.blend(features, source, ops.shape(x)[0], call=call, name=layer.sita_name)
+    entries = KERAS.at_least_one(ops.shape(x)[0])
+    return features, source, *engine.blend(features, source, entries, call=call, name=layer.sita_name)
+
+
+def _refuse_mask(what: str) -> InputError:
+    return InputError(
+        f"{what} received a mask. Expected masks only where an image has one entry in the batch: the parts of an image "
+        "would count alike, however much of each is masked. Remedy: leave the layer out with layers=, or normalise "
+        "before the batch is folded."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ from keras import tree
 from keras.src.models import Functional
 
 from sita_adapters import engine
-from sita_adapters.errors import InputError, RecipeError
+from sita_adapters.errors import BypassError, CloneError, InputError, RecipeError
 from sita_adapters.inputs import Inputs
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo
@@ -20,8 +21,9 @@ from sita_adapters.views import SpatialKind
 
 from .clone import clone, track_variables
 from .guards import GuardedModel, refuse_training
-from .inspection import find_layers
+from .inspection import find_layers, walk_layers
 from .ops import KERAS
+from .state import left_unchanged
 
 PACKAGE = "sita_keras"
 
@@ -48,13 +50,15 @@ class AdaptedCall(keras.layers.Layer):
         output: Any = None,
         max_rows: int | None = None,
         axes: Any = None,
+        keeps_state: bool = False,
+        called: tuple[int, ...] = (),
         **kwargs: Any,
     ) -> None:
         # It computes in whatever precision it is given, under any dtype policy.
         super().__init__(**{**kwargs, "dtype": "float32", "autocast": False})
         found = find_layers(source)
         self.chosen, self.channels_first = tuple(chosen), channels_first
-        self.findings = axes and Findings(tuple((path, axis) for path, axis in axes))
+        self.findings = axes and Findings(tuple((path, axis) for path, axis in axes), keeps_state)
         layers = tuple(
             LayerInfo(name, type(layer).__name__, int(layer.moving_mean.shape[0]), place in self.chosen)
             for place, (name, layer) in enumerate(found.items())
@@ -63,6 +67,7 @@ class AdaptedCall(keras.layers.Layer):
         adapted = {id(layer): name for place, (name, layer) in enumerate(found.items()) if place in self.chosen}
         self.hidden = _Hidden(source, clone(source, adapted))
         track_variables(self, *self.hidden.clone._flatten_layers())
+        self.called, self.owns_source = tuple(called), False
         self.built = True
         self._post_build()
 
@@ -84,6 +89,7 @@ class AdaptedCall(keras.layers.Layer):
         """Return an answer for every image."""
         if training:
             raise refuse_training("An adapted model")
+        self.check_source()
         if images.shape[0] == 0:
             raise InputError(
                 f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}. "
@@ -94,12 +100,44 @@ class AdaptedCall(keras.layers.Layer):
 
     def run_clone(self, rows: list[Any]) -> Any:
         """Run the clone on the rows of all images. (Not named `forward`: on torch, Keras' layers have one.)"""
-        return self.hidden.clone(self._arrange(rows[0]), training=False)
+        call, called = engine.running_call(), set[str]()
+        if call is not None:
+            call.entries = KERAS.at_least_one(call.entries)
+            call.watch = call.watch or (lambda name, _: called.add(name))
+        with left_unchanged((self.hidden.clone, self.source) if self._keeps_state else ()):
+            output = self.hidden.clone(self._arrange(rows[0]), training=False)
+        if call is not None and call.plan.blends:
+            self._check_called(called)
+        return output
+
+    def _check_called(self, called: set[str]) -> None:
+        """Raise where a layer did not run that ran in the trial: what it did then, unadapted, would be used again."""
+        expected = [self.adaptation.layers[place].name for place in self.called]
+        if missed := [name for name in expected if name not in called]:
+            raise BypassError(
+                f"{type(self.source).__name__} did not run {', '.join(missed)}, which it ran when it was tried out. "
+                "Expected the same layers in every call. Remedy: where it compiles a part of itself (tf.function, "
+                "jax.jit), which then keeps what was traced first, adapt a model that leaves this to Keras."
+            )
+
+    @property
+    def _keeps_state(self) -> bool:
+        return self.findings is not None and self.findings.keeps_state
+
+    def check_source(self) -> None:
+        """Raise where the source has other variables than when it was adapted, which its clone does not see."""
+        if self.hidden.variables != variables_of(self.hidden.layers):
+            raise CloneError(
+                f"{type(self.source).__name__} has other variables than when it was adapted (by quantize or "
+                "enable_lora, perhaps), which its adapted model does not have. Remedy: adapt it again, "
+                "sita.adapt(model)."
+            )
 
     def compute_output_spec(self, images: Any, training: bool | None = None) -> Any:
         """Return what the clone puts out for as many images."""
         cloned = self.hidden.clone
-        outputs = cloned.compute_output_spec(self._arrange(images))
+        with left_unchanged((cloned, self.source)):
+            outputs = cloned.compute_output_spec(self._arrange(images))
         if isinstance(cloned, Functional) and isinstance(outputs, list | tuple) and len(outputs) == 1:
             return outputs[0]  # as calling it gives
         return outputs
@@ -138,6 +176,8 @@ class AdaptedCall(keras.layers.Layer):
             "output": adaptation.output,
             "max_rows": adaptation.max_rows,
             "axes": self.findings and [list(each) for each in self.findings.axes],
+            "keeps_state": self._keeps_state,
+            "called": list(self.called),
         }
 
     @classmethod
@@ -146,7 +186,9 @@ class AdaptedCall(keras.layers.Layer):
         source = keras.saving.deserialize_keras_object(config.pop("source"))
         inputs = config.pop("inputs")
         recipe = Recipe(**config.pop("recipe"))
-        return cls(source, recipe=recipe, inputs=inputs and Inputs(**inputs), **config)
+        made = cls(source, recipe=recipe, inputs=inputs and Inputs(**inputs), **config)
+        made.owns_source = True
+        return made
 
 
 class _Hidden:
@@ -154,6 +196,13 @@ class _Hidden:
 
     def __init__(self, source: keras.Model, cloned: keras.Model) -> None:
         self.source, self.clone = source, cloned
+        self.layers = [source, *(layer for _, layer in walk_layers(source))]
+        self.variables = variables_of(self.layers)
+
+
+def variables_of(layers: Iterable[Any]) -> list[int]:
+    """Return which variables these layers have, by their ids."""
+    return [id(v) for layer in layers for v in (*layer._trainable_variables, *layer._non_trainable_variables)]
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -172,7 +221,28 @@ class AdaptedModel(GuardedModel):
                 f"Expected images alone; received {', '.join(others)}, too, which an adapted model cannot hand on. "
                 "Remedy: adapt a model whose call takes the images, and gives the source model the rest."
             )
+        self._check_type(inputs)
         return super().call(inputs, training=training, mask=mask)
+
+    def _check_type(self, inputs: Any) -> None:
+        """Raise where whole numbers would become floats. (A functional source does this, too; another gets them.)"""
+        (images,), expected = tree.flatten(inputs), self.inputs[0]
+        casts = KERAS.is_float(expected) and not KERAS.is_float(images)
+        if casts and not isinstance(self.adapted_call.source, Functional):
+            raise InputError(
+                f"Expected images of {expected.dtype}; received {images.dtype}. Remedy: "
+                f"images.astype({expected.dtype!r}), or sita.adapt(model, example=images) for images of their type."
+            )
+
+    def make_predict_function(self, force: bool = False) -> Any:
+        """Return what `predict` runs; every `predict` asks for it, also where it is compiled already."""
+        self.adapted_call.check_source()
+        return super().make_predict_function(force)
+
+    def make_test_function(self, force: bool = False) -> Any:
+        """Return what `evaluate` runs."""
+        self.adapted_call.check_source()
+        return super().make_test_function(force)
 
     @property
     def run_eagerly(self) -> bool:

@@ -16,7 +16,8 @@ from keras.src.trainers.trainer import Trainer
 from sita_adapters.errors import CloneError
 
 from .batchnorm import AdaptedBatchNorm, FoldedTimeDistributed, mixed_class
-from .inspection import walk_layers
+from .inspection import own_methods, walk_layers
+from .state import left_unchanged
 
 _KEPT = (
     # What a layer notes of its `call`. An adapted class's own says (*args, **kwargs), from which Keras learns nothing.
@@ -68,22 +69,31 @@ class _Cloner:
         return self.made[id(layer)]
 
     def _clone_graph(self, model: Any) -> Any:
-        if type(model).call not in (Functional.call, Sequential.call):
+        if own := own_methods(model, ("call", "__call__")):
             raise CloneError(
-                f"{type(model).__name__} is a functional model with a `call` of its own, which cloning would lose. "
+                f"{type(model).__name__} is a functional model with a `{own[0]}` of its own, which cloning would lose. "
                 "Remedy: make it a subclass of keras.Model that holds the functional model as an attribute."
             )
-        # As keras.models.clone_model does, which would also serialise what the source was compiled with, and fail on
-        # losses and schedules that cannot be.
-        if isinstance(model, Sequential):
-            inputs = [_copy_input(tensor) for tensor in model.inputs]
-            new = keras.Sequential([*inputs, *map(self.clone, model.layers)], name=model.name)
-        else:
-            inputs = tree.map_structure(_copy_input, model._inputs_struct)
-            new = Functional(inputs, model._run_through_graph(inputs, operation_fn=self.clone), name=model.name)
+        operations = model.layers if isinstance(model, Sequential) else model._operations
+        copies = [self.clone(each) for each in operations if not isinstance(each, keras.layers.InputLayer)]
+        # Keras runs the layers for their shapes, which may change nothing in them.
+        with left_unchanged(each for each in copies if isinstance(each, keras.layers.Layer)):
+            new = self._connect(model)
         # Not by their setters, which would reach the variables.
         new._trainable, new._dtype_policy = model._trainable, model._dtype_policy
         return new
+
+    def _connect(self, model: Any) -> Any:
+        """Make a graph of clones.
+
+        As keras.models.clone_model does, which would also serialise what the source was compiled with, and fail on
+        losses and schedules that cannot be.
+        """
+        if isinstance(model, Sequential):
+            inputs = [_copy_input(tensor) for tensor in model.inputs]
+            return keras.Sequential([*inputs, *map(self.clone, model.layers)], name=model.name)
+        inputs = tree.map_structure(_copy_input, model._inputs_struct)
+        return Functional(inputs, model._run_through_graph(inputs, operation_fn=self.clone), name=model.name)
 
     def _clone_layer(self, layer: Any) -> None:
         kind = self._class_of(layer)
@@ -103,7 +113,7 @@ class _Cloner:
                 object.__setattr__(new, name, copy.copy(value))
             elif name not in set_by_keras:
                 setattr(new, name, self._copy_value(value))
-        if hasattr(layer, "adapt") and not layer._layers:
+        if hasattr(layer, "adapt") and not layer._layers and id(layer) not in self.adapted:
             # A preprocessing layer (Normalization) computes with tensors that its `adapt` and a load replace. The
             # source's own `call` reads the present ones, where a copy would keep those of today.
             new.call = layer.call
@@ -134,7 +144,10 @@ class _Cloner:
         if isinstance(value, keras.layers.Layer):
             return self.clone(value)
         if isinstance(value, types.MethodType):
-            return types.MethodType(value.__func__, self._copy_value(value.__self__))
+            owner, name = self._copy_value(value.__self__), value.__name__
+            if getattr(value.__self__, name, None) == value:  # an adapted layer has its own of this name
+                return getattr(owner, name)
+            return types.MethodType(value.__func__, owner)
         if isinstance(value, functools.partial):
             keywords = {key: self._copy_value(part) for key, part in value.keywords.items()}
             return functools.partial(self._copy_value(value.func), *map(self._copy_value, value.args), **keywords)

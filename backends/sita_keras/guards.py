@@ -9,11 +9,13 @@ from typing import Any, NoReturn
 import keras
 from keras.src.trainers.trainer import Trainer
 
-from sita_adapters.errors import CloneError, SharedWeightsError
+from sita_adapters.errors import CloneError, InputError, SharedWeightsError
 
 
 class GuardedModel(keras.Model):
     """A model that refuses to be trained and to load weights: they are the source model's."""
+
+    adapted_call: Any
 
     def fit(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: the weights are the source model's."""
@@ -24,14 +26,39 @@ class GuardedModel(keras.Model):
 
     train_on_batch = fit
 
-    def set_weights(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: the weights are the source model's."""
+    def set_weights(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse where the weights are the source model's; what was loaded or cloned by Keras has its own."""
+        self._check_owned()
+        return super().set_weights(*args, **kwargs)
+
+    def load_weights(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse where the weights are the source model's."""
+        self._check_owned()
+        return super().load_weights(*args, **kwargs)
+
+    def _check_owned(self) -> None:
+        if not self.adapted_call.owns_source:
+            raise SharedWeightsError(
+                "Setting the weights of an adapted model would overwrite the source model's, which it shares. "
+                "Remedy: load them into the source model (they are seen here)."
+            )
+
+    def quantize(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: the layers that compute are the source model's."""
         raise SharedWeightsError(
-            "Setting the weights of an adapted model would overwrite the source model's, which it shares. "
-            "Remedy: load them into the source model (they are seen here)."
+            "An adapted model computes with the source model's weights, which quantize would replace. Remedy: quantize "
+            "the source model, and adapt it then."
         )
 
-    load_weights = set_weights
+    def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
+        """Return a layer of the adapted model itself; the source model's run only inside of a call."""
+        try:
+            return super().get_layer(name, index)
+        except ValueError as error:
+            raise InputError(
+                f"An adapted model has no layer {name!r} of its own; the source model's layers run inside of one call. "
+                f"Remedy: sita.unwrap(adapted).get_layer({name!r}), a plain model that shares the weights."
+            ) from error
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save to a `.keras` file. It loads again adapted."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 import keras
+import numpy as np
 from keras import tree
 from keras.src.models import Functional, Sequential
 
-from sita_adapters.errors import InputError, OutputError, UninitialisedModelError, UnknownModelError
+from sita_adapters.errors import CloneError, InputError, OutputError, UninitialisedModelError, UnknownModelError
 from sita_adapters.outputs import Selector, find_scores, flatten
 from sita_adapters.views import SpatialKind, spatial_kind
 from sita_adapters.voting import Scores
@@ -38,9 +39,12 @@ _CARRYING = {
 
 
 def walk_layers(layer: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
-    """Yield every layer below this one, each once, with its path."""
+    """Yield every layer that runs inside this one, each once, with its path.
+
+    A graph may hold more as attributes (the whole of a backbone of which it runs a part), which it does not run.
+    """
     seen = set() if seen is None else seen
-    for child in layer._layers:
+    for child in layer.layers if isinstance(layer, Functional) else layer._layers:
         if id(child) in seen:
             continue
         seen.add(id(child))
@@ -59,8 +63,11 @@ def find_layers(model: keras.Model) -> dict[str, Any]:
     return found
 
 
-def find_image(model: Any) -> Any:
-    """Return the model's one image input, as a KerasTensor; raise where the model cannot be adapted for it."""
+def find_image(model: Any, example: Any = None) -> Any:
+    """Return the model's one image input, as a KerasTensor; raise where the model cannot be adapted for it.
+
+    Of a model that is no graph, the example tells more than what it was built for.
+    """
     if not isinstance(model, keras.Model):
         raise UnknownModelError(
             f"Expected a keras.Model; received a {type(model).__name__}. "
@@ -71,14 +78,40 @@ def find_image(model: Any) -> Any:
             f"{type(model).__name__} is not built: it has no weights yet. Remedy: call it once on an image batch, or "
             "model.build((None, height, width, channels))."
         )
+    _check_methods(model)
     _check_layout(model)
-    images = tree.flatten(model.inputs if isinstance(model, Functional | Sequential) else _input_of_subclassed(model))
+    is_graph = isinstance(model, Functional | Sequential)
+    images = tree.flatten(model.inputs if is_graph else _input_of_subclassed(model, example))
     if len(images) != 1:
         raise InputError(
             f"Expected a model with one image input; {type(model).__name__} has {len(images)}. "
             "Remedy: adapt the part of it that takes the image."
         )
     return images[0]
+
+
+_ANSWERING = (
+    *("__call__", "stateless_call"),
+    *("predict", "predict_on_batch", "predict_step", "make_predict_function"),
+    *("evaluate", "test_on_batch", "test_step", "make_test_function", "compute_loss", "compute_metrics"),
+)
+"""The methods of a model that lead to answers, and to measures of them."""
+
+
+def own_methods(model: Any, names: Sequence[str]) -> list[str]:
+    """Return which of these methods a model, or its class, has instead of Keras' own."""
+    homes = {name: next((kind for kind in type(model).__mro__ if name in vars(kind)), object) for name in names}
+    return [name for name in names if name in vars(model) or homes[name].__module__.partition(".")[0] != "keras"]
+
+
+def _check_methods(model: Any) -> None:
+    """Raise where a model answers in ways of its own, which its adapted model would not have."""
+    if own := own_methods(model, _ANSWERING):
+        raise CloneError(
+            f"{type(model).__name__} has its own {', '.join(own)}, which an adapted model would not run. Expected a "
+            "model whose images go through `call` alone. Remedy: adapt a plain model around it, "
+            "keras.Sequential([keras.Input(shape), model]), and do what these methods do (preprocessing, say) outside."
+        )
 
 
 def _check_layout(model: Any) -> None:
@@ -95,7 +128,7 @@ def _check_layout(model: Any) -> None:
         )
 
 
-def _input_of_subclassed(model: Any) -> Any:
+def _input_of_subclassed(model: Any, example: Any) -> Any:
     shapes = model._build_shapes_dict or {}
     if len(shapes) > 1:
         raise InputError(
@@ -108,7 +141,11 @@ def _input_of_subclassed(model: Any) -> Any:
         raise InputError(
             f"The input shape of {type(model).__name__} is not known. Remedy: call it once on an image batch."
         )
-    return keras.KerasTensor((None, *shape[1:]), dtype=model.compute_dtype, name="images")
+    dtype = model.compute_dtype
+    if example is not None and len(given := tree.flatten(example)) == 1 and len(np.shape(given[0])) == len(shape):
+        images = keras.ops.convert_to_tensor(given[0])
+        shape, dtype = images.shape, dtype if KERAS.is_float(images) else images.dtype
+    return keras.KerasTensor((None, *shape[1:]), dtype=keras.backend.standardize_dtype(dtype), name="images")
 
 
 def scores_of(model: Any, candidates: int, selector: Selector = None) -> Scores:

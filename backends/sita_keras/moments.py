@@ -38,12 +38,25 @@ class Features:
         return self.x * ops.reshape(scale, column) + ops.reshape(shift, column)
 
 
-def measure(x: Any, axis: int) -> Features:
-    """Return features with their moments, in float32 or more, whatever the precision of x."""
+def measure(x: Any, axis: int, mask: Any = None) -> Features:
+    """Return features with their moments, in float32 or more, whatever the precision of x.
+
+    A mask, of the shape of x without the channels, tells which places count.
+    """
     axis %= len(x.shape)
     x = KERAS.precise(x)
     space = [a for a in range(1, len(x.shape)) if a != axis]
     if not space:
         return Features(x, axis, x, ops.zeros_like(x))
+    if mask is not None:
+        return _measure_masked(x, axis, ops.expand_dims(ops.cast(mask, "bool"), axis), space)
     means = ops.mean(x, axis=space, keepdims=True)
     return Features(x, axis, means, ops.mean(ops.square(x - means), axis=space))
+
+
+def _measure_masked(x: Any, axis: int, mask: Any, space: list[int]) -> Features:
+    """Return features with the moments of their places in the mask; of none, 0."""
+    count = ops.maximum(ops.sum(ops.cast(mask, x.dtype), axis=space, keepdims=True), 1)
+    means = ops.sum(ops.where(mask, x, 0), axis=space, keepdims=True) / count
+    squares = ops.where(mask, ops.square(x - means), 0)
+    return Features(x, axis, means, ops.sum(squares / count, axis=space))

@@ -35,6 +35,13 @@ class KerasOps(Ops):
     def is_symbol(self, size: Any) -> bool:
         return not isinstance(size, int)
 
+    def at_least_one(self, size: Any) -> Any:
+        """Return a size that can be divided by, where a graph of TensorFlow leaves it open.
+
+        Of the last batch, a replica of a MirroredStrategy may get no image.
+        """
+        return size if keras.backend.backend() != "tensorflow" or isinstance(size, int) else ops.maximum(size, 1)
+
     def is_traced(self, array: Any) -> bool:
         if isinstance(array, keras.KerasTensor):
             return True

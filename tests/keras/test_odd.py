@@ -48,9 +48,9 @@ def test_layers_that_are_not_called_are_reported() -> None:
 
 def test_folds_are_followed_or_refused() -> None:
     check_image_by_image(odd.graph(lambda x: odd.folds_rows(x, time_first=False)), nets.images(3))
-    with pytest.raises(sita.InputError, match="'folded' receives the entries of an image apart"):
+    with pytest.raises(sita.InputError, match=r"'folded' receives for an image .* entries are apart"):
         sita.adapt(odd.graph(lambda x: odd.folds_rows(x, time_first=True)))
-    with pytest.raises(sita.InputError, match="'folded' received 4 leading entries for 6 rows"):
+    with pytest.raises(sita.InputError, match="fails on 2 images"):
         sita.adapt(odd.graph(odd.folds_unevenly), "augbn")
 
 

@@ -99,6 +99,18 @@ def built(model: keras.Model) -> keras.Model:
     return settle(model)
 
 
+def run(model: keras.Model, batch: object) -> object:
+    """Eagerly, but on JAX compiled as a whole: operation by operation would be compiled many times over."""
+    answer = model.predict_on_batch(batch) if keras.backend.backend() == "jax" else model(batch)
+    return keras.tree.map_structure(ops.convert_to_numpy, answer)
+
+
+def ways(*models: keras.Model) -> list[Callable[[object], object]]:
+    """Every way to run each of these models: eagerly (see `run`), and compiled."""
+    found = [[functools.partial(run, model), model.predict_on_batch] for model in models]
+    return [way for each in found for way in (each[1:] if keras.backend.backend() == "jax" else each)]
+
+
 def graph(between: Callable[[object], object], classes: int | None = CLASSES) -> keras.Model:
     """Images (16, 16, 3), what stands between, and a head."""
     inputs = keras.Input((16, 16, 3))
