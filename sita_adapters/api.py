@@ -46,7 +46,7 @@ def adapt(
     - `layers`: which BatchNorm layers to adapt: names, globs, or a predicate on (name, layer); None: all.
     - `max_rows`: run no more rows at once, so that memory stays flat; the answers are the same.
     - `example`: what the model is called with (a batch, a tuple of arguments, or a dict of keyword arguments). A trial
-      finds out where an output holds the images, and that they do not mix; it takes as long as five plain images. A
+      finds out where an output holds the images, and that they do not mix; it takes as long as seven plain images. A
       PyTorch model has it at its first call with inputs of a kind, or here: needed before torch.compile if its outputs
       are more than one entry for each image. A Keras model always has it here.
     - every field of `Recipe` can be changed in passing: `adapt(model, "augbn", priors=0.9)`.

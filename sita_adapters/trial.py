@@ -96,7 +96,7 @@ class _Apart(Exception):
 
 
 def hold_trial(run: Runner, witness: Witness, model: str, images: Array) -> Findings:
-    """Return what two runs of a model have in common; raise where an image's output depends on other images.
+    """Return what the runs of a model have in common; raise where an image's output depends on other images.
 
     `images` are what is to be run, for the errors.
     """
@@ -135,7 +135,8 @@ def _explain(apart: _Apart, first: _Run, one: Callable[..., _Run], model: str, o
             "evaluation mode. Remedy: switch its dropout or noise off."
         )
     try:
-        axes = _compare_all(first, *(one(which, fresh=True, seed=1) for which in (SECOND, THIRD)), ops)
+        second, third = (one(which, fresh=True, seed=1) for which in (SECOND, THIRD))
+        axes = _compare_all(first, second, third, ops)
     except _Apart:
         raise apart.error from None
     return Findings(axes, keeps_state=True)

@@ -39,9 +39,9 @@ def try_out(layer: AdaptedCall, image: Any, example: Any) -> Findings:
         called.add(name)
         witness.watch(name, x)
 
-    def run(images: Sequence[int], *, fresh: bool, seed: int) -> Any:
-        rows = keras.ops.convert_to_tensor(made[list(images)], dtype=image.dtype)
-        call = engine.Call(layer.adaptation, engine.PLAIN, len(images), KERAS, watch=watch)
+    def run(which: Sequence[int], *, fresh: bool, seed: int) -> Any:
+        rows = keras.ops.convert_to_tensor(made[list(which)], dtype=image.dtype)
+        call = engine.Call(layer.adaptation, engine.PLAIN, len(which), KERAS, watch=watch)
         seeds = [(each.state, np.asarray([seed, 0], "uint32")) for each in _seed_generators(layer.source)]
         watching = _running_norms(norms) if fresh else nullcontext()  # once is enough, and it takes its time
         with left_unchanged((layer.hidden.clone, layer.source), seeds) as changed, watching:
