@@ -93,6 +93,8 @@ class Checks:
     def run(self) -> None:
         """Check everything; raise at the first promise that does not hold."""
         self.plain = self.call(self.source, self.image)
+        if not self.plain or not all(bool(each.isfinite().all()) for each in self.plain):
+            raise ValueError("the source model itself puts out nothing, or what is not finite.")
         before = Snapshot(self.source)
         self.precise = self.double_source()
         exact = None if self.precise is None else self.call(self.precise, self.image.double())
@@ -119,8 +121,13 @@ class Checks:
             adapted = sita.adapt(self.source, recipe, **changes)
         for warning in caught:
             if issubclass(warning.category, sita.SitaWarning):
-                self.outcome.note = str(warning.message)
+                self.add_note(str(warning.message))
         return adapted
+
+    def add_note(self, text: str) -> None:
+        """Say once what a reader of the verdict should know."""
+        if text not in self.outcome.note:
+            self.outcome.note = f"{self.outcome.note}; {text}" if self.outcome.note else text
 
     def double_source(self) -> nn.Module | None:
         """Return the source in float64, or None where it cannot run so."""
@@ -128,7 +135,7 @@ class Checks:
         try:
             self.call(precise, self.image.double())
         except RuntimeError as error:
-            self.outcome.note = f"float32 only: the source does not run in float64 ({str(error).splitlines()[0]})"
+            self.add_note(f"float32 only: the source does not run in float64 ({str(error).splitlines()[0]})")
             return None
         return precise
 
@@ -160,9 +167,9 @@ class Checks:
             adapted = adapted.double()
             image, mate, tight = image.double(), mate.double(), _TIGHT
         exact = self.call(adapted, image)
-        self.outcome.errors["what adaptation changes"] = distance(reference, self.plain)
-        if distance(reference, self.plain) < 10 * tight:
-            raise Wrong("the reference of λ = 0.8 is the source model: the check has nothing to compare.")
+        change = self.outcome.errors["what adaptation changes"] = distance(reference, self.plain)
+        if change < 10 * tight:
+            self.add_note(f"adaptation changes {change:.0e} of the largest output, too little to compare")
         self.compare(f"λ = {PRIOR}", exact, reference, tight)
         self.compare(f"λ = {PRIOR}, float32", loose, reference, 10 * self.tolerance)
         together = [each[1:] for each in self.call(adapted, torch.cat([mate, image]))]
@@ -179,7 +186,7 @@ class Checks:
         try:
             voted = self.call(self.adapt("ops", priors=(0.5, 1.0)), self.image)
         except OutputError as error:
-            self.outcome.note = f"no vote: {str(error).split('. Remedy')[0]}"
+            self.add_note(f"no vote: {str(error).partition('. Remedy')[0]}")
             return
         shapes = [[(tuple(a.shape), a.dtype) for a in each] for each in (voted, self.plain)]
         if shapes[0] != shapes[1]:
