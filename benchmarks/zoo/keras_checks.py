@@ -183,8 +183,9 @@ def augbn(model: Any, image: np.ndarray, prior: float) -> np.ndarray:
         variance_t = sum(
             w * (row.var(axis=0) + (row.mean(axis=0) - mean_t) ** 2) for w, row in zip(weights, rows, strict=True)
         )
-        mean = prior * layer.moving_mean + (1 - prior) * mean_t
-        return normalise(layer, x, mean, prior * layer.moving_variance + (1 - prior) * variance_t)
+        mean_s, variance_s = (ops.convert_to_numpy(each) for each in (layer.moving_mean, layer.moving_variance))
+        blended = prior * mean_s + (1 - prior) * mean_t, prior * variance_s + (1 - prior) * variance_t
+        return normalise(layer, x, *(ops.convert_to_tensor(each, dtype=x.dtype) for each in blended))
 
     with changed(blend):
         return run(model, np.concatenate(views))[:1]

@@ -23,8 +23,6 @@ class Member:
     shapes: tuple[tuple[int, ...], ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
     """Further keyword arguments of a call: numbers and texts, the same for any batch."""
-    layers: str = ""
-    """Names what the family has in place of BatchNorm, where that is worth saying."""
 
     @property
     def key(self) -> str:
