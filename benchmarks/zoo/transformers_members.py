@@ -1,4 +1,4 @@
-"""transformers: every family whose code has a BatchNorm and that takes images, from a small configuration of its own.
+"""transformers: every family whose code has a BatchNorm and that takes images, from a small configuration.
 
 Nothing is downloaded. Backbones of detectors are their default ones, frozen BatchNorms included.
 """
@@ -122,6 +122,10 @@ def members() -> list[Member]:
     ]
     return [
         *found,
+        Member("transformers", "clap", "ClapAudioModel", _clap, ((1, 1001, 64),)),
+        Member("transformers", "mask2former", "Mask2FormerForUniversalSegmentation", _mask2former, squares(64)),
+        Member("transformers", "maskformer", "MaskFormerForInstanceSegmentation", _maskformer, squares(64)),
+        Member("transformers", "zoedepth", "ZoeDepthForDepthEstimation", _zoedepth, squares(64)),
         Member("transformers", "vitmatte", "VitMatteForImageMatting", _vitmatte, squares(64, channels=4)),
         Member("transformers", "vitpose", "VitPoseForPoseEstimation", _vitpose, ((3, 64, 48),)),
     ]
@@ -139,6 +143,53 @@ def _class(name: str) -> Any:
 def _build(name: str, settings: dict[str, Any]) -> Any:
     made = _class(name)
     return made(made.config_class(**settings))
+
+
+def _clap() -> Any:
+    heads = {"num_attention_heads": [1, 2, 4, 4], "depths": [1, 1, 1, 1]}
+    return _build("ClapAudioModel", {"patch_embeds_hidden_size": 16, "hidden_size": 128, **heads})
+
+
+def _small_resnet() -> Any:
+    stages = ["stage1", "stage2", "stage3", "stage4"]
+    return _class("ResNetConfig")(
+        embedding_size=16, hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1], layer_type="basic", out_features=stages
+    )
+
+
+def _mask2former() -> Any:
+    layers = {"encoder_layers": 1, "decoder_layers": 2, "num_attention_heads": 4, "num_queries": 10}
+    widths = dict.fromkeys(("hidden_dim", "feature_size", "mask_feature_size", "dim_feedforward"), 64)
+    return _build("Mask2FormerForUniversalSegmentation", {"backbone_config": _small_resnet(), **layers, **widths})
+
+
+def _maskformer() -> Any:
+    decoder = _class("DetrConfig")(
+        d_model=64,
+        encoder_layers=1,
+        decoder_layers=1,
+        num_queries=10,
+        backbone_config=_small_resnet(),
+        use_timm_backbone=False,
+    )
+    widths = {"fpn_feature_size": 32, "mask_feature_size": 32}
+    settings = {"backbone_config": _small_resnet(), "decoder_config": decoder, **widths}
+    return _build("MaskFormerForInstanceSegmentation", settings)
+
+
+def _zoedepth() -> Any:
+    small = {"num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 64, "out_indices": [1, 2, 3, 4]}
+    settings = {
+        "backbone_config": _class("BeitConfig")(image_size=64, hidden_size=32, reshape_hidden_states=False, **small),
+        "backbone_hidden_size": 32,
+        "neck_hidden_sizes": [16, 16, 32, 32],
+        "fusion_hidden_size": 16,
+        "bottleneck_features": 16,
+        "bin_embedding_dim": 16,
+        "bin_configurations": [{"n_bins": 16, "min_depth": 0.001, "max_depth": 10.0, "name": None}],
+        "use_batch_norm_in_fusion_residual": True,
+    }
+    return _build("ZoeDepthForDepthEstimation", settings)
 
 
 def _vitmatte() -> Any:

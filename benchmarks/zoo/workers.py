@@ -44,11 +44,12 @@ def check_all(members: Iterable[Member], processes: int) -> Iterator[tuple[Membe
         finally:
             free.put(worker)
 
+    pool = ThreadPoolExecutor(processes)
     try:
-        with ThreadPoolExecutor(processes) as pool:
-            for done in as_completed([pool.submit(run, member) for member in members]):
-                yield done.result()
+        for done in as_completed([pool.submit(run, member) for member in members]):
+            yield done.result()
     finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # an interrupted run starts nothing more
         for worker in workers:
             worker.stop()
 
