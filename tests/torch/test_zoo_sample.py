@@ -16,8 +16,8 @@ SAMPLE = (
     "timm/starnet",
     "timm/mobilenetv3/lcnet",
     "torchvision/mobilenet_v3",
-    "torchvision/video resnet, mixed",
     "torchvision/detection: faster r-cnn, frozen BatchNorm",
+    "torchvision/detection: faster r-cnn v2, heads",
 )
 
 
