@@ -11,6 +11,7 @@ model treats its batch, and nothing can mix rows but the equation above.
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
 from collections import defaultdict
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .torch_layers import Found, Statistics, changed, moments
+from .torch_layers import Found, Statistics, changed, moments, statistics_of
 
 
 def views_of(image: torch.Tensor) -> list[torch.Tensor]:
@@ -48,8 +49,15 @@ class Exchange:
         return mean, variance  # type: ignore[return-value]
 
 
-def augbn(source: nn.Module, image: torch.Tensor, prior: float, found: Found, extra: dict[str, Any]) -> Any:
-    """Return the output of a float64 source for one image (1, …), adapted to it."""
+def augbn(  # noqa: PLR0917
+    source: nn.Module,
+    image: torch.Tensor,
+    prior: float,
+    found: Found,
+    left_alone: set[str],
+    extra: dict[str, Any],
+) -> Any:
+    """Return the output of a float64 source for one image (1, …), adapted to it but for the layers left alone."""
     views = views_of(image)
     exchange = Exchange(len(views))
     outputs: dict[int, Any] = {}
@@ -58,11 +66,14 @@ def augbn(source: nn.Module, image: torch.Tensor, prior: float, found: Found, ex
     copies = [copy.deepcopy(source, {id(each): each for each in source.parameters()}) for _ in views]
 
     def run(row: int) -> None:
-        calls = iter(range(1_000_000))
+        calls = itertools.count()
+        modules = dict(copies[row].named_modules())
+        kept = {id(statistics[0]) for name in left_alone if (statistics := statistics_of(modules[name]))}
 
         def blend(x: torch.Tensor, statistics: Statistics) -> Statistics:
-            channels = statistics[0].numel()
-            target = exchange.target(next(calls), row, moments(x, channels))
+            if id(statistics[0]) in kept:
+                return statistics
+            target = exchange.target(next(calls), row, moments(x, statistics[0].numel()))
             mean, variance = (prior * s.reshape(-1) + (1 - prior) * t for s, t in zip(statistics, target, strict=True))
             return mean, variance
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import nn
 
+import sita_adapters as sita
 from benchmarks.zoo.members import Member, members_of, squares
 from benchmarks.zoo.torch_checks import check
 
@@ -34,13 +37,14 @@ class Small(nn.Module):
     def __init__(self, mixes: bool = False) -> None:
         super().__init__()
         self.mixes = mixes
-        self.convolution, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 4)
+        self.convolution, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+        self.second, self.head = nn.BatchNorm2d(8), nn.Linear(8, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.convolution(x)
         if self.mixes:
             x = x + 0.01 * x.mean(0)
-        return self.head(self.norm(x).relu().mean((2, 3)))
+        return self.head(self.second(self.norm(x).relu()).relu().mean((2, 3)))
 
 
 @pytest.mark.parametrize(("mixes", "verdict"), [(False, "right"), (True, "WRONG")])
@@ -56,9 +60,15 @@ def test_images_need_not_be_square() -> None:
     assert outcome.verdict == "right"
 
 
-def test_another_prior_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sita_adapters as sita
+def test_layers_that_are_named_as_left_alone_are_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sita, "adapt", functools.partial(sita.adapt, layers="norm"))
+    outcome = check(Member("ours", "small", "Small", Small, squares(16)))
 
+    assert (outcome.verdict, outcome.layers) == ("right", 1)
+    assert "1 BatchNorm layers are left alone" in outcome.note
+
+
+def test_another_prior_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     adapt = sita.adapt
 
     def adapt_a_little_less(model: nn.Module, recipe: str, priors: float) -> nn.Module:
