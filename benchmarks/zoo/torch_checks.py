@@ -91,6 +91,7 @@ class Checks:
         self.source, self.found, self.outcome, self.extra = source, found, outcome, extra
         self.image = images_of(1, outcome.shape, seed=1)
         self.mate = 10 * images_of(1, outcome.shape, seed=3) - 3
+        self.aligned = self.positions_with_rows()
 
     def run(self) -> None:
         """Check everything; raise at the first promise that does not hold."""
@@ -113,8 +114,19 @@ class Checks:
     def call(self, model: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
         """Return the floating-point arrays of a model's answer that have an entry for each image."""
         with torch.no_grad():
-            answer = model(images, **self.extra)
-        return [each for each in arrays_of(answer) if each.ndim and each.shape[0] == images.shape[0]]
+            return self.with_rows(model(images, **self.extra))
+
+    def with_rows(self, answer: Any) -> list[torch.Tensor]:
+        """Return those arrays of an answer that have an entry for each image."""
+        arrays = list(arrays_of(answer))
+        return [arrays[position] for position in self.aligned]
+
+    def positions_with_rows(self) -> list[int]:
+        """Find the arrays that grow with the batch: a constant's first size may be 1 by chance."""
+        with torch.no_grad():
+            one, two = (list(arrays_of(self.source(self.image.repeat_interleave(n, 0), **self.extra))) for n in (1, 2))
+        pairs = enumerate(zip(one, two, strict=True))
+        return [position for position, (a, b) in pairs if a.ndim and (a.shape[0], b.shape[0]) == (1, 2)]
 
     def adapt(self, recipe: str, **changes: Any) -> nn.Module:
         """Adapt the source. A warning of the library's names what it cannot do, and is kept as a note."""
@@ -182,8 +194,7 @@ class Checks:
     def reference(self, source: nn.Module, left_alone: set[str]) -> list[torch.Tensor]:
         """Return the arrays of the reference's answer."""
         image = self.image.to(next(source.parameters()).dtype)
-        answer = augbn(source, image, PRIOR, self.found, left_alone, self.extra)
-        return [each for each in arrays_of(answer) if each.ndim and each.shape[0] == 1]
+        return self.with_rows(augbn(source, image, PRIOR, self.found, left_alone, self.extra))
 
     def check_vote(self) -> None:
         """The default recipe puts out what the source does; fewer priors, for the time it takes."""
