@@ -18,10 +18,12 @@ has BatchNorm: the smallest member of each, with seeded weights, statistics of s
 checks them all (half an hour on two cores; a run that is stopped continues, and only what changed runs again) and
 writes this page. A model is **right** where
 
-- `sita.adapt` takes it, and the default recipe puts out what the source model does;
+- `sita.adapt` takes it, and the default recipe's answer has the source model's shapes and is finite (what was voted is
+  not checked here);
 - λ = 1, and λ = 1 − 1e-7, which blends, give the source model's answer;
 - λ = 0.8 is an independent AugBN in float64, to 1e-9 of the largest output: one forward pass for each view, in
-  lockstep, that exchange means and variances at every normalisation (`benchmarks/zoo/torch_reference.py`);
+  lockstep, that exchange means and variances at every normalisation (`benchmarks/zoo/torch_reference.py`; of Keras, the
+  views as one batch, by another `call` of BatchNormalization);
 - an image's answer is the same beside another image;
 - the source model is afterwards what it was, to the last bit;
 - every BatchNorm that ran is adapted, or named as left alone: `nn.BatchNorm`, `F.batch_norm`, frozen ones.
@@ -31,9 +33,11 @@ apply: no vote where a model puts out no scores (a backbone's features), float32
 """
 
 _LEFT_OUT = """
-Left out, of transformers: models of sound, text and time series, and those that take keypoints or texts beside the
-image (SuperGlue, GroupViT, Grounding DINO, OmDet-Turbo, SAM 3); of torchvision: whole detectors, which take lists of
-images.
+Left out, of transformers: models of sound (but for CLAP), text and time series; those that take keypoints or texts
+beside the image (SuperGlue, GroupViT, Grounding DINO, OmDet-Turbo, SAM 3); and those that need a larger configuration
+than their default or another package (Depth Pro, Sapiens2, Emu3, OneFormer, LayoutLMv2, the detectors of PP-OCRv5
+server and PP-OCRv6). Of UVDoc and SLANet the backbone stands for the whole. Of torchvision: whole detectors, which take
+lists of images.
 """
 
 
