@@ -12,7 +12,7 @@ DATA ?= $(SITA_DATA)
 # Half of a test process would otherwise be Python compiling the frameworks' sources, again in every worker.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-all oldest lint types check bench speed memory cascade camvid clean
+.PHONY: help setup demo test test-all oldest lint types check bench speed memory cascade camvid zoo clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -73,6 +73,9 @@ camvid: $(READY) ## Train a segmentation network on CamVid and measure the recip
 	$(BIN)/python benchmarks/train_camvid.py $(DATA) --out roadnet.safetensors
 	$(BIN)/sita bench --model camvid-roadnet --weights roadnet.safetensors --data camvid:$(DATA)/camvid --severity 3 \
 		--corrupt clean,gaussian_noise,impulse_noise,defocus_blur,motion_blur,fog,brightness,contrast,jpeg_compression
+
+zoo: $(READY) ## Check one model of every family with BatchNorm of five libraries (docs/zoo.md; half an hour, goes on where it stopped)
+	$(BIN)/python -m benchmarks.zoo
 
 clean: ## Remove what was made
 	rm -rf $(VENV) .venv-oldest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

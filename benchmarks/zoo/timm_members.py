@@ -1,0 +1,91 @@
+"""timm: the smallest member of every family that has BatchNorm.
+
+A family is a module of timm and the letters that a model's name begins with: `byobnet/gernet`, `resnet/seresnext`. To
+know the smallest, all 1,351 models have to be made, which takes six minutes: timm_members.json keeps the choice.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from sita_workbench.files import write_json
+
+from .members import Member, squares
+
+_CHOICE = Path(__file__).with_suffix(".json")
+_SIZES = (64, 96, 128, 160, 192)
+
+
+def members() -> list[Member]:
+    """Return the chosen members, and the families of the installed timm that have none."""
+    chosen = json.loads(_CHOICE.read_text(encoding="utf-8"))
+    found = []
+    for family, names in families().items():
+        if family not in chosen:
+            raise LookupError(f"timm's family {family} is not in {_CHOICE.name}. Remedy: --find-timm.")
+        choice = chosen[family]
+        if choice is None:
+            found.append(Member("timm", family, names[0], None))
+            continue
+        shapes = (*squares(*_SIZES), (3, choice["size"], choice["size"]))
+        found.append(Member("timm", family, choice["name"], functools.partial(_build, choice["name"]), shapes))
+    return found
+
+
+def families() -> dict[str, list[str]]:
+    """Return the names of the models of each family."""
+    import timm
+    from timm.models import get_arch_name, model_entrypoint
+
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for name in timm.list_models():
+        module = model_entrypoint(get_arch_name(name)).__module__.rpartition(".")[2]
+        letters = re.match(r"(tf_)?([a-z]+v\d+|[a-z]+)", name)
+        stem = letters.group(0) if letters else name
+        found[module if stem == module else f"{module}/{stem}"].append(name)
+    return dict(sorted(found.items()))
+
+
+def find() -> None:
+    """Make every model of timm, without memory for its weights, and write which is each family's smallest."""
+    from rich.console import Console
+
+    from sita_workbench.progress import ConsoleProgress
+
+    chosen: dict[str, Any] = {}
+    every = families()
+    with ConsoleProgress(Console()).track("Making timm's models", sum(map(len, every.values()))) as advance:
+        for family, names in every.items():
+            facts = []
+            for name in names:
+                advance(doing=name)
+                facts.append(_facts(name))
+            having = [each for each in facts if each.pop("layers")]
+            chosen[family] = min(having, key=lambda each: each["parameters"], default=None)
+            write_json(_CHOICE, chosen)
+
+
+def _facts(name: str) -> dict[str, Any]:
+    import torch
+
+    from .torch_layers import statistics_of
+
+    with torch.device("meta"):
+        model = _build(name)
+    return {
+        "name": name,
+        "size": model.default_cfg["input_size"][-1],
+        "parameters": sum(each.numel() for each in model.parameters()),
+        "layers": sum(statistics_of(module) is not None for module in model.modules()),
+    }
+
+
+def _build(name: str) -> Any:
+    import timm
+
+    return timm.create_model(name)

@@ -1,0 +1,218 @@
+"""transformers: every family whose code has a BatchNorm and that takes images, from a small configuration.
+
+Nothing is downloaded. Backbones of detectors are their default ones, frozen BatchNorms included.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+from .members import Member, squares
+
+_SMALL_VIT = {
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "image_size": 64,
+}
+_BEIT = {**_SMALL_VIT, "out_indices": [1, 2, 3, 4], "pool_scales": [1, 2, 3, 6]}
+_SMALL_DETR = {"encoder_layers": 1, "decoder_layers": 2, "num_queries": 10, "encoder_ffn_dim": 64}
+_FEW_QUERIES = {"num_queries": 10, "decoder_layers": 2}
+
+_CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
+    "align": ("AlignVisionModel", {"width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280}),
+    "beit": ("BeitForSemanticSegmentation", _BEIT),
+    "conditional_detr": ("ConditionalDetrForObjectDetection", _SMALL_DETR),
+    "cvt": ("CvtForImageClassification", {}),
+    "d_fine": ("DFineForObjectDetection", _FEW_QUERIES),
+    "dab_detr": ("DabDetrForObjectDetection", _SMALL_DETR),
+    "data2vec": ("Data2VecVisionForSemanticSegmentation", _BEIT),
+    "deformable_detr": ("DeformableDetrForObjectDetection", _SMALL_DETR),
+    "deimv2": ("Deimv2ForObjectDetection", _FEW_QUERIES),
+    "detr": ("DetrForObjectDetection", _SMALL_DETR),
+    "dpt": (
+        "DPTForSemanticSegmentation",
+        {
+            **_SMALL_VIT,
+            "backbone_out_indices": [0, 1, 2, 3],
+            "neck_hidden_sizes": [16, 32, 48, 64],
+            "fusion_hidden_size": 32,
+            "use_batch_norm_in_fusion_residual": True,
+        },
+    ),
+    "efficientloftr": ("EfficientLoFTRModel", {}),
+    "efficientnet": (
+        "EfficientNetForImageClassification",
+        {"width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280},
+    ),
+    "glpn": ("GLPNForDepthEstimation", {}),
+    "hgnet_v2": ("HGNetV2ForImageClassification", {}),
+    "levit": ("LevitForImageClassification", {}),
+    "levit, with a teacher": ("LevitForImageClassificationWithTeacher", {}),
+    "mobilenet_v1": ("MobileNetV1ForImageClassification", {}),
+    "mobilenet_v2": ("MobileNetV2ForImageClassification", {}),
+    "mobilenet_v2, segmentation": ("MobileNetV2ForSemanticSegmentation", {}),
+    "mobilevit": ("MobileViTForImageClassification", {}),
+    "mobilevit, segmentation": ("MobileViTForSemanticSegmentation", {}),
+    "mobilevitv2": ("MobileViTV2ForImageClassification", {}),
+    "mobilevitv2, segmentation": ("MobileViTV2ForSemanticSegmentation", {}),
+    "perceiver": (
+        "PerceiverForImageClassificationConvProcessing",
+        {
+            "num_latents": 16,
+            "d_latents": 64,
+            "num_blocks": 1,
+            "num_self_attends_per_block": 1,
+            "num_self_attention_heads": 1,
+            "num_cross_attention_heads": 1,
+        },
+    ),
+    "pp_doclayout_v2": ("PPDocLayoutV2Model", _FEW_QUERIES),
+    "pp_doclayout_v3": ("PPDocLayoutV3ForObjectDetection", _FEW_QUERIES),
+    "pp_doclayout_v4": ("PPDocLayoutV4ForObjectDetection", _FEW_QUERIES),
+    "pp_lcnet": ("PPLCNetForImageClassification", {}),
+    "pp_lcnet_v3": ("PPLCNetV3Backbone", {}),
+    "pp_lcnet_v4": ("PPLCNetV4Backbone", {}),
+    "pp_ocrv5_mobile_det": ("PPOCRV5MobileDetForObjectDetection", {}),
+    "pp_ocrv5_mobile_rec": ("PPOCRV5MobileRecForTextRecognition", {}),
+    "pp_ocrv5_server_rec": ("PPOCRV5ServerRecForTextRecognition", {}),
+    "pp_ocrv6_small_rec": ("PPOCRV6SmallRecForTextRecognition", {}),
+    "pp_ocrv6_tiny_rec": ("PPOCRV6TinyRecForTextRecognition", {}),
+    "regnet": ("RegNetForImageClassification", {"depths": [1, 1, 2, 1]}),
+    "resnet": ("ResNetForImageClassification", {"layer_type": "basic", "depths": [1, 1, 1, 1]}),
+    "resnet, features": ("ResNetBackbone", {"depths": [1, 1, 1, 1]}),
+    "rt_detr": ("RTDetrForObjectDetection", _FEW_QUERIES),
+    "rt_detr, features": ("RTDetrResNetBackbone", {}),
+    "rt_detr_v2": ("RTDetrV2ForObjectDetection", _FEW_QUERIES),
+    "segformer": ("SegformerForSemanticSegmentation", {}),
+    "slanet": ("SLANetBackbone", {}),
+    "swiftformer": ("SwiftFormerForImageClassification", {}),
+    "table_transformer": ("TableTransformerForObjectDetection", _SMALL_DETR),
+    "textnet": ("TextNetForImageClassification", {}),
+    "timm_backbone": ("TimmBackbone", {"backbone": "resnet10t", "use_pretrained_backbone": False}),
+    "timm_wrapper": ("TimmWrapperForImageClassification", {"architecture": "resnet10t"}),
+    "upernet": ("UperNetForSemanticSegmentation", {"hidden_size": 64, "auxiliary_channels": 32}),
+    "uvdoc": ("UVDocBackbone", {}),
+}
+_SHAPES = {
+    "efficientloftr": ((2, 3, 64, 64),),
+    "perceiver": squares(224),
+    "pp_ocrv5_mobile_rec": ((3, 48, 64), (3, 96, 64)),
+    "pp_ocrv5_server_rec": ((3, 48, 64), (3, 48, 160), (3, 48, 320)),
+    "pp_ocrv6_small_rec": ((3, 48, 64), (3, 48, 160), (3, 48, 320)),
+    "pp_ocrv6_tiny_rec": ((3, 48, 64), (3, 48, 160), (3, 48, 320)),
+}
+_NOT_AT_THE_TOP = ("rt_detr.modeling_rt_detr_resnet", "slanet.modeling_slanet")
+
+
+def members() -> list[Member]:
+    """Return one member of each family."""
+    found = [
+        Member(
+            "transformers",
+            family,
+            name,
+            functools.partial(_build, name, settings),
+            _SHAPES.get(family, squares(64, 96, 128, 224, 640)),
+        )
+        for family, (name, settings) in _CLASSES.items()
+    ]
+    return [
+        *found,
+        Member("transformers", "clap", "ClapAudioModel", _clap, ((1, 1001, 64),)),
+        Member("transformers", "mask2former", "Mask2FormerForUniversalSegmentation", _mask2former, squares(64)),
+        Member("transformers", "maskformer", "MaskFormerForInstanceSegmentation", _maskformer, squares(64)),
+        Member("transformers", "zoedepth", "ZoeDepthForDepthEstimation", _zoedepth, squares(64)),
+        Member("transformers", "vitmatte", "VitMatteForImageMatting", _vitmatte, squares(64, channels=4)),
+        Member("transformers", "vitpose", "VitPoseForPoseEstimation", _vitpose, ((3, 64, 48),)),
+    ]
+
+
+def _class(name: str) -> Any:
+    """Return a class of transformers by its name."""
+    modules = ("transformers", *(f"transformers.models.{each}" for each in _NOT_AT_THE_TOP))
+    for module in map(importlib.import_module, modules):
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"transformers has no {name}.")
+
+
+def _build(name: str, settings: dict[str, Any]) -> Any:
+    made = _class(name)
+    return made(made.config_class(**settings))
+
+
+def _clap() -> Any:
+    heads = {"num_attention_heads": [1, 2, 4, 4], "depths": [1, 1, 1, 1]}
+    return _build("ClapAudioModel", {"patch_embeds_hidden_size": 16, "hidden_size": 128, **heads})
+
+
+def _small_resnet() -> Any:
+    stages = ["stage1", "stage2", "stage3", "stage4"]
+    return _class("ResNetConfig")(
+        embedding_size=16, hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1], layer_type="basic", out_features=stages
+    )
+
+
+def _mask2former() -> Any:
+    layers = {"encoder_layers": 1, "decoder_layers": 2, "num_attention_heads": 4, "num_queries": 10}
+    widths = dict.fromkeys(("hidden_dim", "feature_size", "mask_feature_size", "dim_feedforward"), 64)
+    return _build("Mask2FormerForUniversalSegmentation", {"backbone_config": _small_resnet(), **layers, **widths})
+
+
+def _maskformer() -> Any:
+    decoder = _class("DetrConfig")(
+        d_model=64,
+        encoder_layers=1,
+        decoder_layers=1,
+        num_queries=10,
+        backbone_config=_small_resnet(),
+        use_timm_backbone=False,
+    )
+    widths = {"fpn_feature_size": 32, "mask_feature_size": 32}
+    settings = {"backbone_config": _small_resnet(), "decoder_config": decoder, **widths}
+    return _build("MaskFormerForInstanceSegmentation", settings)
+
+
+def _zoedepth() -> Any:
+    small = {"num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 64, "out_indices": [1, 2, 3, 4]}
+    settings = {
+        "backbone_config": _class("BeitConfig")(image_size=64, hidden_size=32, reshape_hidden_states=False, **small),
+        "backbone_hidden_size": 32,
+        "neck_hidden_sizes": [16, 16, 32, 32],
+        "fusion_hidden_size": 16,
+        "bottleneck_features": 16,
+        "bin_embedding_dim": 16,
+        "bin_configurations": [{"n_bins": 16, "min_depth": 0.001, "max_depth": 10.0, "name": None}],
+        "use_batch_norm_in_fusion_residual": True,
+    }
+    return _build("ZoeDepthForDepthEstimation", settings)
+
+
+def _vitmatte() -> Any:
+    backbone = _class("VitDetConfig")(
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=64,
+        patch_size=16,
+        num_channels=4,
+        out_features=["stage2"],
+    )
+    widths = {"convstream_hidden_sizes": [16, 32, 64], "fusion_hidden_sizes": [64, 32, 16, 8]}
+    return _build("VitMatteForImageMatting", {"backbone_config": backbone, "hidden_size": 64, **widths})
+
+
+def _vitpose() -> Any:
+    backbone = _class("VitPoseBackboneConfig")(
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=[64, 48],
+        out_features=["stage2"],
+    )
+    settings = {"backbone_config": backbone, "use_simple_decoder": False, "num_labels": 4}
+    return _build("VitPoseForPoseEstimation", settings)
