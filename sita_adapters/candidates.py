@@ -243,6 +243,12 @@ def _check_scores(shape: tuple[Any, ...], is_float: bool, plan: Plan, adaptation
             "scores='sigmoid' (or 'sigmoid_probabilities') where each label is true or not by itself"
             f"{', or a recipe with one prior (augbn)' if votes else ''}."
         )
+    if len(shape) == 3 and ops.class_axis == 1 and "signal" not in adaptation.kinds and votes and not each_label:
+        raise OutputError(
+            f"Whether the classes come second or last in scores of shape {shape} is not known: queries or time steps "
+            "of an image have them last, where the vote would be on the wrong axis. Remedy: adapt a module that puts out "
+            "(N, classes, places, 1), or take a recipe with one prior ('augbn')."
+        )
     if len(shape) > 2 and any(map(plan.moves_pixels, plan.candidate_rows)):
         raise OutputError(
             f"The model answers for every place (output shape {shape}), and views that move pixels cannot be averaged "

@@ -19,7 +19,7 @@ from .errors import (
     RecipeError,
     SitaError,
 )
-from .observe import observe
+from .observe import Seen, observe
 from .recipe import Recipe
 from .voting import Scores, probabilities, read_scores
 
@@ -30,7 +30,8 @@ class Answers:
 
     `labels` is (N,) and `probabilities` (N, classes); of a model that answers for every place (N, h, w) and
     (N, h, w, classes). `entropies` and `priors` are as `labels`: how uncertain the probabilities are, in nats, and λ of
-    the most certain candidate, which for a plain model is None. `seconds` is the mean time for one image.
+    the most certain candidate, which for a plain model is None. `near_ties` tells where rounding could have decided the
+    vote otherwise; None where there is none. `seconds` is the mean time for one image.
     """
 
     name: str
@@ -40,17 +41,23 @@ class Answers:
     probabilities: np.ndarray
     entropies: np.ndarray
     priors: np.ndarray | None
+    near_ties: np.ndarray | None
     seconds: float
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How near a model comes to the first: the share of equal labels, and the largest difference of a probability."""
+    """How near a model comes to the first: the share of equal labels, and the largest difference of a probability.
+
+    `near_ties` is the share of answers where rounding could have decided the vote of one of the two otherwise. They do
+    not count for the largest difference, unless all are such.
+    """
 
     name: str
     against: str
     same_labels: float
     largest_difference: float
+    near_ties: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +212,7 @@ def _answer(run: _Run, images: np.ndarray, batch_size: int) -> Answers:
         start = time.perf_counter()
         outputs = [run_scores(run.model, batch) for batch in batches]
         seconds = (time.perf_counter() - start) / len(images)
-        priors = None if recipe is None else _priors(run.model, recipe, batches)
+        seen = None if recipe is None else _observed(run.model, recipe, batches)
     except SitaError:
         raise
     except Exception as error:
@@ -225,24 +232,31 @@ def _answer(run: _Run, images: np.ndarray, batch_size: int) -> Answers:
     p = probabilities(values, run.scores, -1)
     log_p = np.log(p, out=np.zeros_like(p), where=p > 0)
     entropies = -np.sum(p * log_p, axis=-1)
-    if priors is None and recipe is not None:
-        priors = np.full(entropies.shape, recipe.lambdas[0])
-    return Answers(name, backend.label, recipe, values.argmax(axis=-1), p, entropies, priors, seconds)
+    priors = None if recipe is None else np.full(entropies.shape, recipe.lambdas[0])
+    if seen is not None:
+        priors = seen.priors
+    ties = None if seen is None else seen.near_ties
+    return Answers(name, backend.label, recipe, values.argmax(axis=-1), p, entropies, priors, ties, seconds)
 
 
-def _priors(model: Any, recipe: Recipe, batches: Iterable[np.ndarray]) -> np.ndarray | None:
-    """Return λ of the candidate of lowest entropy; None where there is one candidate, and so no vote."""
+def _observed(model: Any, recipe: Recipe, batches: Iterable[np.ndarray]) -> Seen | None:
+    """Return the votes on all images; None where there is one candidate, and so no vote."""
     if recipe.candidate_count == 1:
         return None
     with observe(model) as seen:
         for batch in batches:
             run_scores(model, batch)
-    return seen.priors
+    return seen
 
 
 def _agree(first: Answers, other: Answers) -> Agreement:
     same = float((first.labels == other.labels).mean())
-    return Agreement(other.name, first.name, same, float(np.abs(first.probabilities - other.probabilities).max()))
+    ties = np.zeros(first.labels.shape, bool)
+    for answers in (first, other):
+        ties |= False if answers.near_ties is None else answers.near_ties
+    gaps = np.abs(first.probabilities - other.probabilities).max(axis=-1)
+    largest = float(gaps.max() if ties.all() else gaps[~ties].max())
+    return Agreement(other.name, first.name, same, largest, float(ties.mean()))
 
 
 def _plain(value: Any) -> Any:
@@ -275,7 +289,8 @@ def _cells(answers: Answers) -> tuple[str, ...]:
 def _agreement_cells(agreement: Agreement | None) -> tuple[str, str]:
     if agreement is None:
         return "", ""
-    return f"{100 * agreement.same_labels:.1f} %", f"{agreement.largest_difference:.1e}"
+    ties = f" ({100 * agreement.near_ties:.2g} % near ties)" if agreement.near_ties else ""
+    return f"{100 * agreement.same_labels:.1f} %{ties}", f"{agreement.largest_difference:.1e}"
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:

@@ -19,7 +19,8 @@ from .backend import Backend, backend_of, read_adaptation
 from .card import KEY, Card, card_path
 from .description import Description
 from .errors import ExportError, OutputError, SitaError, suggestion
-from .export_check import TITLES, Check, verify
+from .export_check import TITLES, Check, Expected, verify
+from .observe import observe
 from .outputs import Selector, find_scores, flatten
 from .plan import refuse_resampling
 from .runtimes import RUNTIMES, SUFFIXES, Shape, first_line, installed_runtime
@@ -197,9 +198,11 @@ def _write(backend: Backend, adapted: Any, path: Path, format: str, example: Any
         images = backend.read_example(adapted, example)
         backend.write(adapted, path, format, images)
         batches = []
+        votes = read_adaptation(adapted).recipe.candidate_count > 1
         for batch in (images, images[:1], np.concatenate([images, images[::-1]])):
             outputs = backend.file_outputs(backend.run(adapted, batch))
-            batches.append((batch, [backend.ops.to_numpy(array) for _, array in outputs]))
+            ties = _near_ties(backend, adapted, batch) if votes else None
+            batches.append(Expected(batch, [backend.ops.to_numpy(array) for _, array in outputs], ties))
     except SitaError:
         raise
     except Exception as error:
@@ -209,6 +212,13 @@ def _write(backend: Backend, adapted: Any, path: Path, format: str, example: Any
         ) from error
     place = _scores_place(backend, backend.run(adapted, images), read_adaptation(adapted).output, len(images))
     return Check((None, *images.shape[1:]), tuple(batches), place)
+
+
+def _near_ties(backend: Backend, adapted: Any, images: np.ndarray) -> np.ndarray:
+    """Return where rounding could decide the vote on these images otherwise, (N, …)."""
+    with observe(adapted) as seen:
+        backend.run(adapted, images)
+    return seen.near_ties
 
 
 def _scores_place(backend: Backend, output: Any, selector: Selector, count: int) -> int | None:

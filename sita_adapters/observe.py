@@ -15,7 +15,7 @@ from .backend import backend_of
 from .errors import InputError, NotObservedError, SitaError
 from .ops import Array, Ops
 from .plan import Plan
-from .voting import Scores, Verdict
+from .voting import Scores, Verdict, near_ties
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,11 @@ class Seen:
     def priors(self) -> np.ndarray:
         """λ of the most certain candidate, «the chosen prior»: (N, …). Near 1, the image is like the source's."""
         return np.asarray(np.asarray(self.candidates)[self.entropies.argmin(axis=1)])
+
+    @property
+    def near_ties(self) -> np.ndarray:
+        """Whether rounding could have decided otherwise, as another framework or machine may: (N, …)."""
+        return near_ties(self.entropies, self.kept, self.labels)
 
     def summary(self) -> Summary:
         """Return what to keep an eye on. Print it for a text."""

@@ -97,6 +97,27 @@ def entropy(values: Array, *, scores: Scores, class_axis: int, xp: Any) -> Array
     return _entropies(_log(values, xp) if scores == "probabilities" else values, class_axis, xp)
 
 
+NEAR = 1e-4
+"""Entropies that are nearer to each other, in nats, may change places by rounding."""
+
+
+def near_ties(entropies: np.ndarray, kept: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return where rounding could decide a vote otherwise, of arrays (N, P, …) in numpy: (N, …).
+
+    Where the last candidate that is kept is as certain as the first that is not; or where two labels have as many
+    votes, and their most certain candidates are as certain.
+    """
+    outside = np.where(kept, np.inf, entropies).min(axis=1)
+    inside = np.where(kept, entropies, -np.inf).max(axis=1)
+    votes = ((labels[:, :, None] == labels[:, None]) & kept[:, None]).sum(axis=2)
+    leads = kept & (votes == np.where(kept, votes, 0).max(axis=1, keepdims=True))
+    certain = np.where(leads, entropies, np.inf)
+    first = np.take_along_axis(labels, certain.argmin(axis=1, keepdims=True), axis=1)
+    rivals = np.where(leads & (labels != first), entropies, np.inf).min(axis=1)
+    with np.errstate(invalid="ignore"):
+        return np.asarray((outside - inside < NEAR) | (rivals - certain.min(axis=1) < NEAR))
+
+
 def probabilities(values: np.ndarray, scores: str, class_axis: int) -> np.ndarray:
     """Return scores, in numpy, as the probabilities that they stand for."""
     if scores == "logits" and values.ndim > 1:

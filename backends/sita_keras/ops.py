@@ -62,7 +62,8 @@ class KerasOps(Ops):
         return ops.convert_to_tensor(values, dtype=like.dtype)
 
     def precise_constant(self, values: Any, like: Any) -> Any:
-        return ops.convert_to_tensor(values, dtype="float32")
+        double = keras.backend.standardize_dtype(like.dtype) == "float64"
+        return ops.convert_to_tensor(values, dtype="float64" if double else "float32")
 
     def indices(self, values: Any, like: Any) -> Any:
         return ops.convert_to_tensor(values, dtype="int32")
