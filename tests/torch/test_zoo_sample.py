@@ -47,7 +47,7 @@ class Small(nn.Module):
         return self.head(self.second(self.norm(x).relu()).relu().mean((2, 3)))
 
 
-@pytest.mark.parametrize(("mixes", "verdict"), [(False, "right"), (True, "WRONG")])
+@pytest.mark.parametrize(("mixes", "verdict"), [(False, "right"), (True, "refused")])
 def test_a_model_that_mixes_its_batch_is_found(mixes: bool, verdict: str) -> None:
     outcome = check(Member("ours", "small", "Small", lambda: Small(mixes), squares(16)))
 
