@@ -138,6 +138,7 @@ def install_forward(model: nn.Module, adaptation: Adaptation) -> None:
     vars(model).update(_sita=adaptation, forward=forward)
     guard(model)
     if isinstance(model, torch.fx.GraphModule):  # its own way to copy itself keeps none of the above
+        vars(model).setdefault("_deepcopy_hooks", [])  # which torchvision's feature extractors lack
         model._register_deepcopy_hook(_install_again)
 
 

@@ -43,6 +43,9 @@ def clone(model: nn.Module, *, keep: Iterable[object] = (), isolated: bool = Fal
     try:
         copied = copy.deepcopy(model, memo)
         functions.fill()
+        for item in items:
+            if isinstance(item, nn.Module):  # graph modules copy themselves, and forget it
+                memo[id(item)].training = item.training
     except Exception as error:
         path, culprit = _find_uncopyable(model)
         raise CloneError(

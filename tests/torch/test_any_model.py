@@ -474,6 +474,19 @@ def test_unusual_modules_are_adapted(make: Any) -> None:
     torch.testing.assert_close(sita.unwrap(adapted)(batch()), encoder()(batch()))
 
 
+def test_feature_extractors_are_adapted() -> None:
+    import torchvision_as_installed as torchvision
+    from torchvision.models.feature_extraction import create_feature_extractor
+
+    torch.manual_seed(0)
+    model, images = torchvision.models.resnet18(num_classes=5).eval(), torch.rand(2, 3, 48, 48)
+    adapted = sita.adapt(create_feature_extractor(model, {"layer2": "features", "fc": "logits"}).eval(), "augbn")
+    answer = adapted(images)
+    torch.testing.assert_close(answer["logits"], sita.adapt(model, "augbn")(images))
+    assert answer["features"].shape == (2, 128, 6, 6)
+    torch.testing.assert_close(sita.unwrap(adapted)(images)["logits"], model(images))
+
+
 class Merging(Around):
     """A method that writes to the weights, as PEFT has."""
 
