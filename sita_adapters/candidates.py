@@ -246,7 +246,7 @@ def _check_scores(shape: tuple[Any, ...], is_float: bool, plan: Plan, adaptation
     if len(shape) == 3 and ops.class_axis == 1 and "signal" not in adaptation.kinds and votes and not each_label:
         raise OutputError(
             f"Whether the classes come second or last in scores of shape {shape} is not known: queries or time steps "
-            "of an image have them last, where the vote would be on the wrong axis. Remedy: adapt a module that puts out "
+            "of an image have them last, where the vote would be wrong. Remedy: adapt a module that puts out "
             "(N, classes, places, 1), or take a recipe with one prior ('augbn')."
         )
     if len(shape) > 2 and any(map(plan.moves_pixels, plan.candidate_rows)):

@@ -76,8 +76,9 @@ class TorchBackend:
 
     def unwrap(self, adapted: Any) -> nn.Module:
         plain = clone(_module_of(adapted))
-        adaptation: Adaptation = vars(plain).pop("_sita")
-        del vars(plain)["forward"]
+        adaptation: Adaptation = vars(_module_of(adapted))["_sita"]
+        for name in ("_sita", "forward"):
+            vars(plain).pop(name, None)  # some graph modules copy neither
         if "_sita_forward" in vars(plain):
             vars(plain)["forward"] = vars(plain).pop("_sita_forward")
         unguard(plain)
