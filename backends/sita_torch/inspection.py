@@ -6,7 +6,7 @@ import copy
 import functools
 import sys
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,9 @@ from sita_adapters.errors import (
 )
 from sita_adapters.views import SpatialKind
 
-_BARE = (bool, int, float, complex, str, bytes, types.NoneType)
+_BARE = {bool, int, float, complex, str, bytes, types.NoneType}
+
+_CONTAINERS = {dict, OrderedDict, list, tuple, set}
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 
@@ -60,10 +62,10 @@ def walk(root: Any) -> Iterator[tuple[str, Any]]:
     return ((path, item) for path, item in walk_all(root) if isinstance(item, nn.Module | torch.Tensor))
 
 
-def walk_all(root: Any, externals: list[Any] | None = None) -> Iterator[tuple[str, Any]]:
-    """Yield everything that the model holds: modules, tensors, containers, functions, objects and bare values.
+def walk_all(root: Any, externals: list[Any] | None = None, *, bare: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield everything that the model holds, each once: modules, tensors, containers, functions and objects.
 
-    All but bare values come once. What hooks are bound to, and functions have in their variables, is not the model's
+    `bare` values and empty containers come, too, if that is asked for. What hooks are bound to, and functions have in their variables, is not the model's
     but somebody's who watches it, unless it is a module; `externals` collects it.
     """
     found = list(walk_registered(root))
@@ -71,11 +73,15 @@ def walk_all(root: Any, externals: list[Any] | None = None) -> Iterator[tuple[st
     seen = {id(item) for _, item in found}
     modules = [(path, item) for path, item in found if isinstance(item, nn.Module)]
     others = [each for path, module in modules for each in _others(module, path)] if modules else [("", root)]
-    own = [(path, item, False) for path, item in reversed(others)]
-    later: list[tuple[str, Any, bool]] = []  # what is the model's own, too, is met as that first
+    own = [(path, item, False) for path, item in reversed(others) if bare or not _is_bare(item)]
+    later: deque[tuple[str, Any, bool]] = deque()  # what is the model's own, too, is met as that first
     while own or later:
-        path, item, external = own.pop() if own else later.pop(0)
-        if id(item) in seen and not isinstance(item, _BARE):
+        path, item, external = own.pop() if own else later.popleft()
+        if _is_bare(item):
+            if bare and not external:
+                yield path, item
+            continue
+        if id(item) in seen:
             continue
         seen.add(id(item))
         external = external and not isinstance(item, nn.Module)
@@ -88,6 +94,12 @@ def walk_all(root: Any, externals: list[Any] | None = None) -> Iterator[tuple[st
             later.extend((where, part, True) for where, part in held)
         else:
             own.extend((where, part, False) for where, part in reversed(held))
+
+
+def _is_bare(item: Any) -> bool:
+    """Whether there is nothing in an item: a number, a text, None, an empty container."""
+    kind = type(item)
+    return kind in _BARE or (kind in _CONTAINERS and not item)
 
 
 def attributes(module: nn.Module, path: str) -> Iterator[tuple[str, Any]]:

@@ -196,7 +196,7 @@ def _both(*watchers: Callable[[str, torch.Tensor], None]) -> Callable[[str, torc
 
 def _differ(before: nn.Module, after: nn.Module) -> bool:
     """Whether a run left anything in a clone."""
-    pairs = [dict(walk_all(model)) for model in (before, after)]
+    pairs = [dict(walk_all(model, bare=True)) for model in (before, after)]
     if pairs[0].keys() != pairs[1].keys():
         return True
     return any(_changed(value, pairs[1][path]) for path, value in pairs[0].items())
