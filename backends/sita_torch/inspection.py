@@ -65,8 +65,8 @@ def walk(root: Any) -> Iterator[tuple[str, Any]]:
 def walk_all(root: Any, externals: list[Any] | None = None, *, bare: bool = False) -> Iterator[tuple[str, Any]]:
     """Yield everything that the model holds, each once: modules, tensors, containers, functions and objects.
 
-    `bare` values and empty containers come, too, if that is asked for. What hooks are bound to, and functions have in their variables, is not the model's
-    but somebody's who watches it, unless it is a module; `externals` collects it.
+    `bare` values and empty containers come, too, if that is asked for. What hooks are bound to, and functions have in
+    their variables, is not the model's but somebody's who watches it, unless it is a module; `externals` collects it.
     """
     found = list(walk_registered(root))
     yield from found
