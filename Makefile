@@ -12,7 +12,7 @@ DATA ?= $(SITA_DATA)
 # Half of a test process would otherwise be Python compiling the frameworks' sources, again in every worker.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-all oldest lint types check mutants bench speed memory cascade camvid clean
+.PHONY: help setup demo test test-all oldest lint types check mutants soak bench speed memory cascade camvid clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -59,6 +59,10 @@ check: lint types test ## Everything that CI runs
 
 mutants: $(READY) ## Check that the tests notice defects put into copies of the source (ten minutes); writes docs/mutants.md
 	$(BIN)/python benchmarks/mutants.py
+
+soak: $(READY) ## Check that nothing grows over 10,000 calls and 1,000 adaptations, and that threads and processes agree
+	$(BIN)/python benchmarks/soak.py
+	KERAS_BACKEND=tensorflow $(BIN)/python benchmarks/soak.py
 
 bench: $(READY) ## Measure the overhead on ResNet-50 at 224² (a few minutes)
 	$(BIN)/python benchmarks/overhead.py --model resnet50 --recipes augbn,ops_shared,ops
