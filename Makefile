@@ -60,7 +60,7 @@ check: lint types test ## Everything that CI runs
 mutants: $(READY) ## Check that the tests notice defects put into copies of the source (ten minutes); writes docs/mutants.md
 	$(BIN)/python benchmarks/mutants.py
 
-soak: $(READY) ## Check that nothing grows over 10,000 calls and 1,000 adaptations, and that threads and processes agree
+soak: $(READY) ## Check that thousands of calls and adaptations leak nothing, and that threads and processes agree (a quarter of an hour)
 	$(BIN)/python benchmarks/soak.py
 	KERAS_BACKEND=tensorflow $(BIN)/python benchmarks/soak.py
 
