@@ -12,7 +12,7 @@ DATA ?= $(SITA_DATA)
 # Half of a test process would otherwise be Python compiling the frameworks' sources, again in every worker.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-all oldest lint types check bench speed memory cascade camvid zoo clean
+.PHONY: help setup demo test test-all oldest lint types check bench speed memory cascade camvid zoo mutants soak clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -56,6 +56,13 @@ types: $(READY) ## Check types, strictly
 	$(BIN)/mypy
 
 check: lint types test ## Everything that CI runs
+
+mutants: $(READY) ## Check that the tests notice defects put into copies of the source (ten minutes); writes docs/mutants.md
+	$(BIN)/python benchmarks/mutants.py
+
+soak: $(READY) ## Check that thousands of calls and adaptations leak nothing, and that threads and processes agree (a quarter of an hour)
+	$(BIN)/python benchmarks/soak.py
+	KERAS_BACKEND=tensorflow $(BIN)/python benchmarks/soak.py
 
 bench: $(READY) ## Measure the overhead on ResNet-50 at 224² (a few minutes)
 	$(BIN)/python benchmarks/overhead.py --model resnet50 --recipes augbn,ops_shared,ops

@@ -124,7 +124,10 @@ class TorchFramework:
 
     def fingerprint(self, model: nn.Module) -> Any:
         """Everything that adapt must leave alone."""
-        kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_forward_pre_hooks_with_kwargs")
+        kinds = (
+            *("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_forward_pre_hooks_with_kwargs"),
+            "_load_state_dict_pre_hooks",
+        )
         return (
             [(name, id(p), p._version, p.requires_grad, p.data_ptr()) for name, p in model.named_parameters()],
             [(name, id(b), b._version, b.data_ptr()) for name, b in model.named_buffers()],

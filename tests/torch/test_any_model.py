@@ -398,6 +398,13 @@ def test_outputs_that_views_would_get_into_are_an_error(wrap: Any, words: str) -
         sita.adapt(Around(forward=lambda self, x: wrap(self.e(x))))(batch(2))
 
 
+def test_outputs_of_another_size_than_in_the_trial_are_an_error() -> None:
+    """Three entries, of the rows of four images, would pass for one image's."""
+    model = Around(forward=lambda self, x: self.e(x)[:3])
+    with pytest.raises(sita.OutputError, match=r"to have 12 entries on axis 0.*received shape \(3, 5\)"):
+        sita.adapt(model, "augbn")(batch(4))
+
+
 @pytest.mark.parametrize("wrap", [lambda s: (s, torch.ones(3, 2)), lambda s: torch.stack([s, s])])
 def test_compilers_need_an_example_where_outputs_are_not_simple(wrap: Any) -> None:
     model = Around(forward=lambda self, x: wrap(self.e(x)))

@@ -18,7 +18,10 @@ import sita_adapters as sita
 
 
 def hooks_of(model: nn.Module) -> list[object]:
-    kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_forward_pre_hooks_with_kwargs")
+    kinds = (
+        *("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_forward_pre_hooks_with_kwargs"),
+        "_load_state_dict_pre_hooks",
+    )
     return [hook for module in model.modules() for kind in kinds for hook in getattr(module, kind).values()]
 
 
@@ -88,9 +91,12 @@ def test_a_training_model_stays_in_training_and_its_copy_is_in_eval() -> None:
     assert not any(module.training for module in adapted.modules())
 
 
-def test_unwrap_gives_back_every_entry_point() -> None:
-    model, batch = small(), images(2, 3, 16, 16)
-    adapted = sita.adapt(model)
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d, type("MyNorm", (nn.BatchNorm2d,), {})])
+@pytest.mark.parametrize("layers", [None, "bn1"])
+def test_unwrap_gives_back_every_entry_point(norm: type[nn.Module], layers: str | None) -> None:
+    """Of a known class and of one that is adapted by a hook, and where some layers were left alone."""
+    model, batch = SmallNet(norm).eval(), images(2, 3, 16, 16)
+    adapted = sita.adapt(model, layers=layers)
     before = adapted(batch)
     plain = sita.unwrap(adapted)
     assert torch.equal(plain(batch), model(batch))
@@ -99,6 +105,7 @@ def test_unwrap_gives_back_every_entry_point() -> None:
     assert hooks_of(plain) == []
     assert sorted(vars(plain)) == sorted(vars(model))
     assert torch.equal(adapted(batch), before)
+    plain.load_state_dict(model.state_dict())
     sita.adapt(plain)
     plain.train()
 
