@@ -12,7 +12,7 @@ DATA ?= $(SITA_DATA)
 # Half of a test process would otherwise be Python compiling the frameworks' sources, again in every worker.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-all oldest lint types check bench speed memory cascade camvid zoo mutants soak clean
+.PHONY: help setup demo test test-all oldest lint types check bench speed memory cascade camvid zoo mutants soak fuzz clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -40,6 +40,9 @@ test-all: $(READY) ## Run everything there is, on every backend of Keras (long)
 	for backend in tensorflow jax torch; do \
 		echo "Keras on $$backend:"; KERAS_BACKEND=$$backend $(PYTEST) tests/core tests/contract tests/keras || exit 1; \
 	done
+
+fuzz: $(READY) ## Hold thousands of made-up networks and images against the reference (half an hour)
+	HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 0 tests/torch/test_fuzz.py
 
 oldest: ## Run the promises on the oldest versions that pyproject.toml allows (several gigabytes, a quarter of an hour)
 	$(OLDEST_PYTHON) -m venv .venv-oldest

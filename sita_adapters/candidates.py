@@ -120,10 +120,11 @@ def collapse(parts: Sequence[Candidates], plan: Plan, adaptation: Adaptation, op
 def _join(parts: Sequence[Candidates], ops: Ops) -> Candidates:
     """Return the candidates of several parts of a Plan side by side."""
     first = parts[0]
-    arrays = [
-        each[0] if axis is None else ops.concat(each, axis=1)
-        for *each, axis in zip(*(part.arrays for part in parts), first.axes, strict=True)
-    ]
+    joined: dict[int, Array] = {}  # an array that is there twice is one array afterwards
+    for *each, axis in zip(*(part.arrays for part in parts), first.axes, strict=True):
+        if id(each[0]) not in joined:
+            joined[id(each[0])] = each[0] if axis is None else ops.concat(each, axis=1)
+    arrays = [joined[id(array)] for array in first.arrays]
     return Candidates(rebuild(first.output, iter(arrays), ops.is_array), arrays, first.axes)
 
 

@@ -35,6 +35,9 @@ WHOLE = -1
 _SAMPLE = 512
 """So many values of each entry of a layer's input are compared."""
 
+_LEAST_CONTRAST = 0.01
+"""Made-up images differ at least by so much of the largest value, which is far more than rounding."""
+
 
 @dataclass(frozen=True)
 class Findings:
@@ -291,8 +294,10 @@ def made_up(like: np.ndarray, count: int = 3) -> np.ndarray:
     """
     finite = like[np.isfinite(like)] if np.issubdtype(like.dtype, np.floating) else like.reshape(-1)
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    if low == high:
-        low, high = (low, low + 1.0) if np.issubdtype(like.dtype, np.floating) else _range(like.dtype)
+    if high - low < _LEAST_CONTRAST * max(abs(low), abs(high), 1.0):  # too alike for mixing to be seen
+        low, high = min(low, 0.0), max(high, 0.0)
+        if high - low < _LEAST_CONTRAST:
+            low, high = (low, low + 1.0) if np.issubdtype(like.dtype, np.floating) else _range(like.dtype)
     random = np.random.default_rng(0)
     shape = like.shape[1:]
     made = np.empty((count, *shape))

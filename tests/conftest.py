@@ -13,7 +13,8 @@ DATA = Path(os.environ.get("SITA_DATA", Path(__file__).parent.parent.parent / "s
 OTHERS = Path(__file__).parent / ("keras" if BACKEND is None else "torch")
 
 settings.register_profile("tests", deadline=None, max_examples=60)
-settings.load_profile("tests")
+settings.register_profile("long", deadline=None, max_examples=9000)  # make fuzz
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

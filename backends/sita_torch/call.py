@@ -37,7 +37,7 @@ class Adaptation(engine.Adaptation):
     trainable: frozenset[str] = frozenset()
     """The parameters that the source trains; the clone's need no gradients."""
     writes: bool = False
-    """Whether the model writes to its own state while it runs. Then every call has a clone to itself."""
+    """Whether the model writes to its own state while it runs. Then every run of its forward has a clone to itself."""
 
 
 def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -49,14 +49,15 @@ def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     dimensions = check_images(images, adaptation.layout)
     # Not is_traced(): where torch.compile gave this frame up, it would follow that one, and say yes.
     if torch.compiler.is_compiling() or is_exported():
-        findings, running = _known_findings(model, adaptation, arguments), model
+        findings, writes = _known_findings(model, adaptation, arguments), False
     else:
         findings = _undisturbed(_findings)(model, adaptation, arguments)
-        running = _undisturbed(clone)(model, keep=[adaptation]) if adaptation.writes else model
+        writes = adaptation.writes
     kind = spatial_kind(images.shape[images.ndim - dimensions :])
     canvas = Canvas(TORCH, kind, -(dimensions + 1), tuple(range(-min(dimensions, 2), 0)), adaptation.inputs)
 
     def forward(rows: list[torch.Tensor]) -> Any:
+        running = _undisturbed(clone)(model, keep=[adaptation]) if writes else model
         return own_forward(running, arguments, rows)
 
     try:

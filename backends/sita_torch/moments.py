@@ -99,7 +99,8 @@ class _Contiguous(Features):
         square = mean * mean
         variance = torch.baddbmm(square, weights_of_images, squares, beta=-1, alpha=1 / self.lines.shape[2])
         room = torch.add(square, variance, alpha=-(_LARGEST_RATIO**2))
-        if room.max().item() <= 0:  # which a NaN is not
+        least, most = torch.aminmax(room)
+        if most.item() <= 0 and least.item() > -math.inf:  # which a NaN is not, and squares may be infinite
             return mean, variance
         # Image by image: an answer must not depend on what else is in its batch, to the last bit.
         safe = (room <= 0).all(2, keepdim=True).all(1, keepdim=True)
@@ -138,6 +139,8 @@ def measure(x: torch.Tensor) -> Features:
     """Return features (N, C, …) with their moments, in float32 or more, whatever the precision of x."""
     if x.ndim == 2:
         precise = TORCH.precise(x)
+        if x.is_cpu and not is_traced():
+            _check_size(precise, 4 * precise * precise)  # the spread between two rows may be as large
         return Features(precise, precise, torch.zeros_like(precise))
     if not x.is_cpu or is_traced() or (x.requires_grad and torch.is_grad_enabled()):
         precise = TORCH.precise(x)

@@ -111,7 +111,9 @@ def test_what_a_forward_writes_reaches_neither_the_source_nor_the_next_call(case
         thread.start()
     for thread in threads:
         thread.join()
-    for answer in (*answers, adapted(batch()), torch.cat([adapted(image[None]) for image in batch()])):
+    limited = sita.adapt(model, max_rows=6)
+    alone = torch.cat([adapted(image[None]) for image in batch()])
+    for answer in (*answers, adapted(batch()), alone, limited(batch())):
         torch.testing.assert_close(answer, expected, rtol=1e-5, atol=1e-5)
     for name, value in untouched.state_dict().items():
         assert torch.equal(model.state_dict()[name], value)
@@ -200,7 +202,8 @@ MIXING = {
 @pytest.mark.parametrize("case", MIXING)
 def test_images_that_mix_are_an_error(case: str) -> None:
     model = Around(forward=MIXING[case])
-    for images in (batch(), batch(1), torch.full((1, 3, SIDE, SIDE), torch.nan)):
+    constant = [torch.full((1, 3, SIDE, SIDE), value) for value in (torch.nan, 0.5, 1e20)]
+    for images in (batch(), batch(1), *constant, 0.5 + 1e-6 * batch(), 1e-40 * batch()):
         with pytest.raises((sita.InputError, sita.OutputError), match="Images mix"):
             sita.adapt(model)(images)
     with pytest.raises((sita.InputError, sita.OutputError), match="Images mix"):
@@ -381,6 +384,14 @@ def test_the_axis_of_the_images_is_found(case: str, count: int) -> None:
     assert check(limited(batch(count)), sita.adapt(encoder(), "augbn")(batch(count)))
 
 
+@pytest.mark.parametrize("max_rows", [None, 6, 40])
+def test_scores_that_are_there_twice_are_voted_on_in_both_places(max_rows: int | None) -> None:
+    model = Around(forward=lambda self, x: {"out": (scores := self.e(x)), "more": [scores]})
+    answer = sita.adapt(model, max_rows=max_rows)(batch())
+    assert torch.equal(answer["out"], answer["more"][0])
+    torch.testing.assert_close(answer["out"], sita.adapt(encoder())(batch()))
+
+
 @pytest.mark.parametrize(
     ("wrap", "words"),
     [
@@ -541,10 +552,18 @@ def test_fusing_an_adapted_model_does_not_give_the_source_back() -> None:
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("recipe", ["ops", "augbn", "bn"])
-def test_huge_images_have_finite_answers(recipe: str, layout: torch.memory_format) -> None:
-    images = (1e25 * batch()).contiguous(memory_format=layout)
+@pytest.mark.parametrize("size", [1e18, 1e19, 1e20, 1e25])
+def test_huge_images_have_finite_answers(recipe: str, layout: torch.memory_format, size: float) -> None:
+    images = (size * batch()).contiguous(memory_format=layout)
     expected = sita.adapt(encoder().double(), recipe)(images.double())
     torch.testing.assert_close(sita.adapt(encoder(), recipe)(images).double(), expected, rtol=1e-5, atol=0)
+
+
+def test_huge_vectors_have_finite_answers() -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(5)).eval()
+    expected = sita.adapt(copy.deepcopy(model).double(), "augbn")(1e25 * batch().double())
+    torch.testing.assert_close(sita.adapt(model, "augbn")(1e25 * batch()).double(), expected, rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize(

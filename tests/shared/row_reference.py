@@ -1,0 +1,245 @@
+"""An independent reference of a whole call, in float64: rows, blend and vote, and how much rounding may change them.
+
+It knows the method, and nothing of the library: every BatchNorm layer of a network of its own computes the blend
+directly from all the rows of one image. Rounding is judged by running the reference again with its inputs shaken by
+the precision of the network that is tested.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import random_networks
+import reference
+import torch
+from random_networks import Spec
+from torch import nn
+
+ROOM = 12
+"""Differences up to so many times what a shake makes are rounding: E[x²] − E[x]² alone costs up to 60."""
+
+SQUARE = (
+    lambda x: x,
+    *(functools.partial(torch.rot90, k=k, dims=(-2, -1)) for k in (1, 3)),
+    lambda x: x.transpose(-2, -1),
+    lambda x: x.flip(-2),
+    lambda x: x.flip(-1),
+    lambda x: x.flip((-2, -1)),
+    lambda x: torch.rot90(x, 2, (-2, -1)).transpose(-2, -1),
+)
+RECTANGLE = (SQUARE[0], *SQUARE[4:7])
+
+
+@dataclass(frozen=True)
+class Method:
+    """A recipe, by its numbers."""
+
+    recipe: str
+    priors: tuple[float, ...]
+    views: int
+    top_k: int = 3
+
+    def rows(self, count: int) -> tuple[list[reference.Row], list[int]]:
+        """Return the rows of an image that has so many views, and those that answer."""
+        if self.recipe in ("augbn", "bn"):
+            return reference.augbn_rows(self.priors[0], count), [0]
+        return (reference.shared_rows if self.recipe == "ops_shared" else reference.ops_rows)(self.priors, count)
+
+
+def flatten(output: Any, path: str = "") -> dict[str, Any]:
+    """Return everything that is in an output, by its place."""
+    if isinstance(output, dict):
+        return {k: v for key, part in output.items() for k, v in flatten(part, f"{path}.{key}").items()}
+    if isinstance(output, list | tuple):
+        return {k: v for place, part in enumerate(output) for k, v in flatten(part, f"{path}[{place}]").items()}
+    return {path: output}
+
+
+@dataclass
+class Rows:
+    """The outputs of an image's candidates by their place, (P, …), and the largest number on the way to them."""
+
+    outputs: dict[str, Any]
+    largest: float
+
+
+@dataclass
+class _Blend:
+    """Stands for the forward of a BatchNorm layer."""
+
+    layer: nn.Module
+    rows: list[reference.Row]
+    shake: _Shake
+    epsilon: float
+    frozen: bool
+
+    def __call__(self, input: torch.Tensor) -> torch.Tensor:
+        x = self.shake(input)
+        count = len(self.rows)
+        weights = x.new_zeros(count, count)
+        for r, row in enumerate(self.rows):
+            for q, weight in row.weights.items():
+                weights[r, q] = weight
+        parts = x.unflatten(0, (count, -1)).movedim(2, 1).flatten(2)  # row, channel, everything else
+        means = parts.mean(2)
+        variances = (parts - means[:, :, None]).square().mean(2)
+        m_t = weights @ means
+        v_t = (weights[:, :, None] * (variances[None] + (means[None] - m_t[:, None]).square())).sum(1)
+        if self.shake.relative:  # the spread between rows may be measured from the first, which is perhaps far away
+            v_t = v_t + self.shake.relative * torch.randn_like(v_t).abs() * (means - means[:1]).square().amax(0)
+        priors = x.new_tensor([row.prior for row in self.rows])[:, None]
+        m_s, v_s = (getattr(self.layer, name).reshape(-1) for name in ("running_mean", "running_var"))
+        m, v = (torch.where(priors == 1, s, priors * s + (1 - priors) * t) for s, t in ((m_s, m_t), (v_s, v_t)))
+        m = m * (1 + self.shake.relative * torch.randn_like(m))
+        z = (parts - m[:, :, None]) / (v + self.epsilon).sqrt()[:, :, None]
+        if (
+            self.frozen and self.shake.relative
+        ):  # a layer that stays as it is rounds its input, of which the source's mean is a part
+            z = z + self.shake.relative * torch.randn_like(z) * (m_s / (v_s + self.epsilon).sqrt())[None, :, None]
+        if self.layer.weight is not None:
+            gamma, beta = (each.reshape(1, -1, 1) for each in (self.layer.weight, self.layer.bias))
+            z = z * gamma + beta
+        out = z.unflatten(2, (-1, *x.shape[2:])).movedim(1, 2).flatten(0, 1)
+        return self.shake.see(out)
+
+
+@dataclass
+class _Shake:
+    relative: float
+    absolute: float
+    largest: float = field(default=0.0)
+
+    def see(self, x: torch.Tensor) -> torch.Tensor:
+        self.largest = max(self.largest, float(x.abs().max()))
+        return x
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.see(x)
+        if not self.relative:
+            return x
+        return x * (1 + self.relative * torch.randn_like(x)) + self.absolute * torch.randn_like(x)
+
+
+def run_rows(  # noqa: PLR0917
+    spec: Spec, dtype: torch.dtype, method: Method, sample: Sequence[torch.Tensor], shaken: bool, seed: int
+) -> Rows:
+    """Return the candidates of one image (1, …), which other arguments may go along with."""
+    images = sample[0]
+    square = images.shape[-1] == images.shape[-2]
+    views = (SQUARE if square else RECTANGLE)[: 1 + method.views]
+    rows, answers = method.rows(len(views) - 1)
+    model, made = random_networks.build(spec, dtype)
+    kind = torch.finfo(dtype)
+    shake = _Shake(kind.eps if shaken else 0.0, kind.smallest_normal * kind.eps)
+    for part in made:
+        part.double()
+        for module in part.modules():
+            if hasattr(module, "running_mean"):
+                frozen = isinstance(module, random_networks.Frozen)
+                module.forward = _Blend(module, rows, shake, float(getattr(module, "eps", 1e-4)), frozen)  # type: ignore[assignment]
+            elif isinstance(module, nn.Conv2d | nn.Linear):
+                module.register_forward_pre_hook(lambda _, args: (shake(args[0]),))
+
+    def expand(argument: torch.Tensor) -> torch.Tensor:
+        moves = argument.ndim > 2 and argument.shape[-2:] == images.shape[-2:]
+        precise = argument.double() if argument.is_floating_point() else argument
+        return torch.cat([views[row.view](precise) if moves else precise for row in rows])
+
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        outputs = flatten(model(*map(expand, sample)))
+    kept = {}
+    for path, value in outputs.items():
+        if not isinstance(value, torch.Tensor) or (spec.output, path) in random_networks.CONSTANT:
+            kept[path] = value
+        elif (spec.output, path) in random_networks.TURNED:
+            kept[path] = value.movedim(1, 0)[answers]
+        else:
+            kept[path] = value[answers]
+    return Rows(kept, shake.largest)
+
+
+@dataclass
+class Expected:
+    """What one image's answer must be at a place of the output, where it is certain; else what it is between."""
+
+    value: torch.Tensor
+    certain: torch.Tensor
+    low: torch.Tensor
+    high: torch.Tensor
+    tolerance: float
+
+    def differs(self, answer: torch.Tensor) -> float:
+        """Return the largest difference, in tolerances."""
+        answer = answer.double()
+        far = torch.where(
+            self.certain, (answer - self.value).abs(), torch.maximum(self.low - answer, answer - self.high)
+        )
+        if answer.isnan().any() and not self.value.isnan().any():
+            return math.inf
+        return float(far.clamp(min=0).nan_to_num(nan=0.0, posinf=math.inf).max()) / self.tolerance
+
+
+def expect(spec: Spec, dtype: torch.dtype, method: Method, sample: Sequence[torch.Tensor]) -> dict[str, Any] | None:
+    """Return what must be at every place of one image's answer; None where it leaves the range of the dtype."""
+    exact = run_rows(spec, dtype, method, sample, False, 0)
+    if not exact.largest < torch.finfo(dtype).max / 64:
+        return None
+    shaken = [run_rows(spec, dtype, method, sample, True, seed).outputs for seed in (1, 2)]
+    epsilon = torch.finfo(dtype).eps
+    scores_at = next(iter(exact.outputs))  # every output here has its scores first
+    scores = exact.outputs[scores_at]
+    votes = _Votes(scores, [each[scores_at] for each in shaken], method.top_k, epsilon)
+    expected: dict[str, Any] = {}
+    for path, value in exact.outputs.items():
+        if not isinstance(value, torch.Tensor) or (spec.output, path) in random_networks.CONSTANT:
+            expected[path] = value
+            continue
+        precise = value.double()
+        moved = max(float((each[path].double() - precise).abs().max()) for each in shaken)
+        tolerance = ROOM * moved + 4 * epsilon * float(precise.abs().max()) + torch.finfo(dtype).smallest_normal
+        if not value.is_floating_point():
+            answer, certain = precise[votes.first], votes.first_is_clear & votes.labels_are_clear[votes.first]
+            tolerance = 1e-3
+        elif path in (scores_at, ".more[0].same"):  # the scores, once more
+            answer, certain = votes.decide()
+        else:
+            answer, certain = precise[votes.first], torch.tensor(votes.first_is_clear)
+        expected[path] = Expected(answer, certain, precise.amin(0), precise.amax(0), tolerance)
+    return expected
+
+
+class _Votes:
+    """The vote on scores (P, K, …), and where it hangs on no more than rounding."""
+
+    def __init__(self, scores: torch.Tensor, shaken: list[torch.Tensor], top_k: int, epsilon: float) -> None:
+        self.scores, self.top_k = scores, top_k
+        self.entropies = _entropies(scores)  # (P, …)
+        room = ROOM * max(float((_entropies(each) - self.entropies).abs().max()) for each in shaken) + 64 * epsilon
+        moved = ROOM * max(float((each - scores).abs().max()) for each in shaken) + epsilon * float(scores.abs().max())
+        best, second = scores.topk(2, dim=1).values.unbind(1)
+        self.labels_are_clear = best - second > moved  # (P, …)
+        gaps = self.entropies.sort(0).values.diff(dim=0)
+        self.order_is_clear = (gaps > room).all(0)
+        means = self.entropies.reshape(len(scores), -1).mean(1)
+        self.first = int(means.argmin())
+        self.first_is_clear = len(means) == 1 or bool(means.sort().values.diff()[0] > room)
+
+    def decide(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the answer (K, …), and at which places it is certain."""
+        if len(self.scores) == 1:
+            return self.scores[0], torch.tensor(True)
+        places = self.scores.flatten(2) if self.scores.ndim > 2 else self.scores[:, :, None]
+        votes = [reference.vote(place, self.top_k) for place in places.numpy().transpose(2, 0, 1)]
+        answer = torch.from_numpy(np.stack(votes, axis=1)).reshape(self.scores.shape[1:])
+        return answer, (self.order_is_clear & self.labels_are_clear.all(0)).expand(self.scores.shape[1:])
+
+
+def _entropies(scores: torch.Tensor) -> torch.Tensor:
+    logarithms = scores.log_softmax(1)
+    return -(logarithms.exp() * logarithms.clamp(min=-1e4)).sum(1)
