@@ -20,7 +20,7 @@ from torch import nn
 import sita_adapters as sita
 
 FUZZ = settings(
-    max_examples=max(1, settings.default.max_examples // 3),
+    max_examples=max(1, settings.default.max_examples // 4),
     derandomize=settings.default.max_examples < 1000,  # a short run is the same every time
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
