@@ -140,7 +140,7 @@ def measure(x: torch.Tensor) -> Features:
     if x.ndim == 2:
         precise = TORCH.precise(x)
         if x.is_cpu and not is_traced():
-            _check_size(precise, 4 * precise * precise)  # the spread between two rows may be as large
+            _check_spread(precise, torch.zeros_like(precise))
         return Features(precise, precise, torch.zeros_like(precise))
     if not x.is_cpu or is_traced() or (x.requires_grad and torch.is_grad_enabled()):
         precise = TORCH.precise(x)
@@ -148,11 +148,11 @@ def measure(x: torch.Tensor) -> Features:
             return _Centred(precise)
         moments = _shifted_moments(precise)
         if x.is_cpu and not is_traced():
-            _check_size(*moments)
+            _check_spread(*moments)
         return Features(precise, *moments)
     if is_channels_last(x):
         moments = _interleaved_moments(TORCH.precise(x))
-        _check_size(*moments)
+        _check_spread(*moments)
         return Features(x, *moments)
     return _Contiguous(x.contiguous())
 
@@ -161,6 +161,11 @@ def _check_size(means: torch.Tensor, squares: torch.Tensor) -> None:
     """Raise where features are finite and their squares are not."""
     if squares.dtype != torch.float64 and (~squares.isfinite() & means.isfinite()).any():
         raise TooLargeError
+
+
+def _check_spread(means: torch.Tensor, variances: torch.Tensor) -> None:
+    """Raise where the variance of two rows taken together may not be finite, of which each by itself is."""
+    _check_size(means, variances + 4 * means * means)
 
 
 def _shifted_moments(x: torch.Tensor) -> _Pair:

@@ -559,11 +559,17 @@ def test_huge_images_have_finite_answers(recipe: str, layout: torch.memory_forma
     torch.testing.assert_close(sita.adapt(encoder(), recipe)(images).double(), expected, rtol=1e-5, atol=0)
 
 
-def test_huge_vectors_have_finite_answers() -> None:
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("recipe", ["ops", "augbn"])
+def test_huge_rows_without_variance_have_finite_answers(recipe: str, pooled: bool, grad: bool) -> None:
     torch.manual_seed(1)
-    model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(5)).eval()
-    expected = sita.adapt(copy.deepcopy(model).double(), "augbn")(1e25 * batch().double())
-    torch.testing.assert_close(sita.adapt(model, "augbn")(1e25 * batch()).double(), expected, rtol=1e-3, atol=0)
+    norm = [nn.Flatten(), nn.BatchNorm1d(5)] if pooled else [nn.BatchNorm2d(5), nn.Flatten()]
+    first = [nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.AdaptiveAvgPool2d(1)]
+    model = nn.Sequential(*first, *norm).eval()
+    expected = sita.adapt(copy.deepcopy(model).double(), recipe)(1e25 * batch().double())
+    answer = sita.adapt(model, recipe)((1e25 * batch()).requires_grad_(grad))
+    torch.testing.assert_close(answer.detach().double(), expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
