@@ -43,6 +43,10 @@ caches of their own. Anything else may not grow at all."""
 SIZES = (1, 3, 2, 5)
 """How many images the calls have, one after the other."""
 
+COLLECTED = 50
+"""Every so many steps garbage is collected. Traced graphs are cycles: those that wait for Python to collect them
+are no leak, but leave holes in the memory, which the system does not get back."""
+
 OBSERVED = 7
 """Every so many calls one is observed."""
 
@@ -109,7 +113,7 @@ class Keras:
 
     name = f"Keras on {BACKEND}"
     starts = ("spawn",)  # TensorFlow and JAX do not survive a fork
-    observed_calls = 25  # Keras compiles `predict` again after each
+    observed_calls = 50  # Keras compiles `predict` again after each
 
     def __init__(self) -> None:
         import keras
@@ -227,6 +231,10 @@ def soak(part: str, times: int, step: Callable[[int], None], count: Callable[[],
     early: Mapping[str, float] = {}
     for turn in range(times):
         step(turn)
+        if turn % COLLECTED == 0:
+            gc.collect()
+        if (turn + 1) % warm == 0:
+            print(f"{part}: {turn + 1:,} done", end="\r", file=sys.stderr, flush=True)
         if turn + 1 == warm:
             count()  # which makes what counting itself needs
             early = count()
