@@ -170,14 +170,14 @@ ROWS = (
     Mutant(
         "images that mix at a layer not noticed",
         "sita_adapters/trial.py",
-        "if not _equal(x, y[parts:], noise):",
+        "if not _agree((x, y), (two, three), noise):",
         "if False:",
         (f"{ANY_MODEL}::test_images_that_mix_are_an_error",),
     ),
     Mutant(
         "images that mix in the output not noticed",
         "sita_adapters/trial.py",
-        "if not _equal(np.moveaxis(values, axis, 0), np.moveaxis(others, axis, 0)[1:], _noise(x)):",
+        "if not _agree(by_image, runs, _noise(x)):",
         "if False:",
         (f"{ANY_MODEL}::test_images_that_mix_are_an_error",),
     ),
@@ -255,7 +255,7 @@ KERAS = (
     Mutant(
         "Keras: the layer's own normalisation",
         "backends/sita_keras/batchnorm.py",
-        "if call is not None and call.plan.blends and not symbolic:",
+        "if call is not None and not symbolic:",
         "if False:",
         (REFERENCE,),
         "tensorflow",
@@ -281,7 +281,7 @@ KERAS = (
     Mutant(
         "Keras: the trial not held",
         "backends/sita_keras/backend.py",
-        "layer.findings = _try_out(layer, image, settings.example)",
+        "layer.findings = try_out(layer, image, settings.example)",
         "layer.findings = None",
         ("tests/keras/test_odd.py::test_layers_that_are_not_called_are_reported",),
         "tensorflow",

@@ -95,12 +95,8 @@ def test_features_without_space_have_the_spread_between_rows_alone() -> None:
     torch.testing.assert_close(answer.double(), expected, rtol=1e-4, atol=1e-5)
 
 
-TIMM = [name for name in LARGE if name.startswith("timm")]  # the contract has torchvision's
-
-
-@pytest.mark.parametrize(
-    "name", [*TIMM, *SHAPES, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE if name not in TIMM)]
-)
+# The contract has torchvision's networks, the zoo timm's.
+@pytest.mark.parametrize("name", [*SHAPES, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)])
 def test_lambda_one_is_the_source_model(name: str) -> None:
     """Promise 4: through the recipe `source`, and through the blend, with a prior that only rounds to 1."""
     model = large(name) if name in LARGE else small(name)
@@ -119,7 +115,7 @@ def test_lambda_one_is_the_source_model(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TIMM)
+@pytest.mark.parametrize("name", [name for name in LARGE if name.startswith("timm")])  # the contract has the others
 def test_batch_independence_on_the_covered_networks(name: str) -> None:
     adapted = sita.adapt(large(name), priors=(0.5, 1.0), top_k=1)
     batch = images(3, 3, LARGE[name], LARGE[name])
