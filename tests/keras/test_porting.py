@@ -84,7 +84,9 @@ def check_same(torch_scores: np.ndarray, keras_scores: np.ndarray) -> None:
     assert np.ptp(keras_scores, axis=0).max() > 10 * TOLERANCE
 
 
-@pytest.mark.parametrize("architecture", list(SIZES))
+@pytest.mark.parametrize(
+    "architecture", ["ResNet50", "DenseNet121", pytest.param("InceptionV3", marks=pytest.mark.slow)]
+)
 def test_a_torch_twin_answers_as_the_keras_model_plain_and_adapted(architecture: str) -> None:
     model, images = keras_model(architecture), pictures(SIZES[architecture], count=2)
     twin = torch_twin(model)
@@ -247,6 +249,7 @@ def test_the_trained_resnet50_is_the_same_in_torch(data: Path) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_the_trained_resnet50_adapts_alike_in_torch(data: Path) -> None:
     model, twin = trained_resnet50(data, 96)
     images = encode(load_images(data, 2, 96)[0])
