@@ -307,9 +307,9 @@ def compare_threads(framework: Torch | Keras, calls: int) -> list[Line]:
     return [Line(part, "answers that differ", 0, sum(wrong)), Line(part, "images not observed", 0, sum(missed))]
 
 
-def answer_elsewhere(adapted: Any, answers: Any) -> None:
+def answer_elsewhere(kind: type[Torch | Keras], adapted: Any, answers: Any) -> None:
     """Answer every batch, in another process."""
-    framework = make_framework()
+    framework = kind()
     answers.put([framework.run(adapted, images, observed=True) for images in make_batches()])
 
 
@@ -320,7 +320,7 @@ def compare_processes(framework: Torch | Keras) -> Iterator[Line]:
     for start in framework.starts:
         context: Any = multiprocessing.get_context(start)
         answers = context.SimpleQueue()
-        process = context.Process(target=answer_elsewhere, args=(adapted, answers), daemon=True)
+        process = context.Process(target=answer_elsewhere, args=(type(framework), adapted, answers), daemon=True)
         process.start()
         # Joined first: the answers are small enough for the queue, and a child that died would never send any.
         process.join(300)
