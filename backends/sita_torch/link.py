@@ -74,7 +74,7 @@ class Link:
             return
         theirs, ours = self.shared
         if _place(theirs) != _place(ours) and not self._source_moved():
-            self.__init__()  # type: ignore[misc]
+            self.modules, self.copied, self.shared = [], [], None
             return
         for each in self.modules:
             module = each.module()

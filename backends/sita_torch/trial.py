@@ -26,6 +26,7 @@ from sita_adapters.errors import BypassError, SitaWarning
 from sita_adapters.trial import Findings, Witness, hold_trial, made_up
 
 from .arguments import Arguments, check_channels
+from .batchnorm import adaptation_of_layer
 from .clone import clone
 from .inspection import find_layers, is_batchnorm, walk_all
 from .ops import TORCH
@@ -157,14 +158,13 @@ class _Overseer(TorchFunctionMode):
                 "the source's own, held by a weak reference, a class or a module's globals, perhaps. They would not be "
                 "adapted. Expected layers that the model holds as attributes. Remedy: hold them so."
             )
-        adapted = {place: name for name, place in self.statistics.items() if self.entered[place]}
         for place, count in self.normalised.items():
             name = next((name for name, each in self.statistics.items() if each == place), None)
-            if name is not None and count > self.entered[place] and (place in adapted or self._is_adapted(name)):
+            if name is not None and count > self.entered[place] and adaptation_of_layer(self.layers[name]) is not None:
                 raise BypassError(
                     f"{model} normalises with the statistics of layer {name!r} outside of a call of that layer "
                     "(F.batch_norm, or its `forward` called by itself), where it is not adapted. Expected layers that "
-                    f"are called. Remedy: call the layer, or leave it out with layers=."
+                    "are called. Remedy: call the layer, or leave it out with layers=."
                 )
         unknown = sum(count for place, count in self.normalised.items() if place not in self.statistics.values())
         if unknown:
@@ -174,11 +174,6 @@ class _Overseer(TorchFunctionMode):
                 SitaWarning,
                 stacklevel=2,
             )
-
-    def _is_adapted(self, name: str) -> bool:
-        from .batchnorm import adaptation_of_layer
-
-        return adaptation_of_layer(self.layers[name]) is not None
 
 
 def _place(layer: nn.Module) -> int:

@@ -186,7 +186,7 @@ class TwoImages(nn.Module):
         return first - second
 
 
-def half_and_half(self: Any, x: torch.Tensor) -> torch.Tensor:
+def without_nan(self: Any, x: torch.Tensor) -> torch.Tensor:
     return self.e(torch.nan_to_num(x) - torch.nan_to_num(x).mean(0))
 
 
@@ -194,7 +194,7 @@ MIXING = {
     "the batch's mean": lambda self, x: self.e(x - x.mean(0, keepdim=True)),
     "another order at a layer": lambda self, x: self.e(x.flip(0)).flip(0),
     "another order": lambda self, x: self.e(x).flip(0),
-    "without NaN": half_and_half,
+    "without NaN": without_nan,
     "after the layers": lambda self, x: self.e(x) - self.e(x).mean(0),
 }
 

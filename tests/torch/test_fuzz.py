@@ -36,7 +36,7 @@ class Images:
     dtype: torch.dtype = torch.float32
     content: str = "random"
     strides: str = "contiguous"
-    spoilt: str = "nothing"
+    not_finite: str = "nothing"
     """What one image of the batch is full of, or has in one pixel."""
     mode: str = "no_grad"
 
@@ -67,10 +67,10 @@ def make_images(spec: Spec, images: Images) -> list[torch.Tensor]:
         first = (values * 60 + 120).clamp(0, 255).to(torch.uint8)
     else:
         first = values.to(images.dtype)
-        if images.spoilt != "nothing":
-            value = {"n": math.nan, "i": math.inf, "-": -math.inf}[images.spoilt[0]]
-            spoilt = first[images.count // 2]
-            spoilt.fill_(value) if images.spoilt.endswith("everywhere") else spoilt.view(-1)[:1].fill_(value)
+        if images.not_finite != "nothing":
+            value = {"n": math.nan, "i": math.inf, "-": -math.inf}[images.not_finite[0]]
+            image = first[images.count // 2]
+            image.fill_(value) if images.not_finite.endswith("everywhere") else image.view(-1)[:1].fill_(value)
     arguments = [lay_out(first, images.strides)]
     others = {
         "image": lambda: torch.randn(shape, generator=random),
@@ -236,7 +236,7 @@ def plain_specs(draw: st.DrawFn) -> Spec:
 
 
 CONTENTS = (*SCALES, "constant", "constant huge", "zero", "one channel is constant")
-SPOILT = (*["nothing"] * 4, "nan everywhere", "nan once", "inf everywhere", "inf once", "-inf once")
+NOT_FINITE = (*["nothing"] * 4, "nan everywhere", "nan once", "inf everywhere", "inf once", "-inf once")
 SIZES = ((6, 6), (1, 1), (7, 7), (5, 8), (1, 4), (9, 3), (2, 2))
 
 
@@ -252,7 +252,7 @@ def odd_images(draw: st.DrawFn) -> Images:
         dtype=dtype,
         content=content,
         strides=draw(few(("contiguous", "channels_last", "every second", "transposed", "expanded"))),
-        spoilt=draw(few(SPOILT)),
+        not_finite=draw(few(NOT_FINITE)),
         mode=draw(few(("no_grad", "inference", "grad"))),
     )
 
