@@ -75,6 +75,8 @@ class Call:
     ops: Ops
     weights: Array = None
     """(R, R), as in the Plan; (1, R) where one line serves all."""
+    origins: Array = None
+    """(R,), as in the Plan."""
     priors: Array = None
     """(R, 1), or (1, 1)."""
     watch: Callable[[str, Array], None] | None = None
@@ -143,7 +145,8 @@ def _run_part(  # noqa: PLR0917
     lines = 1 if plan.uniform and not ops.is_traced(images) else plan.rows  # a trace may run on more images
     weights = ops.precise_constant(plan.weights[:lines], images)
     priors = ops.precise_constant([[prior] for prior in plan.priors[:lines]], images)
-    call = Call(adaptation, plan, ops.shape(rows[0])[0], ops, weights, priors, findings=findings)
+    origins = ops.indices(plan.origins, images)
+    call = Call(adaptation, plan, ops.shape(rows[0])[0], ops, weights, origins, priors, findings=findings)
     output = run_rows(rows, forward, call)
     if plan.blends and not call.layers_run:
         count = sum(layer.adapted for layer in adaptation.layers)
@@ -194,7 +197,7 @@ class Features(Protocol):
     def variances(self) -> Array:
         """The variances."""
 
-    def target(self, weights: Array) -> tuple[Array, Array]:
+    def target(self, weights: Array, origins: Array) -> tuple[Array, Array]:
         """Return `statistics.target` of R rows per image, for weights (R, R) or one line of them."""
 
 
@@ -212,7 +215,7 @@ def blend(
     parts = _parts_of_row(entries, call, name)
     shared = call.adaptation is not None and call.adaptation.recipe.share == "batch"
     if parts is None and not shared:
-        mean, variance = features.target(weights)
+        mean, variance = features.target(weights, call.origins)
     else:
         shape = (-1, call.plan.rows, 1 if parts is None else parts, channels)
         moments = (xp.reshape(moment, shape) for moment in (features.means, features.variances))
@@ -220,7 +223,8 @@ def blend(
         every_image = xp.zeros_like(means)
         if shared:
             means, variances = (moment[None] for moment in pool(means, variances, axis=0, xp=xp))
-        mean, variance = (each + every_image for each in target(means, variances, weights=weights, xp=xp))
+        estimated = target(means, variances, weights=weights, origins=call.origins, xp=xp)
+        mean, variance = (each + every_image for each in estimated)
     mean, variance = blend_with_source(
         mean, variance, priors=priors, source_mean=source[0], source_variance=source[1], xp=xp
     )

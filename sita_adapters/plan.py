@@ -31,8 +31,12 @@ class Plan:
     candidate_rows: tuple[int, ...]
     uniform: bool = field(init=False)
     """Whether all rows are normalised with the same statistics."""
+    origins: tuple[int, ...] = field(init=False)
+    """For every row the last that it draws from: those that it draws from have the same, so that it is near them all."""
 
     def __post_init__(self) -> None:
+        last = (max(row for row, weight in enumerate(line) if weight) for line in self.weights)
+        object.__setattr__(self, "origins", tuple(last))
         object.__setattr__(self, "uniform", len(set(zip(self.weights, self.priors, strict=True))) == 1)
 
     @property

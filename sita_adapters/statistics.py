@@ -21,20 +21,20 @@ def pool(means: Array, variances: Array, *, axis: int, xp: Any) -> tuple[Array, 
     return xp.sum(mean, axis=axis, keepdims=False), variance
 
 
-def target(means: Array, variances: Array, *, weights: Array, xp: Any) -> tuple[Array, Array]:
+def target(means: Array, variances: Array, *, weights: Array, origins: Array, xp: Any) -> tuple[Array, Array]:
     """Return the statistics that the rows estimate together, for every row (paper, eq. 3).
 
     m_t = Σ_q w_q · m_q,   v_t = Σ_q w_q · (v_q + (m_q − m_t)²)
 
-    `means` and `variances` are (B, R, C), `weights` (R, R). The
-    spread between rows is Σ_q w_q · d_q² − (Σ_q w_q · d_q)² with d_q = m_q − m_0: measured from the image's own first
-    row it cannot cancel the way moments about zero do, and no (B, R, R, C) array is made.
+    `means` and `variances` are (B, R, C), `weights` (R, R), or (1, R) where one line serves all rows. The spread between
+    rows is Σ_q w_q · d_q² − (Σ_q w_q · d_q)² with d_q = m_q − m_o, where o is a row that they all draw from (`origins`,
+    (R,), as in the Plan): it cannot cancel the way moments about zero do, and no (B, R, R, C) array is made.
     """
-    origin = means[:, :1]
+    origin = xp.take(means, origins, axis=1)
     offsets = means - origin
     offset = xp.matmul(weights, offsets)
     spread = xp.matmul(weights, variances + offsets * offsets) - offset * offset
-    return origin + offset, xp.maximum(spread, 0.0)
+    return origin[:, : weights.shape[0]] + offset, xp.maximum(spread, 0.0)
 
 
 def blend_with_source(

@@ -25,11 +25,11 @@ class Features:
     means: Any
     variances: Any
 
-    def target(self, weights: Any) -> tuple[Any, Any]:
+    def target(self, weights: Any, origins: Any) -> tuple[Any, Any]:
         """Return the statistics that the R rows of each image estimate together, (B, R, C), for weights (R, R)."""
         shape = (-1, weights.shape[1], self.x.shape[self.axis])
         means, variances = (ops.reshape(moment, shape) for moment in (self.means, self.variances))
-        return target(means, variances, weights=weights, xp=ops)
+        return target(means, variances, weights=weights, origins=origins, xp=ops)
 
     def affine(self, scale: Any, shift: Any) -> Any:
         """Return x · scale + shift, both (N, C), or (1, C) for all."""

@@ -32,6 +32,26 @@ class _Copied:
     version: int
 
 
+@dataclass
+class _Attribute:
+    """A tensor that a module has as a plain attribute, which the source may put another in the place of."""
+
+    module: weakref.ref[nn.Module]
+    own: weakref.ref[nn.Module]
+    name: str
+    copied: _Copied
+
+    def follow(self) -> None:
+        """Copy what the source has there now."""
+        module, own = self.module(), self.own()
+        if module is None or own is None or vars(module).get(self.name) is self.copied.source:
+            return
+        now = vars(module).get(self.name)
+        vars(own)[self.name] = copied = now.detach().clone() if isinstance(now, torch.Tensor) else now
+        if isinstance(now, torch.Tensor) and isinstance(copied, torch.Tensor):
+            self.copied.source, self.copied.own, self.copied.version = now, copied, now._version
+
+
 class Link:
     """Keeps a clone's copies in step with the source; raises where weights were replaced, which cannot be followed.
 
@@ -42,6 +62,7 @@ class Link:
     def __init__(self, source: nn.Module | None = None, cloned: nn.Module | None = None) -> None:
         self.modules: list[_Registered] = []
         self.copied: list[_Copied] = []
+        self.attributes: list[_Attribute] = []
         self.shared: tuple[torch.Tensor, torch.Tensor] | None = None
         if source is None or cloned is None:
             return
@@ -61,6 +82,12 @@ class Link:
                 self.shared = self.shared or (item, own[path])
             else:
                 self.copied.append(_Copied(item, own[path], item._version))
+        copies = {id(copied.source): copied for copied in self.copied}
+        for path, item in walk(source):
+            if isinstance(item, nn.Module):
+                held = ((name, copies.get(id(value))) for name, value in vars(item).items())
+                modules = weakref.ref(item), weakref.ref(own[path])
+                self.attributes += [_Attribute(*modules, name, copied) for name, copied in held if copied]
 
     def __deepcopy__(self, memo: Any) -> Link:
         return Link()
@@ -74,12 +101,14 @@ class Link:
             return
         theirs, ours = self.shared
         if _place(theirs) != _place(ours) and not self._source_moved():
-            self.modules, self.copied, self.shared = [], [], None
+            self.modules, self.copied, self.attributes, self.shared = [], [], [], None
             return
         for each in self.modules:
             module = each.module()
             if module is not None:
                 _check(each, module)
+        for attribute in self.attributes:
+            attribute.follow()
         for copied in self.copied:
             if copied.source._version != copied.version:
                 copied.version = copied.source._version

@@ -40,13 +40,14 @@ class Features:
     means: torch.Tensor
     variances: torch.Tensor
 
-    def target(self, weights: torch.Tensor) -> _Pair:
+    def target(self, weights: torch.Tensor, origins: torch.Tensor) -> _Pair:
         """Return the statistics that the R rows of each image estimate together, (B, R, C), for weights (R, R).
 
         Of one line of weights, (1, R), these are (B, 1, C).
         """
         shape = (-1, weights.shape[1], int(self.means.shape[1]))
-        return target(self.means.reshape(shape), self.variances.reshape(shape), weights=weights, xp=TORCH.xp)
+        means, variances = self.means.reshape(shape), self.variances.reshape(shape)
+        return target(means, variances, weights=weights, origins=origins, xp=TORCH.xp)
 
     def normalise(self, statistics: _Pair, gamma: torch.Tensor, beta: torch.Tensor, epsilon: float) -> torch.Tensor:
         """Return γ · (x − m) / sqrt(v + ε) + β for statistics (N, C), or (1, C) for all, and γ and β (C,)."""
@@ -87,7 +88,7 @@ class _Contiguous(Features):
             variances.view(-1).index_copy_(0, cancelled, _sums_of_squares(centred).div_(area))
         return variances
 
-    def target(self, weights: torch.Tensor) -> _Pair:
+    def target(self, weights: torch.Tensor, origins: torch.Tensor) -> _Pair:
         """Return the same in fewer operations, of the squares of all rows together, unless that would cancel.
 
         m = Σ_q w_q · m_q,   v = Σ_q w_q · E[x_q²] − m²
@@ -104,7 +105,7 @@ class _Contiguous(Features):
             return mean, variance
         # Image by image: an answer must not depend on what else is in its batch, to the last bit.
         safe = (room <= 0).all(2, keepdim=True).all(1, keepdim=True)
-        exact_mean, exact_variance = super().target(weights)
+        exact_mean, exact_variance = super().target(weights, origins)
         return torch.where(safe, mean, exact_mean), torch.where(safe, variance, exact_variance)
 
     def normalise(self, statistics: _Pair, gamma: torch.Tensor, beta: torch.Tensor, epsilon: float) -> torch.Tensor:

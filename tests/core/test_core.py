@@ -38,6 +38,7 @@ def test_every_plan_is_sound(lambdas: list[float], n: int, shared: bool, frame: 
     # A row's statistics come from its own image's rows under its own prior, or from shared views.
     for row, line in enumerate(plan.weights):
         for drawn in np.flatnonzero(line):
+            assert plan.origins[drawn] == plan.origins[row] or plan.priors[row] == 1
             same_prior = plan.priors[drawn] == plan.priors[row]
             assert same_prior or (recipe.shared_views and plan.view_of_row[drawn] > 0)
 
@@ -81,9 +82,15 @@ def test_blend_equals_a_float64_loop(
     lambdas = random.uniform(size=(rows, 1)).astype(np.float32)
     m_s = random.normal(size=channels).astype(np.float32)
     v_s = random.uniform(0.1, 3, size=channels).astype(np.float32)
-    xp = namespace.ops.xp
+    xp, mean_of_rows, origin = namespace.ops.xp, namespace.own(means), int(random.integers(rows))
     mean, variance = blend_with_source(
-        *target(namespace.own(means), namespace.own(variances), weights=namespace.own(weights), xp=xp),
+        *target(
+            mean_of_rows,
+            namespace.own(variances),
+            weights=namespace.own(weights),
+            origins=namespace.ops.indices([origin] * rows, mean_of_rows),
+            xp=xp,
+        ),
         priors=namespace.own(lambdas),
         source_mean=namespace.own(m_s),
         source_variance=namespace.own(v_s),
@@ -98,6 +105,28 @@ def test_blend_equals_a_float64_loop(
             lam = float(lambdas[r, 0])
             np.testing.assert_allclose(mean[b, r], lam * m_s + (1 - lam) * m_t, rtol=2e-6, atol=2e-6)
             np.testing.assert_allclose(variance[b, r], lam * v_s + (1 - lam) * v_t, rtol=4e-6)
+
+
+@pytest.mark.parametrize("recipe", ["ops", "ops_shared"])
+def test_a_source_row_far_from_the_others_costs_them_no_digits(namespace: Namespace, recipe: str) -> None:
+    plan = make_plan(RECIPES[recipe])
+    random = np.random.default_rng(0)
+    means = random.normal(size=(2, plan.rows, 4)).astype(np.float32)
+    means[:, plan.priors.index(1.0)] += 1e4
+    variances = random.uniform(0.1, 3, size=means.shape).astype(np.float32)
+    _, variance = target(
+        namespace.own(means),
+        namespace.own(variances),
+        weights=namespace.own(np.float32(plan.weights)),
+        origins=namespace.ops.indices(plan.origins, namespace.own(means)),
+        xp=namespace.ops.xp,
+    )
+    adapted = [row for row, prior in enumerate(plan.priors) if prior != 1]
+    for b, r in itertools.product(range(2), adapted):
+        _, expected = reference.target_statistics(
+            means[b].astype(np.float64), variances[b].astype(np.float64), np.array(plan.weights[r])
+        )
+        np.testing.assert_allclose(namespace.numpy(variance)[b, r], expected, rtol=4e-6)
 
 
 def test_pooling_parts_gives_the_moments_of_the_whole(namespace: Namespace) -> None:

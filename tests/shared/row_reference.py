@@ -90,8 +90,6 @@ class _Blend:
         variances = (parts - means[:, :, None]).square().mean(2)
         m_t = weights @ means
         v_t = (weights[:, :, None] * (variances[None] + (means[None] - m_t[:, None]).square())).sum(1)
-        if self.shake.relative:  # the spread between rows may be measured from the first, which is perhaps far away
-            v_t = v_t + self.shake.relative * torch.randn_like(v_t).abs() * (means - means[:1]).square().amax(0)
         priors = x.new_tensor([row.prior for row in self.rows])[:, None]
         m_s, v_s = (getattr(self.layer, name).reshape(-1) for name in ("running_mean", "running_var"))
         m, v = (torch.where(priors == 1, s, priors * s + (1 - priors) * t) for s, t in ((m_s, m_t), (v_s, v_t)))

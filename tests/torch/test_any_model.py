@@ -148,6 +148,17 @@ def test_buffers_follow_the_source_as_weights_do(way: str) -> None:
     assert not torch.allclose(before, after)
 
 
+def test_a_tensor_that_is_a_plain_attribute_follows_the_source_when_it_is_replaced() -> None:
+    model = Around(attribute("scale", torch.tensor(1.0)), lambda self, x: self.e(x) * self.scale)
+    adapted = sita.adapt(model, "augbn")
+    before = adapted(batch())
+    for factor in (3.0, 0.5):
+        model.scale = torch.tensor(factor)
+        torch.testing.assert_close(adapted(batch()), factor * before)
+        model.scale += 1
+        torch.testing.assert_close(adapted(batch()), (factor + 1) * before)
+
+
 def test_weights_that_were_replaced_are_an_error() -> None:
     model = encoder()
     adapted = sita.adapt(model, "augbn")
