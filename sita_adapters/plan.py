@@ -32,7 +32,7 @@ class Plan:
     uniform: bool = field(init=False)
     """Whether all rows are normalised with the same statistics."""
     origins: tuple[int, ...] = field(init=False)
-    """For every row the last that it draws from: those that it draws from have the same, so that it is near them all."""
+    """For every row the last that it draws from. All that it draws from have the same one, and are near it."""
 
     def __post_init__(self) -> None:
         last = (max(row for row, weight in enumerate(line) if weight) for line in self.weights)

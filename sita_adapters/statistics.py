@@ -26,7 +26,7 @@ def target(means: Array, variances: Array, *, weights: Array, origins: Array, xp
 
     m_t = Σ_q w_q · m_q,   v_t = Σ_q w_q · (v_q + (m_q − m_t)²)
 
-    `means` and `variances` are (B, R, C), `weights` (R, R), or (1, R) where one line serves all rows. The spread between
+    `means` and `variances` are (B, R, C), `weights` (R, R), or (1, R) where one line serves all rows. The spread of the
     rows is Σ_q w_q · d_q² − (Σ_q w_q · d_q)² with d_q = m_q − m_o, where o is a row that they all draw from (`origins`,
     (R,), as in the Plan): it cannot cancel the way moments about zero do, and no (B, R, R, C) array is made.
     """
