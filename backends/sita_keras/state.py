@@ -7,9 +7,10 @@ the clone and the source share. Neither may reach the source or the next answer.
 from __future__ import annotations
 
 import functools
+import threading
 import types
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import keras
@@ -22,6 +23,9 @@ from .inspection import walk_layers
 _FRAMEWORKS = ("keras", "tensorflow", "jax", "jaxlib", "torch", "numpy", "ml_dtypes", "builtins")
 """Packages whose objects are not looked into: a model's own state is not there."""
 
+_one_at_a_time = threading.RLock()
+"""Held while models run whose state is put back afterwards: another thread would see it, or put it back too early."""
+
 
 @contextmanager
 def left_unchanged(models: Iterable[keras.Model], variables: Iterable[tuple[Any, Any]] = ()) -> Iterator[list[Any]]:
@@ -29,6 +33,12 @@ def left_unchanged(models: Iterable[keras.Model], variables: Iterable[tuple[Any,
 
     `variables` gives some of them other values inside.
     """
+    models = list(models)
+    with _one_at_a_time if models else nullcontext():
+        yield from _left_unchanged(models, variables)
+
+
+def _left_unchanged(models: list[keras.Model], variables: Iterable[tuple[Any, Any]]) -> Iterator[list[Any]]:
     before = _remember(models)
     changed: list[Any] = []
     outer, scope = get_stateless_scope(), keras.StatelessScope(state_mapping=list(variables))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,16 @@ def test_attributes_lists_and_objects_that_are_changed(around: Callable[[layers.
         assert layer.state() == state
     near = sita.adapt(model, "bn", priors=1 - 1e-7).predict_on_batch(batch)
     np.testing.assert_allclose(near, ops.convert_to_numpy(model(batch)), rtol=1e-4, atol=1e-4)
+
+
+def test_threads_do_not_see_what_the_others_leave_behind() -> None:
+    layer, batch = Attributes(), nets.images(1)
+    adapted = sita.adapt(between(layer), "augbn")
+    state, expected = layer.state(), ops.convert_to_numpy(adapted(batch))
+    with ThreadPoolExecutor(4) as pool:
+        for answer in pool.map(lambda _: ops.convert_to_numpy(adapted(batch)), range(40)):
+            np.testing.assert_array_equal(answer, expected)
+    assert layer.state() == state
 
 
 def test_a_layer_that_was_changed_is_seen() -> None:
