@@ -27,7 +27,7 @@ from .outputs import Selector
 from .plan import Plan, make_plan, split
 from .recipe import RECIPES, Recipe
 from .selection import LayerInfo
-from .statistics import blend_with_source, pool, target
+from .statistics import blend_with_source, mark_overflow, pool, target
 from .trial import Findings
 from .view_steps import Canvas
 from .views import SpatialKind
@@ -228,6 +228,8 @@ def blend(
     mean, variance = blend_with_source(
         mean, variance, priors=priors, source_mean=source[0], source_variance=source[1], xp=xp
     )
+    if not ops.raises_on_overflow(variance):
+        variance = mark_overflow(variance, xp)
     if mean.shape[1] != call.plan.rows and mean.shape[0] != 1:  # one line for all rows, but not for all images
         every_row = (mean.shape[0], call.plan.rows, channels)
         mean, variance = xp.broadcast_to(mean, every_row), xp.broadcast_to(variance, every_row)

@@ -52,6 +52,10 @@ class Ops:
         """Whether a compiler or exporter is following, so that this array has no values yet."""
         return False
 
+    def raises_on_overflow(self, array: Array) -> bool:
+        """Whether moments that leave the range of their precision are an error already where they are measured."""
+        return False
+
     def constant(self, values: Any, like: Array) -> Array:
         """Return numbers as an array."""
         return np.asarray(values, dtype=like.dtype)

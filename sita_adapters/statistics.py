@@ -10,6 +10,9 @@ from typing import Any
 
 from .ops import Array
 
+_LARGEST = 3e38
+"""What a variance in single precision may be."""
+
 
 def pool(means: Array, variances: Array, *, axis: int, xp: Any) -> tuple[Array, Array]:
     """Return the moments of equally large parts taken together.
@@ -52,6 +55,11 @@ def blend_with_source(
 
 def _lerp(start: Array, end: Array, weight: Array) -> Array:
     return (1 - weight) * start + weight * end
+
+
+def mark_overflow(variance: Array, xp: Any) -> Array:
+    """Return NaN for what is infinite: x / sqrt(∞) would be 0, which looks like an answer."""
+    return xp.where(variance < _LARGEST, variance, float("nan"))
 
 
 def input_affine(

@@ -67,6 +67,9 @@ class TorchOps(Ops):
     def is_traced(self, array: torch.Tensor) -> bool:
         return is_traced()
 
+    def raises_on_overflow(self, array: torch.Tensor) -> bool:
+        return array.is_cpu and not is_traced()
+
     def constant(self, values: Any, like: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(values, dtype=like.dtype, device=like.device)
 

@@ -335,3 +335,15 @@ if keras.backend.backend() == "tensorflow":
         replica = tf.function(adapted, input_signature=[tf.TensorSpec((None, 16, 16, 3))])
         assert replica(batch[:0]).shape == (0, nets.CLASSES)
         np.testing.assert_allclose(replica(batch), adapted(batch), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e18, 1e20])
+@pytest.mark.parametrize("recipe", ["augbn", "ops"])
+def test_variances_that_overflow_are_never_taken_for_numbers(recipe: str, size: float) -> None:
+    adapted = sita.adapt(nets.sequential(), recipe)
+    ordinary, huge = nets.images(2)
+    huge = np.float32(size) * huge
+    for use in odd.ways(adapted):
+        answers = use(np.stack([ordinary, huge]))
+        assert np.isnan(answers[1]).all()
+        np.testing.assert_allclose(answers[0], use(ordinary[None])[0], rtol=1e-5, atol=1e-5)

@@ -570,6 +570,13 @@ def test_huge_images_have_finite_answers(recipe: str, layout: torch.memory_forma
     torch.testing.assert_close(sita.adapt(encoder(), recipe)(images).double(), expected, rtol=1e-5, atol=0)
 
 
+def test_a_graph_never_takes_a_variance_that_overflows_for_a_number() -> None:
+    """A graph cannot start again in double precision."""
+    graph = torch.export.export(sita.adapt(encoder(), "augbn"), (batch(),)).module()
+    assert graph(1e18 * batch()).isnan().all()
+    torch.testing.assert_close(graph(batch()), sita.adapt(encoder(), "augbn")(batch()))
+
+
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("recipe", ["ops", "augbn"])
