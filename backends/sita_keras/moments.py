@@ -29,7 +29,7 @@ class Features:
         """Return the statistics that the R rows of each image estimate together, (B, R, C), for weights (R, R)."""
         shape = (-1, weights.shape[1], self.x.shape[self.axis])
         means, variances = (ops.reshape(moment, shape) for moment in (self.means, self.variances))
-        return target(means, variances, weights=weights, origins=origins, xp=ops)
+        return target(means, variances, weights=weights, origins=origins, xp=KERAS.xp)
 
     def affine(self, scale: Any, shift: Any) -> Any:
         """Return x · scale + shift, both (N, C), or (1, C) for all."""

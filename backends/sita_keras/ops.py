@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -16,10 +17,17 @@ from sita_adapters.ops import Ops, SymbolicError
 from sita_adapters.outputs import flatten, rebuild
 
 
+def _take(x: Any, indices: Any, axis: int) -> Any:
+    """Return `ops.take` along an axis; on torch, what its exporter to ONNX knows."""
+    if keras.backend.backend() == "torch" and not isinstance(x, keras.KerasTensor):
+        return x.index_select(axis, indices)
+    return ops.take(x, indices, axis=axis)
+
+
 class KerasOps(Ops):
     """Array operations on the tensors of Keras' backend."""
 
-    xp = ops
+    xp = SimpleNamespace(**{**vars(ops), "take": _take})
     class_axis = -1
 
     def is_array(self, value: Any) -> bool:

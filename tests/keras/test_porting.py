@@ -76,10 +76,10 @@ def torch_says(model: nn.Module, images: np.ndarray, softmax: bool = True) -> np
     return (logits.softmax(1) if softmax else logits).numpy()
 
 
-def check_same(torch_scores: np.ndarray, keras_scores: np.ndarray) -> None:
+def check_same(torch_scores: np.ndarray, keras_scores: np.ndarray, rounding: float = 0.0) -> None:
     print(f"largest difference {np.abs(torch_scores - keras_scores).max():.1e}")
     np.testing.assert_array_equal(torch_scores.argmax(1), keras_scores.argmax(1))
-    np.testing.assert_allclose(torch_scores, keras_scores, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(torch_scores, keras_scores, rtol=0, atol=max(TOLERANCE, rounding))
     # Answers that are all alike would agree, whatever was ported.
     assert np.ptp(keras_scores, axis=0).max() > 10 * TOLERANCE
 
@@ -229,7 +229,10 @@ def twins_of_real_images(architecture: str, data: Path) -> tuple[Any, nn.Module,
 )
 def test_adapted_answers_are_the_same_in_keras_and_torch(architecture: str, recipe: str, data: Path) -> None:
     model, twin, images = twins_of_real_images(architecture, data)
-    check_same(torch_says(sita.adapt(twin, recipe), images), keras_says(sita.adapt(model, recipe), images))
+    said = torch_says(sita.adapt(twin, recipe), images)
+    # λ = 0 on small features magnifies rounding: what single precision costs PyTorch alone is not a difference.
+    exact = torch_says(sita.adapt(copy.deepcopy(twin).double(), recipe), images.astype(np.float64))
+    check_same(said, keras_says(sita.adapt(model, recipe), images), rounding=np.abs(said - exact).max())
 
 
 @functools.cache
