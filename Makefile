@@ -35,7 +35,7 @@ test: $(READY) ## Run the tests (seven minutes on two cores): every framework, e
 	KERAS_BACKEND=jax $(PYTEST) -m "not slow" tests/contract
 	KERAS_BACKEND=torch $(PYTEST) -m "not slow" tests/contract
 
-test-all: $(READY) ## Run everything there is, on every backend of Keras (long)
+test-all: $(READY) ## Run everything there is, on every backend of Keras (three quarters of an hour)
 	$(PYTEST) tests/core tests/contract tests/torch tests/workbench
 	for backend in tensorflow jax torch; do \
 		echo "Keras on $$backend:"; KERAS_BACKEND=$$backend $(PYTEST) tests/core tests/contract tests/keras || exit 1; \

@@ -230,7 +230,7 @@ def twins_of_real_images(architecture: str, data: Path) -> tuple[Any, nn.Module,
 def test_adapted_answers_are_the_same_in_keras_and_torch(architecture: str, recipe: str, data: Path) -> None:
     model, twin, images = twins_of_real_images(architecture, data)
     said = torch_says(sita.adapt(twin, recipe), images)
-    # λ = 0 on small features magnifies rounding: what single precision costs PyTorch, and Keras as well, is no difference.
+    # λ = 0 on small features magnifies rounding: what single precision costs both is no difference.
     exact = torch_says(sita.adapt(copy.deepcopy(twin).double(), recipe), images.astype(np.float64))
     check_same(said, keras_says(sita.adapt(model, recipe), images), rounding=2 * np.abs(said - exact).max())
 
