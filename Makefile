@@ -44,7 +44,7 @@ test-all: $(READY) ## Run everything there is, on every backend of Keras (three 
 fuzz: $(READY) ## Hold thousands of made-up networks and images against the reference (half an hour)
 	HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 0 tests/torch/test_fuzz.py
 
-oldest: ## Run the promises on the oldest versions that pyproject.toml allows (several gigabytes, a quarter of an hour)
+oldest: ## Run the promises on the oldest versions that pyproject.toml allows (several gigabytes, six minutes)
 	$(OLDEST_PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints-oldest.txt \
 		-e ".[torch,keras,bench,export]" timm torchvision pytest pytest-xdist pytest-timeout hypothesis
