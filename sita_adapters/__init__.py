@@ -35,6 +35,7 @@ from .export import Exported, export
 from .inputs import Inputs
 from .observe import Seen, Summary, observe
 from .recipe import RECIPES, Recipe
+from .shift import ByShift
 from .version import __version__
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "AlreadyAdaptedError",
     "BackendImportError",
     "BatchStatisticsError",
+    "ByShift",
     "BypassError",
     "CloneError",
     "Comparison",

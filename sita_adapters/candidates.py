@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .errors import OutputError
-from .observe import is_observed, record_vote, refuse_compiled
+from .observe import LayerPriors, is_observed, record_vote, refuse_compiled
 from .ops import Array, Ops, SymbolicError
 from .outputs import find_scores, flatten, rebuild
 from .plan import Plan
@@ -34,6 +34,8 @@ class Candidates:
     arrays: list[Array]
     axes: list[int | None]
     whole: Any = None
+    layer_priors: LayerPriors | None = None
+    """λ that the layers set by a rule, where somebody observes."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,19 @@ def keep_candidates(output: Any, call: Call) -> Candidates:
             "model merges its batch. Remedy: adapt a module that keeps it."
         )
     arrays = [kept[id(array)] for _, array in found]
-    return Candidates(rebuild(output, iter(arrays), ops.is_array), arrays, axes, output if plan.rows == 1 else None)
+    whole = output if plan.rows == 1 else None
+    return Candidates(rebuild(output, iter(arrays), ops.is_array), arrays, axes, whole, _layer_priors(call))
+
+
+def _layer_priors(call: Call) -> LayerPriors | None:
+    """Return λ of every candidate in every layer, (B, P, L)."""
+    if not call.priors_set:
+        return None
+    xp = call.ops.xp
+    names, priors = zip(*call.priors_set, strict=True)
+    by_row = call.ops.concat(priors, axis=-1)
+    last = by_row.shape[1] - 1  # one line of them may serve all rows
+    return LayerPriors(names, xp.stack([by_row[:, min(row, last)] for row in call.plan.candidate_rows], axis=1))
 
 
 def _entries(array: Array, axis: int, call: Call) -> bool:
@@ -125,7 +139,17 @@ def _join(parts: Sequence[Candidates], ops: Ops) -> Candidates:
         if id(each[0]) not in joined:
             joined[id(each[0])] = each[0] if axis is None else ops.concat(each, axis=1)
     arrays = [joined[id(array)] for array in first.arrays]
-    return Candidates(rebuild(first.output, iter(arrays), ops.is_array), arrays, first.axes)
+    layer_priors = _join_layer_priors(parts, ops)
+    return Candidates(rebuild(first.output, iter(arrays), ops.is_array), arrays, first.axes, layer_priors=layer_priors)
+
+
+def _join_layer_priors(parts: Sequence[Candidates], ops: Ops) -> LayerPriors | None:
+    found = next((part.layer_priors for part in parts if part.layer_priors), None)
+    if found is None:
+        return None
+    ones = ops.xp.ones_like(found.values[:, :1])  # a part without a rule is that of λ = 1
+    each = [ones if part.layer_priors is None else part.layer_priors.values for part in parts]
+    return LayerPriors(found.names, ops.concat(each, axis=1))
 
 
 def concatenate(answers: Sequence[Answer], ops: Ops) -> Any:
@@ -200,7 +224,9 @@ def _vote(candidates: Candidates, plan: Plan, adaptation: Adaptation, ops: Ops) 
     )
     if is_observed(adaptation):
         try:
-            record_vote(adaptation, verdict, plan, class_axis=class_axis, scores=adaptation.scores, ops=ops)
+            record_vote(
+                adaptation, verdict, plan, candidates.layer_priors, class_axis=class_axis, scores=adaptation.scores, ops=ops
+            )
         except SymbolicError as error:
             raise refuse_compiled("The adapted model") from error
     return place, verdict

@@ -232,16 +232,17 @@ def _answer(run: _Run, images: np.ndarray, batch_size: int) -> Answers:
     p = probabilities(values, run.scores, -1)
     log_p = np.log(p, out=np.zeros_like(p), where=p > 0)
     entropies = -np.sum(p * log_p, axis=-1)
-    priors = None if recipe is None else np.full(entropies.shape, recipe.lambdas[0])
-    if seen is not None:
-        priors = seen.priors
+    if seen is None:
+        priors = None if recipe is None else np.full(entropies.shape, recipe.lambdas[0])
+    else:
+        priors = np.broadcast_to(seen.priors, entropies.shape)
     ties = None if seen is None else seen.near_ties
     return Answers(name, backend.label, recipe, values.argmax(axis=-1), p, entropies, priors, ties, seconds)
 
 
 def _observed(model: Any, recipe: Recipe, batches: Iterable[np.ndarray]) -> Seen | None:
-    """Return the votes on all images; None where there is one candidate, and so no vote."""
-    if recipe.candidate_count == 1:
+    """Return the votes on all images; None where there is one candidate, and so no vote, with λ as it was given."""
+    if recipe.candidate_count == 1 and not recipe.rules:
         return None
     with observe(model) as seen:
         for batch in batches:

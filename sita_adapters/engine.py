@@ -22,11 +22,13 @@ from .candidates import Answer, Candidates, collapse, concatenate, keep_candidat
 from .errors import BypassError, InputError
 from .expansion import expand, expand_aligned, redraw_for_each
 from .inputs import Inputs
+from .observe import is_observed
 from .ops import Array, Ops
 from .outputs import Selector
 from .plan import Plan, make_plan, split
 from .recipe import RECIPES, Recipe
 from .selection import LayerInfo
+from .shift import priors_by_shift, shift
 from .statistics import blend_with_source, mark_overflow, pool, target
 from .trial import Findings
 from .view_steps import Canvas
@@ -78,12 +80,14 @@ class Call:
     origins: Array = None
     """(R,), as in the Plan."""
     priors: Array = None
-    """(R, 1), or (1, 1)."""
+    """(R, 1), or (1, 1); with rules s, d_½ and A_½ of each, (R, 3) or (1, 3)."""
     watch: Callable[[str, Array], None] | None = None
     """Called with the name and the input of every adapted layer: how a model is inspected."""
     findings: Findings | None = None
     """What a trial found out; None while a compiler or exporter follows a model that was never tried."""
     layers_run: int = 0
+    priors_set: list[tuple[str, Array]] | None = None
+    """The layers' names, and λ that each set by a rule, (B, R, 1), or (B, 1, 1): kept where somebody observes."""
 
 
 class _Thread(threading.local):
@@ -144,9 +148,12 @@ def _run_part(  # noqa: PLR0917
     ops = canvas.ops
     lines = 1 if plan.uniform and not ops.is_traced(images) else plan.rows  # a trace may run on more images
     weights = ops.precise_constant(plan.weights[:lines], images)
-    priors = ops.precise_constant([[prior] for prior in plan.priors[:lines]], images)
+    rules = plan.rules
+    priors = ops.precise_constant(rules[:lines] if rules else [[prior] for prior in plan.priors[:lines]], images)
     origins = ops.indices(plan.origins, images)
     call = Call(adaptation, plan, ops.shape(rows[0])[0], ops, weights, origins, priors, findings=findings)
+    if rules and is_observed(adaptation):
+        call.priors_set = []
     output = run_rows(rows, forward, call)
     if plan.blends and not call.layers_run:
         count = sum(layer.adapted for layer in adaptation.layers)
@@ -197,12 +204,16 @@ class Features(Protocol):
     def variances(self) -> Array:
         """The variances."""
 
+    @property
+    def area(self) -> Any:
+        """How many places an entry has: a number, or a symbol."""
+
     def target(self, weights: Array, origins: Array) -> tuple[Array, Array]:
         """Return `statistics.target` of R rows per image, for weights (R, R) or one line of them."""
 
 
-def blend(
-    features: Features, source: tuple[Array, Array], entries: Any, *, call: Call, name: str
+def blend(  # noqa: PLR0917
+    features: Features, source: tuple[Array, Array], epsilon: float, entries: Any, *, call: Call, name: str
 ) -> tuple[Array, Array]:
     """Return the mean and variance that every entry of a layer's input is normalised with, (N, C), or (1, C) for all.
 
@@ -225,6 +236,9 @@ def blend(
             means, variances = (moment[None] for moment in pool(means, variances, axis=0, xp=xp))
         estimated = target(means, variances, weights=weights, origins=call.origins, xp=xp)
         mean, variance = (each + every_image for each in estimated)
+    if call.plan.rules:
+        area = features.area if parts is None else features.area * parts
+        priors = _set_priors(mean, variance, source, epsilon, area, rules=priors, call=call, name=name)
     mean, variance = blend_with_source(
         mean, variance, priors=priors, source_mean=source[0], source_variance=source[1], xp=xp
     )
@@ -237,6 +251,20 @@ def blend(
     if parts is not None:
         mean, variance = ops.repeat_rows(mean, parts), ops.repeat_rows(variance, parts)
     return mean, variance
+
+
+def _set_priors(  # noqa: PLR0917
+    mean: Array, variance: Array, source: tuple[Array, Array], epsilon: float, area: Any, *, rules: Array, call: Call, name: str
+) -> Array:
+    """Return λ (B, R, 1) of a layer, by the rules of its rows."""
+    seen = shift(
+        mean, variance, source_mean=source[0], source_variance=source[1], epsilon=epsilon, xp=call.ops.xp
+    )
+    strengths, half_shifts, half_areas = rules[:, 0:1], rules[:, 1:2], rules[:, 2:3]
+    priors = priors_by_shift(seen, area, strengths=strengths, half_shifts=half_shifts, half_areas=half_areas)
+    if call.priors_set is not None:
+        call.priors_set.append((name, priors))
+    return priors
 
 
 def _parts_of_row(entries: Any, call: Call, name: str) -> Any:

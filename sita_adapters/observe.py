@@ -15,6 +15,8 @@ from .backend import backend_of
 from .errors import InputError, NotObservedError, SitaError
 from .ops import Array, Ops
 from .plan import Plan
+from .recipe import Prior, prior_text
+from .shift import ByShift
 from .voting import Scores, Verdict, near_ties
 
 
@@ -27,6 +29,15 @@ class _Vote:
     votes: np.ndarray
     labels: np.ndarray
     answers: np.ndarray
+    layer_priors: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class LayerPriors:
+    """λ of N images' P candidates in L layers, (N, P, L), and the layers' names in the order in which they ran."""
+
+    names: tuple[str, ...]
+    values: Array
 
 
 class Seen:
@@ -38,7 +49,8 @@ class Seen:
 
     def __init__(self) -> None:
         self._votes: list[_Vote] = []
-        self._candidates: tuple[float, ...] | None = None
+        self._candidates: tuple[Prior, ...] | None = None
+        self._layers: tuple[str, ...] = ()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -46,8 +58,8 @@ class Seen:
         return sum(len(vote.entropies) for vote in list(self._votes))
 
     @property
-    def candidates(self) -> tuple[float, ...]:
-        """λ of each of the P candidates."""
+    def candidates(self) -> tuple[Prior, ...]:
+        """λ of each of the P candidates, or the rule that sets it."""
         if self._candidates is None:
             raise NotObservedError(
                 "Nothing was observed yet. Expected calls of the adapted model inside `with sita.observe(adapted)`, in "
@@ -82,8 +94,31 @@ class Seen:
 
     @property
     def priors(self) -> np.ndarray:
-        """λ of the most certain candidate, «the chosen prior»: (N, …). Near 1, the image is like the source's."""
-        return np.asarray(np.asarray(self.candidates)[self.entropies.argmin(axis=1)])
+        """λ of the most certain candidate, «the chosen prior»: (N, …). Near 1, the image is like the source's.
+
+        Where a rule sets it, the mean over the layers.
+        """
+        chosen = self.entropies.argmin(axis=1)
+        if not self._layers:
+            return np.asarray(np.asarray(self.candidates)[chosen])
+        means = self.layer_priors.mean(axis=2)
+        return np.asarray(means[np.arange(len(means)).reshape(-1, *[1] * (chosen.ndim - 1)), chosen])
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the L layers that set λ by a rule, in the order in which they ran; empty without one."""
+        _ = self.candidates
+        return self._layers
+
+    @property
+    def layer_priors(self) -> np.ndarray:
+        """λ of each candidate in each layer, where a rule sets it: (N, P, L)."""
+        if not self.layers:
+            raise NotObservedError(
+                "layer_priors: no rule sets λ, so that it is the same in all layers (`priors`). Expected a recipe with "
+                "priors=sita.ByShift(), as 'auto' has."
+            )
+        return self._all("layer_priors")
 
     @property
     def near_ties(self) -> np.ndarray:
@@ -93,7 +128,9 @@ class Seen:
     def summary(self) -> Summary:
         """Return what to keep an eye on. Print it for a text."""
         candidates, priors = self.candidates, self.priors
-        chosen = {prior: float((priors == prior).mean()) for prior in sorted(set(candidates))}
+        first = self.entropies.argmin(axis=1)
+        places = {prior: [place for place, other in enumerate(candidates) if other == prior] for prior in candidates}
+        chosen = {prior: float(np.isin(first, places[prior]).mean()) for prior in sorted(places, key=_least)}
         entropies, kept, labels, answers = self.entropies, self.kept, self.labels, self.answers
         agree = np.where(kept, labels == answers[:, None], True).all(axis=1)
         source = candidates.index(1.0) if 1.0 in candidates else None
@@ -107,10 +144,16 @@ class Seen:
         )
 
     def plot(self, path: str | PathLike[str] | None = None) -> Any:
-        """Draw how often each prior was chosen. Returns the matplotlib Figure; writes it where a path is given."""
-        from .prior_figure import draw_priors
+        """Draw how often each prior was chosen; where a rule sets the only one, λ over the layers.
 
-        figure = draw_priors(self.summary())
+        Returns the matplotlib Figure, and writes it where a path is given.
+        """
+        from .prior_figure import draw_layer_priors, draw_priors
+
+        if len(self.candidates) == 1 and self.layers:
+            figure = draw_layer_priors(self.layers, self.layer_priors[:, 0])
+        else:
+            figure = draw_priors(self.summary())
         if path is not None:
             figure.savefig(path)
         return figure
@@ -126,14 +169,14 @@ class Seen:
             )
         return np.concatenate(parts)
 
-    def _append(self, vote: _Vote, candidates: tuple[float, ...]) -> None:
+    def _append(self, vote: _Vote, candidates: tuple[Prior, ...], layers: tuple[str, ...]) -> None:
         with self._lock:
             if self._candidates not in (None, candidates):
                 raise InputError(
                     f"Images with {len(candidates)} candidates came after some with {len(self._candidates or ())}: an "
                     "image's shape decides its views. Remedy: observe each shape by itself."
                 )
-            self._candidates = candidates
+            self._candidates, self._layers = candidates, layers
             self._votes.append(vote)
 
 
@@ -148,13 +191,13 @@ class Summary:
 
     images: int
     mean_prior: float
-    chosen: dict[float, float]
+    chosen: dict[Prior, float]
     mean_entropy: float
     unanimous: float
     changed: float | None
 
     def __str__(self) -> str:
-        chosen = ", ".join(f"{prior:.3g}: {100 * share:.0f} %" for prior, share in self.chosen.items())
+        chosen = ", ".join(f"{prior_text(prior)}: {100 * share:.0f} %" for prior, share in self.chosen.items())
         lines = [
             f"images         {self.images}",
             f"chosen prior   {self.mean_prior:.3f} on average ({chosen})",
@@ -213,12 +256,25 @@ def observe(adapted: Any, *, all_threads: bool = False) -> Iterator[Seen]:
                 group.observers = tuple(other for other in group.observers if other is not observer)
 
 
+def _least(prior: Prior) -> float:
+    return 1 - prior.strength if isinstance(prior, ByShift) else prior
+
+
 def is_observed(key: object) -> bool:
     """Whether the votes of this adaptation are recorded in this thread."""
     return any(observer.key is key for observer in (*_thread_observers.observers, *_global_observers.observers))
 
 
-def record_vote(key: object, verdict: Verdict, plan: Plan, *, class_axis: int, scores: Scores, ops: Ops) -> None:
+def record_vote(  # noqa: PLR0917
+    key: object,
+    verdict: Verdict,
+    plan: Plan,
+    layer_priors: LayerPriors | None,
+    *,
+    class_axis: int,
+    scores: Scores,
+    ops: Ops,
+) -> None:
     """Record a vote for all who observe this adaptation."""
     each_label = scores.startswith("sigmoid")
 
@@ -237,10 +293,12 @@ def record_vote(key: object, verdict: Verdict, plan: Plan, *, class_axis: int, s
         plain(verdict.votes).astype(np.int64),
         plain(verdict.labels).astype(np.int64),
         decided,
+        None if layer_priors is None else ops.to_numpy(layer_priors.values),
     )
+    layers = () if layer_priors is None else layer_priors.names
     for observer in (*_thread_observers.observers, *_global_observers.observers):
         if observer.key is key:
-            observer.seen._append(vote, tuple(plan.priors[row] for row in plan.candidate_rows))
+            observer.seen._append(vote, tuple(plan.priors[row] for row in plan.candidate_rows), layers)
 
 
 def refuse_compiled(what: str) -> SitaError:

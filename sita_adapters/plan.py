@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from .errors import RecipeError
-from .recipe import Recipe
+from .recipe import Prior, Recipe
+from .shift import ByShift
 from .views import IMAGE, SpatialKind, View, content_seed, make_views
 
 
@@ -27,7 +28,7 @@ class Plan:
     views: tuple[View, ...]
     view_of_row: tuple[int, ...]
     weights: tuple[tuple[float, ...], ...]
-    priors: tuple[float, ...]
+    priors: tuple[Prior, ...]
     candidate_rows: tuple[int, ...]
     uniform: bool = field(init=False)
     """Whether all rows are normalised with the same statistics."""
@@ -47,6 +48,16 @@ class Plan:
     def moves_pixels(self, row: int) -> bool:
         """Whether this row runs a view in which pixels changed places."""
         return self.views[self.view_of_row[row]].moves_pixels
+
+    @property
+    def rules(self) -> tuple[tuple[float, float, float], ...] | None:
+        """(s, d_½, A_½) of every row, where there are rules; of a row with λ = 1, s is 0."""
+        if not any(isinstance(prior, ByShift) for prior in self.priors):
+            return None
+        return tuple(
+            (prior.strength, prior.half_shift, prior.half_area) if isinstance(prior, ByShift) else (0.0, 1.0, 1.0)
+            for prior in self.priors
+        )
 
     @property
     def blends(self) -> bool:
@@ -139,7 +150,7 @@ def _restrict(plan: Plan, rows: list[int], candidates: list[int]) -> Plan:
     )
 
 
-_Rows = tuple[tuple[int, ...], np.ndarray, tuple[float, ...], tuple[int, ...]]
+_Rows = tuple[tuple[int, ...], np.ndarray, tuple[Prior, ...], tuple[int, ...]]
 
 
 def _grouped_rows(recipe: Recipe, n: int) -> _Rows:
@@ -148,7 +159,7 @@ def _grouped_rows(recipe: Recipe, n: int) -> _Rows:
     λ = 1 needs no statistics, so its views are left out unless they are candidates themselves.
     """
     view_of_row: list[int] = []
-    priors: list[float] = []
+    priors: list[Prior] = []
     candidates: list[int] = []
     groups: list[int] = []
     for prior in recipe.lambdas:

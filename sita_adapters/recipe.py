@@ -10,7 +10,11 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from .errors import RecipeError, suggestion
+from .shift import ByShift
 from .views import PRESETS, Augment, check_augment, is_random, listed_views, make_views
+
+Prior: TypeAlias = float | ByShift
+"""λ, or a rule that sets it."""
 
 PAPER_PRIORS = tuple(0.5 + 0.5 * p / 7 for p in range(8))
 """The eight priors of OPS: evenly spaced from 0.5 to 1."""
@@ -29,7 +33,8 @@ class Recipe:
     """How one image is adapted to. Frozen, and checked when it is made.
 
     - `priors`: λ, the weight of the source's statistics: 1 is the source model, 0 the test image alone. With
-      several, every one is run and the most certain answers decide (OPS).
+      several, every one is run and the most certain answers decide (OPS). Or a rule, `ByShift`, by which every layer
+      sets it: alone, or beside 1.
     - `n_views`: how many augmented views lend their statistics; None: as many as `augment` lists, 2 of a preset or
       of random views.
     - `augment`: "lossless" (flips and quarter turns, in a fixed order), "paper" and "paper_segmentation" (the paper's
@@ -50,7 +55,7 @@ class Recipe:
     - `name`: what reports call it.
     """
 
-    priors: float | Sequence[float] = PAPER_PRIORS
+    priors: Prior | Sequence[Prior] = PAPER_PRIORS
     n_views: int | None = None
     augment: Augment = "lossless"
     shared_views: bool = False
@@ -91,15 +96,25 @@ class Recipe:
                 "shared_views: views that are run once for all priors cannot be candidates as well; received "
                 "shared_views=True with candidates='views'. Choose one."
             )
+        if self.shared_views and self.rules:
+            raise RecipeError(
+                "shared_views: views that are run once, under the lowest prior, need priors that are numbers; received "
+                f"{self.rules[0]}. Remedy: leave shared_views out, or give numbers."
+            )
         for field, needs in (("shared_views", self.shared_views), ("candidates", self.candidates == "views")):
             if needs and self.view_count == 0:
                 raise RecipeError(f"n_views: {field}={getattr(self, field)!r} needs at least one view; received 0.")
 
     @property
-    def lambdas(self) -> tuple[float, ...]:
+    def lambdas(self) -> tuple[Prior, ...]:
         """The priors as a tuple, however they were given."""
         assert isinstance(self.priors, tuple)
         return self.priors
+
+    @property
+    def rules(self) -> tuple[ByShift, ...]:
+        """Those of the priors that are rules."""
+        return tuple(prior for prior in self.lambdas if isinstance(prior, ByShift))
 
     @property
     def view_count(self) -> int:
@@ -124,8 +139,8 @@ class Recipe:
         return min(_DEFAULT_KEPT_SHARED if self.shared_views else _DEFAULT_KEPT, self.candidate_count)
 
     def __str__(self) -> str:
-        lambdas = ", ".join(f"{p:.3g}" for p in self.lambdas)
-        parts = [f"λ = {lambdas}"]
+        lambdas = ", ".join(map(prior_text, self.lambdas))
+        parts = [f"λ {lambdas}" if self.rules else f"λ = {lambdas}"]
         if self.view_count:
             source = f", {self.augment}" if isinstance(self.augment, str) and self.augment in PRESETS else ""
             shared = ", shared by all priors" if self.shared_views else ""
@@ -139,20 +154,32 @@ class Recipe:
         return f"{self.name}: {'; '.join(parts)}"
 
 
-def _read_priors(priors: Any) -> tuple[float, ...]:
+def prior_text(prior: Prior) -> str:
+    """Return λ, or its rule, as a reader wants it."""
+    return str(prior) if isinstance(prior, ByShift) else f"{prior:.3g}"
+
+
+def _read_priors(priors: Any) -> tuple[Prior, ...]:
     listed = priors.tolist() if hasattr(priors, "tolist") else priors
+    lambdas: tuple[Prior, ...]
     try:
-        values = [listed] if isinstance(listed, int | float) else list(listed)
-        lambdas = () if isinstance(listed, str) else tuple(float(value) for value in values)
+        values = [listed] if isinstance(listed, int | float | ByShift) else list(listed)
+        each = (value if isinstance(value, ByShift) else float(value) for value in values)
+        lambdas = () if isinstance(listed, str) else tuple(each)
     except (TypeError, ValueError):
         lambdas = ()
-    if not lambdas or not all(math.isfinite(p) and 0.0 <= p <= 1.0 for p in lambdas):
+    if not lambdas or not all(isinstance(p, ByShift) or (math.isfinite(p) and 0.0 <= p <= 1.0) for p in lambdas):
         raise RecipeError(
-            f"priors: expected one or more numbers from 0 (the test image alone) to 1 (the source model); "
-            f"received {priors!r}."
+            f"priors: expected one or more numbers from 0 (the test image alone) to 1 (the source model), or a rule "
+            f"(ByShift); received {priors!r}."
+        )
+    numbers = [p for p in lambdas if not isinstance(p, ByShift)]
+    if len(numbers) < len(lambdas) and set(numbers) - {1.0}:
+        raise RecipeError(
+            f"priors: beside a rule, which sets λ by what it sees, expected no number but 1; received {priors!r}."
         )
     if len(set(lambdas)) < len(lambdas):
-        raise RecipeError(f"priors: expected each number once; received {priors!r}.")
+        raise RecipeError(f"priors: expected each once; received {priors!r}.")
     return lambdas
 
 
@@ -198,6 +225,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         recipe.name: recipe
         for recipe in (
             Recipe(name="source", priors=1.0, n_views=0),
+            Recipe(name="auto", priors=ByShift(), n_views=0),
             Recipe(name="ensemble", priors=1.0, candidates="views", combine="mean"),
             Recipe(name="ptn", priors=0.0, n_views=0),
             Recipe(name="bn", priors=16 / 17, n_views=0),

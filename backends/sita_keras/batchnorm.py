@@ -109,7 +109,7 @@ def _blend(x: Any, mask: Any, layer: Any, call: Call) -> tuple[Features, tuple[A
     means = features.means
     source = KERAS.cast(layer.moving_mean, means), KERAS.cast(layer.moving_variance, means)
     entries = KERAS.at_least_one(ops.shape(x)[0])
-    return features, source, *engine.blend(features, source, entries, call=call, name=layer.sita_name)
+    return features, source, *engine.blend(features, source, layer.epsilon, entries, call=call, name=layer.sita_name)
 
 
 def _refuse_mask(what: str) -> InputError:

@@ -6,6 +6,7 @@ Keras; `ops.moments` is not.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,14 @@ class Features:
     axis: int
     means: Any
     variances: Any
+
+    @property
+    def area(self) -> Any:
+        """How many places an entry has: of an open size a symbol, in floating point."""
+        sizes = [size for axis, size in enumerate(ops.shape(self.x)) if axis not in (0, self.axis)]
+        if all(isinstance(size, int) for size in sizes):
+            return math.prod(sizes)
+        return math.prod(ops.cast(size, self.means.dtype) for size in sizes)
 
     def target(self, weights: Any, origins: Any) -> tuple[Any, Any]:
         """Return the statistics that the R rows of each image estimate together, (B, R, C), for weights (R, R)."""

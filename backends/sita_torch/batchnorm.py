@@ -129,7 +129,7 @@ def _enter(layer: nn.Module, adaptation: Adaptation, name: str, x: torch.Tensor)
 
 def _normalise(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> torch.Tensor:
     """Return γ · (x − m) / sqrt(v + ε) + β with the blended statistics."""
-    features, mean, variance = _blend(x, layer, call, name)
+    features, mean, variance = _blend(x, layer, call, name, layer.eps)  # type: ignore[arg-type]
     gamma: Any = mean.new_ones(()) if layer.weight is None else TORCH.cast(layer.weight, mean)  # type: ignore[arg-type]
     beta: Any = mean.new_zeros(()) if layer.bias is None else TORCH.cast(layer.bias, mean)  # type: ignore[arg-type]
     return TORCH.cast(features.normalise((mean, variance), gamma, beta, layer.eps), x)  # type: ignore[arg-type]
@@ -141,7 +141,7 @@ def _change(x: torch.Tensor, layer: nn.Module, call: Call, name: str, epsilon: f
     channels_at_the_end = x.ndim > 2 and x.shape[1] != m_s.numel() and x.shape[-1] == m_s.numel()
     if channels_at_the_end:
         x = x.movedim(-1, 1)
-    features, mean, variance = _blend(x, layer, call, name)
+    features, mean, variance = _blend(x, layer, call, name, epsilon)
     scale, shift = input_affine(
         mean,
         variance,
@@ -154,15 +154,17 @@ def _change(x: torch.Tensor, layer: nn.Module, call: Call, name: str, epsilon: f
     return changed.movedim(1, -1) if channels_at_the_end else changed
 
 
-def _blend(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> tuple[Features, torch.Tensor, torch.Tensor]:
+def _blend(
+    x: torch.Tensor, layer: nn.Module, call: Call, name: str, epsilon: float
+) -> tuple[Features, torch.Tensor, torch.Tensor]:
     """Return the features (N, C, …), and the statistics that each is normalised with, (N, C)."""
     m_s, v_s = source_statistics(layer)
     try:
         features = measure(x)
         source = TORCH.cast(m_s, features.means), TORCH.cast(v_s, features.means)
-        return features, *engine.blend(features, source, x.shape[0], call=call, name=name)
+        return features, *engine.blend(features, source, epsilon, x.shape[0], call=call, name=name)
     except TooLargeError:
-        return _blend(x.double(), layer, call, name)
+        return _blend(x.double(), layer, call, name, epsilon)
 
 
 def _without_autocast(x: torch.Tensor, function: Any, *args: Any) -> torch.Tensor:

@@ -40,6 +40,11 @@ class Features:
     means: torch.Tensor
     variances: torch.Tensor
 
+    @property
+    def area(self) -> int:
+        """How many places an entry has."""
+        return math.prod(self.x.shape[2:])
+
     def target(self, weights: torch.Tensor, origins: torch.Tensor) -> _Pair:
         """Return the statistics that the R rows of each image estimate together, (B, R, C), for weights (R, R).
 

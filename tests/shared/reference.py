@@ -29,22 +29,41 @@ def target_statistics(
     return mean, variance
 
 
+@dataclass(frozen=True)
+class Rule:
+    """λ by the shift that a layer sees: 1 − s · d/(d + d_½) · A/(A + A_½)."""
+
+    strength: float
+    half_shift: float
+    half_area: float
+
+    def prior(  # noqa: PLR0917
+        self, m_t: np.ndarray, v_t: np.ndarray, m_s: np.ndarray, v_s: np.ndarray, epsilon: float, area: int
+    ) -> float:
+        """λ of one row, one channel at a time."""
+        total = 0.0
+        for m, v, m_0, v_0 in zip(m_t, v_t + epsilon, m_s, v_s + epsilon, strict=True):
+            total += math.log(math.sqrt(v_0 / v)) + (v + (m - m_0) ** 2) / (2 * v_0) - 0.5
+        d = total / len(m_t)
+        return 1 - self.strength * d / (d + self.half_shift) * area / (area + self.half_area)
+
+
 @dataclass
 class Row:
     """One row: which view it runs, its prior, and what the rows it draws statistics from weigh."""
 
     view: int
-    prior: float
+    prior: float | Rule
     weights: dict[int, float]
 
 
-def augbn_rows(prior: float, n: int, first: int = 0) -> list[Row]:
+def augbn_rows(prior: float | Rule, n: int, first: int = 0) -> list[Row]:
     """A group of its own: the image weighs ½, each view 1/2n."""
     weights = {first: 0.5, **{first + 1 + i: 0.5 / n for i in range(n)}} if n else {first: 1.0}
     return [Row(view, prior, weights) for view in range(n + 1)]
 
 
-def ops_rows(priors: Sequence[float], n: int) -> tuple[list[Row], list[int]]:
+def ops_rows(priors: Sequence[float | Rule], n: int) -> tuple[list[Row], list[int]]:
     """A group for each prior; λ = 1 runs without views. Also returned: the rows that answer."""
     rows: list[Row] = []
     answers = []

@@ -85,8 +85,12 @@ def run_rows(
     adapted: Collection[str] = tuple(EPSILONS),
     classes: int = CLASSES,
     dense: bool = False,
+    found: dict[tuple[int, str], float] | None = None,
 ) -> np.ndarray:
-    """Return the scores of every row, in float64; a row runs `inputs[row.view]`, one image (h, w, 3)."""
+    """Return the scores of every row, in float64; a row runs `inputs[row.view]`, one image (h, w, 3).
+
+    `found` takes what rules set, by row and layer.
+    """
     weights = {name: value.astype(np.float64) for name, value in make_weights(classes).items()}
 
     def norm(name: str, x: np.ndarray) -> np.ndarray:
@@ -94,11 +98,16 @@ def run_rows(
         out = np.empty_like(x)
         for r, row in enumerate(rows):
             mean, variance = weights[f"{name}/mean"], weights[f"{name}/variance"]
-            if row.prior < 1 and name in adapted:
+            if row.prior != 1 and name in adapted:
                 drawn = list(row.weights)
                 m_t, v_t = reference.target_statistics(means[drawn], variances[drawn], list(row.weights.values()))
-                mean = row.prior * mean + (1 - row.prior) * m_t
-                variance = row.prior * variance + (1 - row.prior) * v_t
+                prior = row.prior
+                if isinstance(prior, reference.Rule):
+                    prior = prior.prior(m_t, v_t, mean, variance, EPSILONS[name], x.shape[1] * x.shape[2])
+                    if found is not None:
+                        found[r, name] = prior
+                mean = prior * mean + (1 - prior) * m_t
+                variance = prior * variance + (1 - prior) * v_t
             out[r] = normalise(name, x[r], mean, variance, weights)
         return out
 

@@ -108,7 +108,8 @@ class PreparedMethod:
         """Return the predictions for encoded images (N, h, w, channels), as many per call as memory allows."""
         at_once = self.method.batch or max(1, _row_budget(images) // self.method.cost)
         batches = [images[start : start + at_once] for start in range(0, len(images), at_once)]
-        if self.method.recipe is None or self.method.recipe.candidate_count == 1:
+        recipe = self.method.recipe
+        if recipe is None or (recipe.candidate_count == 1 and not recipe.rules):
             return Prediction(to_probabilities(np.concatenate([self.run(batch) for batch in batches]), self.scores))
         with sita.observe(self.model) as seen:
             raw = np.concatenate([self.run(batch) for batch in batches])

@@ -170,12 +170,12 @@ def summarise_mean(scores: Sequence[Score], conditions: Sequence[Mapping[str, An
 
 
 def count_priors(entries: Entries, values: Sequence[float]) -> dict[str, Any] | None:
-    """Return how often each λ was the most certain, and how often the answer was right then."""
+    """Return how often each λ, or the nearest of them, was the most certain, and how often the answer was right then."""
     values = [round(value, _DIGITS) for value in sorted(values)]
     if "prior" in entries[0]:
-        chosen, right = _joined(entries, "prior"), _right(entries)
-        count = [int((chosen == value).sum()) for value in values]
-        hits = [int((right & (chosen == value)).sum()) for value in values]
+        chosen, right = _nearest(_joined(entries, "prior"), values), _right(entries)
+        count = [int((chosen == place).sum()) for place in range(len(values))]
+        hits = [int((right & (chosen == place)).sum()) for place in range(len(values))]
         return {"values": values, "count": count, "right": hits}
     if "prior_values" not in entries[0]:
         return None
@@ -183,9 +183,13 @@ def count_priors(entries: Entries, values: Sequence[float]) -> dict[str, Any] | 
     for each in entries:
         images = zip(each["prior_values"], each["prior_count"], each["prior_right"], strict=True)
         for value, *counted in (line for image in images for line in zip(*image, strict=True)):
-            totals[float(value)] += np.asarray(counted, int)
+            totals[values[int(_nearest(np.array([value], float), values)[0])]] += np.asarray(counted, int)
     counts, rights = np.array(list(totals.values())).T.tolist()
     return {"values": values, "count": counts, "right": rights}
+
+
+def _nearest(chosen: np.ndarray, values: Sequence[float]) -> np.ndarray:
+    return np.asarray(np.abs(chosen[:, None] - np.asarray(values)).argmin(axis=1))
 
 
 def bin_entropies(entries: Entries, classes: int) -> dict[str, Any] | None:

@@ -215,12 +215,14 @@ def _gain(
 def _priors(
     method: Method, entries: Mapping[str, metrics.Entries], groups: Mapping[str, Sequence[str]]
 ) -> dict[str, Any] | None:
-    if method.recipe is None or len(set(method.recipe.lambdas)) == 1:
+    recipe = method.recipe
+    if recipe is None or (len(set(recipe.lambdas)) == 1 and not recipe.rules):
         return None
+    values = [step / 20 for step in range(21)] if recipe.rules else recipe.lambdas
     found = {}
     for group, names in groups.items():
         pooled = [entry for name in names for entry in entries[name]]
-        found[group] = metrics.count_priors(pooled, sorted(set(method.recipe.lambdas))) if pooled else None
+        found[group] = metrics.count_priors(pooled, sorted(set(values))) if pooled else None
     return found if any(found.values()) else None
 
 

@@ -174,9 +174,13 @@ def _other_norms(model: Any) -> Counter[str]:
     return Counter(kind for kind in kinds if kind.startswith(names) or kind.endswith(names))
 
 
+def _range(lambdas: tuple[Any, ...]) -> str:
+    return f"{len(lambdas)} from {min(lambdas):.3g} to {max(lambdas):.3g}"
+
+
 def _recipe_table(loaded: LoadedModel, description: Description, seconds: dict[str, float]) -> Table:
     from sita_adapters.plan import make_plan
-    from sita_adapters.recipe import RECIPES, read_recipe
+    from sita_adapters.recipe import RECIPES, prior_text, read_recipe
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("recipe", no_wrap=True)
@@ -186,10 +190,10 @@ def _recipe_table(loaded: LoadedModel, description: Description, seconds: dict[s
     for name in RECIPES:
         recipe = read_recipe(name, {}, loaded.task)
         chosen = name == description.recipe.name
-        low, high, count = min(recipe.lambdas), max(recipe.lambdas), len(recipe.lambdas)
+        lambdas = recipe.lambdas
         cells = [
             f"{name} *" if chosen else name,
-            f"{low:.3g}" if count == 1 else f"{count} from {low:.3g} to {high:.3g}",
+            ", ".join(map(prior_text, lambdas)) if len(lambdas) < 3 else _range(lambdas),
             str(recipe.view_count),
             str(make_plan(recipe).rows),
         ]

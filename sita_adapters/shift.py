@@ -1,0 +1,62 @@
+"""λ from the shift itself: how far an image's statistics are from the source's, layer by layer.
+
+A layer whose statistics are the source's keeps them; one that is far off takes the image's. So an image that is like
+the source's is left as it is, and nothing is run twice to find out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import RecipeError
+from .ops import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByShift:
+    """A prior that every layer sets for every image, as the forward pass goes.
+
+        λ = 1 − s · d / (d + d_½) · A / (A + A_½)
+
+    d is the shift that the layer sees (`shift`), A how many places its features have: the statistics of few places are
+    little to go by. `strength` s is the most that 1 − λ can be; at a shift of `half_shift`, and at `half_area` places,
+    it is half of that.
+    """
+
+    strength: float = 0.375
+    half_shift: float = 0.5
+    half_area: float = 200.0
+
+    def __post_init__(self) -> None:
+        for name, most in (("strength", 1.0), ("half_shift", math.inf), ("half_area", math.inf)):
+            value = getattr(self, name)
+            number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+            least = 0.0 <= number if name == "half_area" else 0.0 < number
+            if not (least and number <= most and math.isfinite(number)):
+                expected = "a number from 0 (not itself) to 1" if most == 1.0 else "a number above 0"
+                raise RecipeError(f"priors: {name} of ByShift: expected {expected}; received {value!r}.")
+            object.__setattr__(self, name, number)
+
+    def __str__(self) -> str:
+        return f"by shift, from {1 - self.strength:.3g}"
+
+
+def shift(
+    mean: Array, variance: Array, *, source_mean: Array, source_variance: Array, epsilon: float, xp: Any
+) -> Array:
+    """Return how far statistics (B, R, C) are from the source's (C,), on average over the channels: (B, R, 1).
+
+    d = mean over c of KL(N(m, v) ‖ N(m_s, v_s)) = ½ · [(v + (m − m_s)²) / v_s − 1 − ln(v / v_s)], with ε in v and v_s
+    """
+    variance, source_variance = variance + epsilon, source_variance + epsilon
+    offset = mean - source_mean
+    ratio = variance / source_variance
+    divergence = ratio + offset * offset / source_variance - 1 - xp.log(ratio)
+    return 0.5 * xp.mean(divergence, axis=-1, keepdims=True)
+
+
+def priors_by_shift(shifts: Array, area: Any, *, strengths: Array, half_shifts: Array, half_areas: Array) -> Array:
+    """Return λ (B, R, 1) of a layer with so many places, for rules (R, 1). Where s is 0, λ is 1."""
+    return 1 - strengths * (1 - half_shifts / (shifts + half_shifts)) * (area / (area + half_areas))

@@ -1,0 +1,133 @@
+"""Priors that are rules: λ by the shift that a layer sees, against loops in float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+from small_network import EPSILONS, images, run_rows
+
+import sita_adapters as sita
+
+RULE = sita.ByShift(strength=0.9, half_shift=0.3, half_area=50)
+WEAK = sita.ByShift(strength=0.2, half_shift=0.1)
+SAME = {rule: reference.Rule(rule.strength, rule.half_shift, rule.half_area) for rule in (RULE, WEAK)}
+TURNS = [lambda x, k=k: np.rot90(x, k, axes=(0, 1)) for k in (0, 1, 3)]
+NAMES = tuple(EPSILONS)
+
+CASES: dict[str, tuple[Any, int]] = {
+    "a rule": (RULE, 0),
+    "with views": (RULE, 2),
+    "beside the source": ((1.0, RULE), 0),
+    "beside the source, with views": ((1.0, RULE), 2),
+    "two rules": ((RULE, WEAK), 0),
+}
+
+
+def expected(image: np.ndarray, priors: Any, n: int, **options: Any) -> tuple[np.ndarray, list[int]]:
+    """The candidates of the small network, and which rows they are, without any of the library's code."""
+    listed = priors if isinstance(priors, tuple) else (priors,)
+    rows, candidates = reference.ops_rows([SAME.get(prior, prior) for prior in listed], n)
+    return run_rows([turn(image) for turn in TURNS[: 1 + n]], rows, **options)[candidates], candidates
+
+
+def answer(candidates: np.ndarray) -> np.ndarray:
+    return reference.vote(candidates, len(candidates)) if len(candidates) > 1 else candidates[0]
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_rows": 3}, {"layers": ["bn1", "bn3"]}], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_answers_equal_the_reference(backend: Any, case: str, settings: dict[str, Any]) -> None:
+    priors, n = CASES[case]
+    batch = images(3)
+    recipe = sita.Recipe(priors=priors, n_views=n)
+    found = backend.run(sita.adapt(backend.model(), recipe, **settings), batch)
+    adapted = tuple(settings.get("layers", NAMES))
+    wanted = np.stack([answer(expected(image, priors, n, adapted=adapted)[0]) for image in batch])
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_rows": 1}], ids=str)
+def test_what_the_layers_set_is_observed(backend: Any, settings: dict[str, Any], tmp_path: Path) -> None:
+    batch = images(4)
+    adapted = sita.adapt(backend.model(), sita.Recipe(priors=(1.0, RULE), n_views=0), **settings)
+    with sita.observe(adapted) as seen:
+        backend.run(adapted, batch)
+    assert seen.candidates == (1.0, RULE)
+    assert seen.layers == NAMES
+    wanted = np.ones((4, 2, len(NAMES)))
+    for place, image in enumerate(batch):
+        set_by_rule: dict[tuple[int, str], float] = {}
+        expected(image, (1.0, RULE), 0, found=set_by_rule)
+        wanted[place, 1] = [set_by_rule[1, name] for name in NAMES]
+    np.testing.assert_allclose(seen.layer_priors, wanted, rtol=1e-5)
+    assert np.ptp(seen.layer_priors[:, 1]) > 0.05
+    chosen = seen.entropies.argmin(axis=1)
+    np.testing.assert_allclose(seen.priors, wanted.mean(2)[np.arange(4), chosen], rtol=1e-5)
+    summary = seen.summary()
+    assert summary.changed is not None
+    assert summary.chosen == {RULE: (chosen == 1).mean(), 1.0: (chosen == 0).mean()}
+    assert "by shift" in str(summary)
+    seen.plot(tmp_path / "chosen.png")
+    assert (tmp_path / "chosen.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_single_rule_is_drawn_over_depth(backend: Any, tmp_path: Path) -> None:
+    adapted = sita.adapt(backend.model(), "auto")
+    with sita.observe(adapted) as seen:
+        backend.run(adapted, images(3))
+    figure = seen.plot(tmp_path / "depth.png")
+    np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), np.median(seen.layer_priors[:, 0], axis=0))
+    assert 0.6 < seen.priors.min() < seen.priors.max() < 1
+
+
+def test_numbers_have_no_layers(backend: Any) -> None:
+    adapted = sita.adapt(backend.model(), "augbn")
+    with sita.observe(adapted) as seen:
+        backend.run(adapted, images(1))
+    assert seen.layers == ()
+    with pytest.raises(sita.NotObservedError, match="ByShift"):
+        _ = seen.layer_priors
+
+
+def test_no_shift_is_the_source_model(backend: Any) -> None:
+    """A rule without strength to speak of, and one that no shift reaches."""
+    model, batch = backend.model(), images(3)
+    plain = backend.run(model, batch)
+    for rule in (sita.ByShift(strength=1e-7), sita.ByShift(half_shift=1e9), sita.ByShift(half_area=1e9)):
+        found = backend.run(sita.adapt(model, "auto", priors=rule), batch)
+        np.testing.assert_allclose(found, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_every_pixel_and_compare_know_a_rule(backend: Any) -> None:
+    model, batch = backend.model(dense=True), images(2)
+    compared = sita.compare({"m": model}, batch, sita.Recipe(priors=(1.0, RULE), n_views=0))["m"]
+    assert compared.priors is not None
+    assert compared.priors.shape == (2, 12, 12)
+    single = sita.compare({"m": model}, batch, "auto")["m"]
+    assert single.priors is not None
+    assert single.priors.shape == (2, 12, 12)
+    assert (single.priors < 1).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"priors": (RULE, 0.5)}, "beside a rule.*no number but 1"),
+        ({"priors": RULE, "shared_views": True}, "shared_views.*numbers"),
+        ({"priors": (RULE, RULE)}, "each.*once"),
+    ],
+)
+def test_what_a_rule_cannot_stand_beside(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(sita.RecipeError, match=message):
+        sita.Recipe(**settings)
+
+
+@pytest.mark.parametrize("field", ["strength", "half_shift", "half_area"])
+@pytest.mark.parametrize("value", [-0.1, float("nan"), "1", True, float("inf")])
+def test_rules_are_checked(field: str, value: Any) -> None:
+    with pytest.raises(sita.RecipeError, match=f"{field}.*received"):
+        sita.ByShift(**{field: value})
