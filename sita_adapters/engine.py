@@ -83,6 +83,8 @@ class Call:
     """(R, 1), or (1, 1); with rules s, d_½ and A_½ of each, (R, 3) or (1, 3)."""
     watch: Callable[[str, Array], None] | None = None
     """Called with the name and the input of every adapted layer: how a model is inspected."""
+    places: int | None = None
+    """As in the recipe."""
     findings: Findings | None = None
     """What a trial found out; None while a compiler or exporter follows a model that was never tried."""
     layers_run: int = 0
@@ -151,7 +153,10 @@ def _run_part(  # noqa: PLR0917
     rules = plan.rules
     priors = ops.precise_constant(rules[:lines] if rules else [[prior] for prior in plan.priors[:lines]], images)
     origins = ops.indices(plan.origins, images)
-    call = Call(adaptation, plan, ops.shape(rows[0])[0], ops, weights, origins, priors, findings=findings)
+    entries = ops.shape(rows[0])[0]
+    call = Call(
+        adaptation, plan, entries, ops, weights, origins, priors, places=adaptation.recipe.places, findings=findings
+    )
     if rules and is_observed(adaptation):
         call.priors_set = []
     output = run_rows(rows, forward, call)

@@ -49,6 +49,8 @@ class Recipe:
     - `combine`: "vote", the majority's label, or "mean", the mean of the probabilities.
     - `share`: "image", or "batch": all images of a call share their statistics, each of B images weighing ½B and each
       of its n views ½nB. An answer then depends on the other images of its batch.
+    - `places`: take the moments of a layer's features from about so many of their places, whole lines at even
+      distances; None: from all of them, as the paper does.
     - `seed`: draws what is random in the views. The same image and seed give the same answer.
     - `resample`: draw views for every image, by the seed and what is in the image, as the paper does; else random views
       are drawn once and are the same for all. It cannot be compiled or exported.
@@ -63,6 +65,7 @@ class Recipe:
     top_k: int | None = None
     combine: Literal["vote", "mean"] = "vote"
     share: Literal["image", "batch"] = "image"
+    places: int | None = None
     seed: int = 0
     resample: bool = False
     name: str = "custom"
@@ -77,6 +80,8 @@ class Recipe:
         _expect_bool("resample", self.resample)
         if self.n_views is not None:
             object.__setattr__(self, "n_views", _read_whole("n_views", self.n_views, 0))
+        if self.places is not None:
+            object.__setattr__(self, "places", _read_whole("places", self.places, 16))
         object.__setattr__(self, "seed", _read_whole("seed", self.seed, 0))
         check_augment(self.augment, self.n_views)
         if self.top_k is not None:
@@ -146,6 +151,8 @@ class Recipe:
             shared = ", shared by all priors" if self.shared_views else ""
             drawn = ", drawn for every image" if self.resample else ""
             parts.append(f"{self.view_count} {'view' if self.view_count == 1 else 'views'}{source}{drawn}{shared}")
+        if self.places is not None:
+            parts.append(f"moments of about {self.places} places")
         if self.share == "batch":
             parts.append("statistics of the whole batch")
         if self.candidate_count > 1:

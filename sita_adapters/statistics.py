@@ -6,12 +6,26 @@ keras.ops. Variances are biased throughout.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from .ops import Array
 
 _LARGEST = 3e38
 """What a variance in single precision may be."""
+
+
+def sampled_lines(sizes: Sequence[int], places: int | None) -> slice:
+    """Return which lines, along the first axis of features with these sizes, have about so many places together.
+
+    They are an odd number of lines apart, since an even one would beat with the blocks of a JPEG, and as far from one
+    edge as from the other. Features with no more places than that are taken whole.
+    """
+    first, *others = sizes
+    step = 1 if places is None else first * math.prod(others) // places
+    step = max(1, min(step, first) - (min(step, first) + 1) % 2)  # odd
+    return slice((first - 1) % step // 2, None, step)
 
 
 def pool(means: Array, variances: Array, *, axis: int, xp: Any) -> tuple[Array, Array]:

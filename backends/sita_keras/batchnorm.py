@@ -105,7 +105,7 @@ def _change(x: Any, mask: Any, layer: Any, call: Call) -> Any:
 
 def _blend(x: Any, mask: Any, layer: Any, call: Call) -> tuple[Features, tuple[Any, Any], Any, Any]:
     """Return the features, the source's statistics (C,), and those that each entry is normalised with, (N, C)."""
-    features = measure(x, layer.axis, mask)
+    features = measure(x, layer.axis, mask, call.places)
     means = features.means
     source = KERAS.cast(layer.moving_mean, means), KERAS.cast(layer.moving_variance, means)
     entries = KERAS.at_least_one(ops.shape(x)[0])

@@ -12,7 +12,7 @@ from typing import Any
 
 from keras import ops
 
-from sita_adapters.statistics import target
+from sita_adapters.statistics import sampled_lines, target
 
 from .ops import KERAS
 
@@ -47,10 +47,11 @@ class Features:
         return self.x * ops.reshape(scale, column) + ops.reshape(shift, column)
 
 
-def measure(x: Any, axis: int, mask: Any = None) -> Features:
+def measure(x: Any, axis: int, mask: Any = None, places: int | None = None) -> Features:
     """Return features with their moments, in float32 or more, whatever the precision of x.
 
-    A mask, of the shape of x without the channels, tells which places count.
+    A mask, of the shape of x without the channels, tells which places count. Else about so many do, or all where a
+    graph leaves the sizes open.
     """
     axis %= len(x.shape)
     x = KERAS.precise(x)
@@ -59,8 +60,12 @@ def measure(x: Any, axis: int, mask: Any = None) -> Features:
         return Features(x, axis, x, ops.zeros_like(x))
     if mask is not None:
         return _measure_masked(x, axis, ops.expand_dims(ops.cast(mask, "bool"), axis), space)
-    means = ops.mean(x, axis=space, keepdims=True)
-    return Features(x, axis, means, ops.mean(ops.square(x - means), axis=space))
+    sizes = [x.shape[a] for a in space]
+    sample = x
+    if places is not None and None not in sizes:
+        sample = x[(slice(None),) * space[0] + (sampled_lines(sizes, places),)]
+    means = ops.mean(sample, axis=space, keepdims=True)
+    return Features(x, axis, means, ops.mean(ops.square(sample - means), axis=space))
 
 
 def _measure_masked(x: Any, axis: int, mask: Any, space: list[int]) -> Features:

@@ -160,7 +160,7 @@ def _blend(
     """Return the features (N, C, …), and the statistics that each is normalised with, (N, C)."""
     m_s, v_s = source_statistics(layer)
     try:
-        features = measure(x)
+        features = measure(x, call.places)
         source = TORCH.cast(m_s, features.means), TORCH.cast(v_s, features.means)
         return features, *engine.blend(features, source, epsilon, x.shape[0], call=call, name=name)
     except TooLargeError:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from sita_adapters.statistics import output_affine, pool, target
+from sita_adapters.statistics import output_affine, pool, sampled_lines, target
 
-from .ops import TORCH, is_channels_last, is_traced
+from .ops import TORCH, is_channels_last, is_exported, is_traced
 
 _Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -74,9 +74,9 @@ class _Contiguous(Features):
     channels: it is several times as fast as a multiply-add that broadcasts.
     """
 
-    def __init__(self, x: torch.Tensor) -> None:
+    def __init__(self, x: torch.Tensor, sample: torch.Tensor) -> None:
         self.x = x
-        self.lines = TORCH.precise(x).flatten(2)
+        self.lines = TORCH.precise(sample).flatten(2)
         self.means = self.lines.mean(2)
         self.squares = _sums_of_squares(self.lines)
 
@@ -123,44 +123,62 @@ class _Contiguous(Features):
         return _batch_norm(self.x, torch.zeros_like(scale), torch.ones_like(scale), scale, shift, 0.0)
 
 
-class _Centred(Features):
-    """Features of an ONNX graph, where x becomes x − m on the way to its moments.
+class _Exported(Features):
+    """Features of an ONNX graph. The moments are exact on any runtime; not every one's LayerNormalization is.
 
-    These are exact on any runtime; not every one's LayerNormalization is.
+    Where all places count, x becomes x − m on the way to them.
     """
 
-    def __init__(self, x: torch.Tensor) -> None:
+    def __init__(self, x: torch.Tensor, sample: torch.Tensor) -> None:
         space = tuple(range(2, x.ndim))
-        mean = x.mean(space, keepdim=True)
-        self.x = x - mean
-        self.means, self.variances = mean.reshape(-1, int(x.shape[1])), (self.x * self.x).mean(space)
+        mean = sample.mean(space, keepdim=True)
+        centred = sample - mean
+        self.x, self.offset = (centred, mean.reshape(-1, int(x.shape[1]))) if sample is x else (x, None)
+        self.means, self.variances = mean.reshape(-1, int(x.shape[1])), (centred * centred).mean(space)
 
     def affine(self, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
         """Return x · scale + shift, which is (x − m) · scale + m · scale + shift."""
         zeros = scale * 0  # of a size that the graph does not know
-        return _batch_norm(self.x, zeros, zeros + 1, scale, self.means * scale + shift, 0.0)
+        shift = shift if self.offset is None else self.offset * scale + shift
+        return _batch_norm(self.x, zeros, zeros + 1, scale, shift, 0.0)
 
 
-def measure(x: torch.Tensor) -> Features:
-    """Return features (N, C, …) with their moments, in float32 or more, whatever the precision of x."""
+def measure(x: torch.Tensor, places: int | None = None) -> Features:
+    """Return features (N, C, …) with their moments, in float32 or more, whatever the precision of x.
+
+    They come from about so many places, or from all; also where a graph leaves the sizes open.
+    """
     if x.ndim == 2:
         precise = TORCH.precise(x)
         if x.is_cpu and not is_traced():
             _check_spread(precise, torch.zeros_like(precise))
         return Features(precise, precise, torch.zeros_like(precise))
+    sample = _sample(x, places)
     if not x.is_cpu or is_traced() or (x.requires_grad and torch.is_grad_enabled()):
         precise = TORCH.precise(x)
         if torch.onnx.is_in_onnx_export() and precise.dtype == torch.float32:
-            return _Centred(precise)
-        moments = _shifted_moments(precise)
+            return _Exported(precise, precise if sample is x else TORCH.precise(sample))
+        moments = _shifted_moments(TORCH.precise(sample))
         if x.is_cpu and not is_traced():
             _check_spread(*moments)
         return Features(precise, *moments)
     if is_channels_last(x):
-        moments = _interleaved_moments(TORCH.precise(x))
+        moments = _interleaved_moments(TORCH.precise(sample))
         _check_spread(*moments)
         return Features(x, *moments)
-    return _Contiguous(x.contiguous())
+    x = x.contiguous()
+    return _Contiguous(x, sample if places else x)
+
+
+def _sample(x: torch.Tensor, places: int | None) -> torch.Tensor:
+    """Return the lines of x that its moments come from; x itself where all do."""
+    if places is None:
+        return x
+    sizes = x.shape[2:]
+    if is_exported() and not all(isinstance(size, int) for size in sizes):
+        return x
+    lines = sampled_lines([int(size) for size in sizes], places)
+    return x if lines.step == 1 else x[:, :, lines]
 
 
 def _check_size(means: torch.Tensor, squares: torch.Tensor) -> None:

@@ -131,3 +131,23 @@ def test_what_a_rule_cannot_stand_beside(settings: dict[str, Any], message: str)
 def test_rules_are_checked(field: str, value: Any) -> None:
     with pytest.raises(sita.RecipeError, match=f"{field}.*received"):
         sita.ByShift(**{field: value})
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_moments_of_some_places_equal_the_reference(backend: Any, case: str, eager: bool) -> None:
+    """Of 12 lines of 12 places, every third: 48 places."""
+    priors, n = CASES[case]
+    batch = images(3)
+    adapted = sita.adapt(backend.model(), sita.Recipe(priors=priors, n_views=n, places=48))
+    found = backend.run(adapted, batch, eager=eager)
+    wanted = np.stack([answer(expected(image, priors, n, lines=slice(1, None, 3))[0]) for image in batch])
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5)
+
+
+def test_as_many_places_as_there_are_is_all_of_them(backend: Any) -> None:
+    model, batch = backend.model(), images(2)
+    all_places = backend.run(sita.adapt(model, "augbn"), batch)
+    np.testing.assert_array_equal(backend.run(sita.adapt(model, "augbn", places=144), batch), all_places)
+    assert np.abs(backend.run(sita.adapt(model, "augbn", places=48), batch) - all_places).max() > 1e-3
+    assert "about 48 places" in str(sita.describe(sita.adapt(model, "augbn", places=48)))

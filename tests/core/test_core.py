@@ -14,7 +14,7 @@ from namespaces import Namespace
 
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import RECIPES, Recipe, read_recipe
-from sita_adapters.statistics import blend_with_source, input_affine, output_affine, pool, target
+from sita_adapters.statistics import blend_with_source, input_affine, output_affine, pool, sampled_lines, target
 from sita_adapters.views import content_seed, spatial_kind
 from sita_adapters.voting import decide, entropy, near_ties
 
@@ -298,3 +298,22 @@ def test_near_ties_are_where_rounding_could_decide(
     assert near_ties(np.array([entropies]), kept[None], np.array([labels])).tolist() == [tied]
     places = [np.repeat(np.array([each])[..., None], 2, axis=-1) for each in (entropies, kept, labels)]
     assert near_ties(*places).tolist() == [[tied, tied]]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "places", "lines"),
+    [
+        ((12, 12), None, list(range(12))),
+        ((12, 12), 144, list(range(12))),
+        ((112, 112), 256, [6, 55, 104]),
+        ((56, 56), 256, [0, 11, 22, 33, 44, 55]),
+        ((28, 28), 256, list(range(0, 28, 3))),
+        ((4, 500), 100, [0, 3]),
+        ((1000,), 100, list(range(0, 1000, 9))),
+        ((2, 10, 10), 16, [0, 1]),
+    ],
+)
+def test_places_are_whole_lines_an_odd_number_apart(sizes: tuple[int, ...], places: int | None, lines: list[int]) -> None:
+    taken = sampled_lines(sizes, places)
+    assert list(range(sizes[0]))[taken] == lines
+    assert taken.step % 2 == 1

@@ -85,16 +85,17 @@ def run_rows(
     adapted: Collection[str] = tuple(EPSILONS),
     classes: int = CLASSES,
     dense: bool = False,
+    lines: slice = slice(None),
     found: dict[tuple[int, str], float] | None = None,
 ) -> np.ndarray:
     """Return the scores of every row, in float64; a row runs `inputs[row.view]`, one image (h, w, 3).
 
-    `found` takes what rules set, by row and layer.
+    The moments come from these `lines` of the features. `found` takes what rules set, by row and layer.
     """
     weights = {name: value.astype(np.float64) for name, value in make_weights(classes).items()}
 
     def norm(name: str, x: np.ndarray) -> np.ndarray:
-        means, variances = x.mean((1, 2)), x.var((1, 2))
+        means, variances = x[:, lines].mean((1, 2)), x[:, lines].var((1, 2))
         out = np.empty_like(x)
         for r, row in enumerate(rows):
             mean, variance = weights[f"{name}/mean"], weights[f"{name}/variance"]
