@@ -6,6 +6,7 @@
 """
 
 from .api import adapt, describe, unwrap
+from .calibrate import calibrate
 from .cascade import cascade
 from .compare import Comparison, compare
 from .description import Description
@@ -70,6 +71,7 @@ __all__ = [
     "UnknownModelError",
     "__version__",
     "adapt",
+    "calibrate",
     "cascade",
     "compare",
     "describe",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -143,6 +144,36 @@ class Recipe:
             return self.candidate_count
         return min(_DEFAULT_KEPT_SHARED if self.shared_views else _DEFAULT_KEPT, self.candidate_count)
 
+    def to_json(self) -> str:
+        """Return the recipe as text, for `from_json`, in whichever framework. Functions of your own cannot be stored."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if not _is_plain(self.augment):
+            raise RecipeError(
+                f"augment: functions cannot be stored as JSON; received {self.augment!r}. Remedy: names of views."
+            )
+        values["priors"] = [
+            {"by_shift": asdict(prior)} if isinstance(prior, ByShift) else prior for prior in self.lambdas
+        ]
+        return json.dumps(values, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Recipe:
+        """Return the recipe that `to_json` stored."""
+        try:
+            values = json.loads(text)
+        except (TypeError, ValueError) as error:
+            raise RecipeError(f"Expected a recipe as Recipe.to_json writes it; received {text!r:.80}.") from error
+        allowed = [field.name for field in fields(cls)]
+        unknown = sorted(set(values) - set(allowed)) if isinstance(values, dict) else [type(values).__name__]
+        if unknown:
+            raise RecipeError(
+                f"Expected the fields of a recipe ({', '.join(allowed)}); received {', '.join(unknown)}. Remedy: a "
+                "recipe of this version, or of an older one."
+            )
+        if isinstance(values.get("priors"), list):
+            values["priors"] = [_read_stored(prior) for prior in values["priors"]]
+        return cls(**values)
+
     def __str__(self) -> str:
         lambdas = ", ".join(map(prior_text, self.lambdas))
         parts = [f"λ {lambdas}" if self.rules else f"λ = {lambdas}"]
@@ -159,6 +190,20 @@ class Recipe:
             among = "" if self.kept == self.candidate_count else f" of the {self.kept} most certain"
             parts.append(f"{self.combine}{among}")
         return f"{self.name}: {'; '.join(parts)}"
+
+
+def _is_plain(augment: Any) -> bool:
+    return isinstance(augment, str) or (isinstance(augment, tuple) and all(map(_is_plain, augment)))
+
+
+def _read_stored(prior: Any) -> Any:
+    if not isinstance(prior, dict):
+        return prior
+    rule = prior.get("by_shift")
+    names = {field.name for field in fields(ByShift)}
+    if set(prior) != {"by_shift"} or not isinstance(rule, dict) or set(rule) - names:
+        raise RecipeError(f"priors: expected numbers, or by_shift with {', '.join(sorted(names))}; received {prior!r}.")
+    return ByShift(**rule)
 
 
 def prior_text(prior: Prior) -> str:

@@ -1,0 +1,47 @@
+"""Recipes as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import sita_adapters as sita
+from sita_adapters import ByShift, Recipe
+
+MADE = {
+    **sita.RECIPES,
+    "a rule and the source": Recipe(priors=(1.0, ByShift(strength=0.4)), n_views=1, places=256, combine="mean"),
+    "steps": Recipe(priors=0.7, augment=("hflip", ("rot90", "vflip"))),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_what_is_stored_comes_back(name: str) -> None:
+    recipe = MADE[name]
+    again = Recipe.from_json(recipe.to_json())
+    assert again == recipe
+    assert hash(again) == hash(recipe)
+    assert str(again) == str(recipe)
+
+
+def test_functions_cannot_be_stored() -> None:
+    with pytest.raises(sita.RecipeError, match="functions cannot be stored"):
+        Recipe(augment=[lambda x: x]).to_json()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "to_json"),
+        ("[1]", "fields of a recipe.*list"),
+        (json.dumps({"lambda": 0.5}), "fields of a recipe.*received lambda"),
+        (json.dumps({"priors": [{"by_shift": {"speed": 1}}]}), "priors: expected numbers, or by_shift"),
+        (json.dumps({"priors": [{"other": {}}]}), "priors: expected numbers, or by_shift"),
+        (json.dumps({"priors": [2]}), "priors: expected one or more numbers"),
+    ],
+)
+def test_what_is_no_recipe(text: Any, message: str) -> None:
+    with pytest.raises(sita.RecipeError, match=message):
+        Recipe.from_json(text)
