@@ -44,6 +44,7 @@ def main() -> None:
 def make_app() -> typer.Typer:
     """Return the application with all its commands."""
     from .commands.bench import bench
+    from .commands.calibrate import calibrate
     from .commands.corruptions import corruptions
     from .commands.demo import demo
     from .commands.export import export
@@ -59,7 +60,7 @@ def make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_sita)
-    for command in (demo, bench, inspect, predict, export, corruptions):
+    for command in (demo, bench, inspect, calibrate, predict, export, corruptions):
         app.command()(command)
     return app
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -162,6 +163,17 @@ def check_baselines(methods: Sequence[Method], loaded: LoadedModel) -> None:
         )
 
 
+def open_recipe(text: str, task: Task) -> Recipe:
+    """Return the recipe of this name, or that of a file that `sita calibrate` or `Recipe.to_json` wrote."""
+    path = Path(text)
+    if path.suffix != ".json":
+        return read_recipe(text, {}, task)
+    try:
+        return Recipe.from_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecipeError(f"recipe: expected a name or a file; {text} cannot be read: {error}.") from error
+
+
 def read_methods(text: str, task: Task) -> list[Method]:
     """Read `--recipes`: names separated by commas, each with changes in brackets, as in `ops,augbn[priors=0.9]`.
 
@@ -193,6 +205,8 @@ def _read_method(entry: str, task: Task) -> Method:
         if bracket:
             raise RecipeError(f"recipes: {name!r} has no fields to change; received {entry!r}.")
         return Method(name, None)
+    if name.endswith(".json") and not bracket:
+        return Method(Path(name).stem, open_recipe(name, task))
     if name not in RECIPES:
         known = (*RECIPES, *BASELINES)
         raise RecipeError(

@@ -52,16 +52,15 @@ def export(
       sita predict resnet50.onnx cat.jpg
     """
     from sita_adapters.export import export_with_card
-    from sita_adapters.recipe import read_recipe
-
+    from ..methods import open_recipe
     from ..models.loading import load_model
 
-    read_recipe(recipe, {}, task or "classification")  # reports a wrong name before a model is loaded
+    open_recipe(recipe, task or "classification")  # reports a wrong name before a model is loaded
     console, errors = Console(highlight=False), Console(stderr=True)
     with errors.status(f"Loading {model} …"):
         loaded = load_model(model, weights, inputs=inputs, size=size)
         loaded = replace(loaded, task=task or loaded.task)
-        adapted = loaded.adapt(recipe)
+        adapted = loaded.adapt(open_recipe(recipe, loaded.task))
         example = loaded.arrange(_make_example(loaded))
     about = {name: getattr(loaded, name) for name in ("inputs", "crop", "task", "names", "weights")}
     with errors.status(f"Writing {out} …"):

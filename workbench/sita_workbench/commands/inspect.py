@@ -71,18 +71,17 @@ def inspect(
     """
     require("scipy", extra="torch")
     from sita_adapters import RECIPES, describe
-    from sita_adapters.recipe import read_recipe
-
+    from ..methods import open_recipe
     from ..models.loading import has_weights, load_model
 
-    read_recipe(recipe, {}, task or "classification")  # reports a wrong name before a model is loaded
+    open_recipe(recipe, task or "classification")  # reports a wrong name before a model is loaded
     console, errors = Console(highlight=False), Console(stderr=True)
     with errors.status(f"Loading {model} …"):
         if weights is None and not has_weights(model):
             weights = "random"
         loaded = load_model(model, weights, inputs=inputs, size=size)
         loaded = replace(loaded, task=task or loaded.task)
-        description = describe(loaded.adapt(recipe, layers))
+        description = describe(loaded.adapt(open_recipe(recipe, loaded.task), layers))
     console.print(_facts(loaded, description))
     console.print(_layer_table(description.layers, _other_norms(loaded.model)))
     seconds: dict[str, float] = {}

@@ -15,6 +15,7 @@ from rich.console import Console
 from sita_adapters.errors import InputError, SitaError, suggestion
 from sita_adapters.recipe import RECIPES
 
+from .image_files import check_images, find_images, read_image
 from .options import PixelInputs, Side, TaskName, Weights, require
 
 if TYPE_CHECKING:
@@ -98,15 +99,14 @@ def predict(
       sita predict resnet50.onnx cat.jpg
     """
     require("PIL", "scipy", extra="torch")
-    from sita_adapters.recipe import read_recipe
-
+    from ..methods import open_recipe
     from ..progress import ConsoleProgress
     from .prediction_report import PredictionReport
 
-    read_recipe(recipe or _DEFAULT_RECIPE, {}, task or "classification")
+    open_recipe(recipe or _DEFAULT_RECIPE, task or "classification")
     _check_kind(corrupt)
-    paths = _find_images(images)
-    _check_images(paths)
+    paths = find_images(images)
+    check_images(paths)
     names = None if labels is None else _read_names(labels)
     errors = Console(stderr=True)
     with errors.status(f"Loading {model} …"):
@@ -119,7 +119,7 @@ def predict(
     answers = []
     with ConsoleProgress(errors).track(f"{len(paths)} images", len(paths)) as advance:
         for place, path in enumerate(paths):
-            pixels = _read_image(path, loaded)
+            pixels = read_image(path, loaded)
             if corrupt is not None:
                 from ..corruptions import corrupt as corrupt_image
 
@@ -170,53 +170,6 @@ def _check_kind(corrupt: str | None) -> None:
             f"--corrupt: expected one of {', '.join(CORRUPTIONS)}; received {corrupt!r}."
             f"{suggestion(corrupt, CORRUPTIONS)}"
         )
-
-
-def _find_images(given: Sequence[Path]) -> list[Path]:
-    """Return the files, those in folders sorted by name."""
-    from ..data.images import ENDINGS
-
-    found: list[Path] = []
-    for path in given:
-        if not path.is_dir():
-            found.append(path)
-            continue
-        inside = sorted(
-            file
-            for file in path.rglob("*")
-            if file.suffix.lower() in ENDINGS and not file.name.startswith(".") and file.is_file()
-        )
-        if not inside:
-            raise InputError(
-                f"Expected images in the folder {path}; there is no file that ends in {', '.join(ENDINGS)}."
-            )
-        found += inside
-    return found
-
-
-def _check_images(paths: Sequence[Path]) -> None:
-    """Decode every file, so that a damaged one is reported before a model has run for minutes."""
-    from ..data.images import opened
-
-    for path in paths:
-        with opened(path) as image:
-            image.load()
-
-
-def _read_image(path: Path, loaded: LoadedModel) -> np.ndarray:
-    """Return an image in bytes (h, w, 3), at the size that the model takes."""
-    from PIL import ImageOps
-    from PIL.Image import Resampling
-
-    from ..data.images import Fit, opened
-
-    with opened(path) as file:
-        image = ImageOps.exif_transpose(file).convert("RGB")
-    if loaded.task != "segmentation":
-        image = Fit(loaded.sides, loaded.crop).apply(image)
-    elif loaded.sides is not None:  # a label map covers the whole image
-        image = image.resize(loaded.sides[::-1], Resampling.BILINEAR)
-    return np.asarray(image)
 
 
 def _read_names(path: Path) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ import numpy as np
 from sita_adapters.errors import InputError, OutputError, SitaError
 from sita_adapters.inputs import read_inputs
 from sita_adapters.recipe import Task, read_recipe
+from sita_adapters.shift import ByShift
 from sita_adapters.runtimes import SUFFIXES, ExportedFile, format_of, open_exported, run_checked
 
-from ..methods import SOURCE, Method, Prediction, prepare, to_probabilities
+from ..methods import SOURCE, Method, Prediction, open_recipe, prepare, to_probabilities
 from ..models.loaded import LoadedModel, Size
 
 
@@ -42,8 +43,9 @@ class ModelPredictor:
     """A model, source and adapted."""
 
     def __init__(self, loaded: LoadedModel, name: str) -> None:
-        recipe = read_recipe(name, {}, loaded.task)
-        self.loaded, self.recipe, self._prior = loaded, str(recipe), recipe.lambdas[0]
+        recipe = open_recipe(name, loaded.task)
+        self.loaded, self.recipe = loaded, str(recipe)
+        self._prior = np.nan if isinstance(recipe.lambdas[0], ByShift) else recipe.lambdas[0]
         self._source = prepare(Method(SOURCE, read_recipe(SOURCE, {}, loaded.task)), loaded)
         self._adapted = prepare(Method(f"adapted: {name}", recipe), loaded)
 

@@ -1,0 +1,200 @@
+"""`sita calibrate`: how far to adapt, chosen on ordinary images of the user's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sita_adapters.errors import InputError
+
+from .image_files import check_images, find_images, read_image
+from .options import ModelSpec, PixelInputs, Side, TaskName, Weights, require
+
+if TYPE_CHECKING:
+    from sita_adapters import Recipe
+    from sita_adapters.calibrate import Calibration
+
+    from ..models.loaded import LoadedModel
+
+_KINDS = ("gaussian_noise", "defocus_blur", "fog", "contrast", "jpeg_compression")
+_SEVERITY = 4
+
+
+def calibrate(
+    model: ModelSpec,
+    images: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="IMAGE",
+            exists=True,
+            help="32 to 256 ordinary image files, or folders of them: like those that the model was trained for.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    weights: Weights = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of image files, labelled images as sita bench takes them: imagefolder:DIR, npz:FILE, … Then "
+            "their accuracy must stay, not every answer.",
+            show_default=False,
+        ),
+    ] = None,
+    keep: Annotated[float, typer.Option(min=0.01, max=1.0, help="The share of answers that must stay.")] = 0.98,
+    recipe: Annotated[
+        str, typer.Option(metavar="NAME", help="What is calibrated: auto, or augbn or bn, whose λ is chosen.")
+    ] = "auto",
+    limit: Annotated[int, typer.Option(min=16, help="At most so many images, at even distances.")] = 128,
+    trial: Annotated[
+        bool, typer.Option("--trial/--no-trial", help="Try the chosen recipe on corruptions of these very images.")
+    ] = True,
+    out: Annotated[Path, typer.Option(dir_okay=False, help="The recipe, for --recipe of the other commands.")] = Path(
+        "recipe.json"
+    ),
+    task: TaskName = None,
+    inputs: PixelInputs = None,
+    size: Side = None,
+) -> None:
+    """Choose how far to adapt a model, on ordinary images of yours.
+
+    Adaptation repairs what a model says of strange images, and may spoil what
+    it says of ordinary ones. How bold it can be differs by network. This tries
+    one strength after the other, from the boldest, and takes the first that
+    leaves 98 % (--keep) of the answers on these images what they are. Labels
+    are not needed. If nothing does, the recipe is source: no adaptation.
+
+    Examples:
+      sita calibrate timm:resnet50 photos/ --weights pretrained
+      sita calibrate cifar10-resnet20 --weights resnet20.safetensors
+          --data npz:test_1000.npz --keep 0.99
+      sita predict timm:resnet50 foggy.jpg --weights pretrained
+          --recipe recipe.json
+
+    In Python: sita.calibrate(model, images), and Recipe.from_json.
+    """
+    require("PIL", "scipy", extra="torch")
+    if bool(images) == bool(data):
+        raise InputError("Expected image files or --data, and not both; received " + ("both." if data else "neither."))
+    from sita_adapters.calibrate import run_calibration
+
+    from ..files import write_text
+    from ..methods import open_recipe
+    from ..models.loading import load_model
+    from ..progress import ConsoleProgress
+
+    chosen = open_recipe(recipe, task or "classification")
+    paths = find_images(images or [])
+    check_images(paths)
+    console, errors = Console(highlight=False), Console(stderr=True)
+    with errors.status(f"Loading {model} …"):
+        loaded = load_model(model, weights, inputs=inputs, size=size)
+        loaded = replace(loaded, task=task or loaded.task)
+    pixels, labels = _read_data(data, limit, loaded) if data else (_read_all(paths, limit, loaded), None)
+    settings: dict[str, Any] = {"inputs": loaded.inputs, "scores": loaded.scores}
+    with ConsoleProgress(errors).track(f"{len(pixels)} images", 100) as advance:
+        shown = [0]
+
+        def show(done: int, total: int) -> None:
+            advance(100 * done // total - shown[0])
+            shown[0] = 100 * done // total
+
+        found = run_calibration(
+            loaded.model,
+            loaded.arrange(loaded.encode(pixels)),
+            labels,
+            keep=keep,
+            recipe=chosen,
+            task=loaded.task,
+            progress=show,
+            **settings,
+        )
+    console.print(_table(found))
+    write_text(out, found.recipe.to_json() + "\n")
+    for line in _verdict(found, keep, len(pixels), out):
+        console.print(Text(line), soft_wrap=True)
+    if trial and found.recipe.name != "source":
+        with ConsoleProgress(errors).track("Corrupted images", len(_KINDS)) as advance:
+            console.print(_try(loaded, found.recipe, pixels, labels, advance))
+
+
+def _read_all(paths: list[Path], limit: int, loaded: LoadedModel) -> np.ndarray:
+    """Return images in bytes (N, h, w, 3), all of one size."""
+    step = max(1, -(-len(paths) // limit))
+    images = [read_image(path, loaded) for path in paths[::step]]
+    sizes = sorted({f"{image.shape[1]} × {image.shape[0]}" for image in images})
+    if len(sizes) > 1:
+        raise InputError(
+            f"{loaded.spec} takes images of any size, and these have several: {', '.join(sizes[:4])}. Remedy: --size."
+        )
+    return np.stack(images)
+
+
+def _read_data(spec: str, limit: int, loaded: LoadedModel) -> tuple[np.ndarray, np.ndarray]:
+    from ..data.dataset import CLEAN
+    from ..data.opening import open_data
+
+    data = open_data(spec, corrupt="none", limit=limit, size=loaded.size, crop=loaded.crop)
+    return data.read(CLEAN, 0, len(data))
+
+
+def _table(found: Calibration) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("λ", "answers kept", *(("accuracy",) if found.source_accuracy is not None else ())):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if found.source_accuracy is not None:
+        table.add_row("1 (source)", "100.0 %", f"{found.source_accuracy:.1%}")
+    for point in found.points:
+        cells = [_prior(point.recipe), f"{point.agreement:.1%}"]
+        cells += [] if point.accuracy is None else [f"{point.accuracy:.1%}"]
+        table.add_row(*map(Text, cells), style="bold" if point.recipe == found.recipe else "")
+    return table
+
+
+def _prior(recipe: Recipe) -> str:
+    from sita_adapters.recipe import prior_text
+
+    return ", ".join(map(prior_text, recipe.lambdas))
+
+
+def _verdict(found: Calibration, keep: float, count: int, out: Path) -> list[str]:
+    if found.recipe.name == "source":
+        return [
+            f"Nothing leaves {keep:.0%} of the answers on these {count} images what they are: {out} is the recipe "
+            "'source', which adapts nothing. Remedy: a lower --keep, or other images."
+        ]
+    return [f"{found.recipe}", f"Wrote {out}. Use it: --recipe {out}, or Recipe.from_json in Python."]
+
+
+def _try(loaded: LoadedModel, recipe: Recipe, pixels: np.ndarray, labels: np.ndarray | None, advance: Any) -> Table:
+    """Return how many answers on corrupted images are right; without labels, are the source's on the clean image."""
+    from sita_adapters.recipe import read_recipe
+
+    from ..corruptions import corrupt_all
+    from ..methods import SOURCE, Method, prepare
+
+    source = prepare(Method(SOURCE, read_recipe(SOURCE, {}, loaded.task)), loaded)
+    adapted = prepare(Method("calibrated", recipe), loaded)
+    truth = source.predict(loaded.encode(pixels)).labels if labels is None else labels
+    what = "as on the clean image" if labels is None else "right"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(f"severity {_SEVERITY}: answers that are {what}", no_wrap=True)
+    for heading in ("source", "calibrated"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    shares = []
+    for kind in _KINDS:
+        images = loaded.encode(corrupt_all(pixels, kind, _SEVERITY))
+        shares.append([float((method.predict(images).labels == truth).mean()) for method in (source, adapted)])
+        table.add_row(kind, *(f"{share:.1%}" for share in shares[-1]))
+        advance()
+    table.add_section()
+    table.add_row("mean", *(f"{share:.1%}" for share in np.mean(shares, axis=0)), style="bold")
+    return table

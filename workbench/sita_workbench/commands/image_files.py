@@ -1,0 +1,57 @@
+"""Image files as a command is given them: found, checked, and read at the size that a model takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sita_adapters.errors import InputError
+
+from ..data.images import ENDINGS, Fit, opened
+
+if TYPE_CHECKING:
+    from ..models.loaded import LoadedModel
+
+
+def find_images(given: Sequence[Path]) -> list[Path]:
+    """Return the files, those in folders sorted by name."""
+    found: list[Path] = []
+    for path in given:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(
+            file
+            for file in path.rglob("*")
+            if file.suffix.lower() in ENDINGS and not file.name.startswith(".") and file.is_file()
+        )
+        if not inside:
+            raise InputError(
+                f"Expected images in the folder {path}; there is no file that ends in {', '.join(ENDINGS)}."
+            )
+        found += inside
+    return found
+
+
+def check_images(paths: Sequence[Path]) -> None:
+    """Decode every file, so that a damaged one is reported before a model has run for minutes."""
+    for path in paths:
+        with opened(path) as image:
+            image.load()
+
+
+def read_image(path: Path, loaded: LoadedModel) -> np.ndarray:
+    """Return an image in bytes (h, w, 3), at the size that the model takes."""
+    from PIL import ImageOps
+    from PIL.Image import Resampling
+
+    with opened(path) as file:
+        image = ImageOps.exif_transpose(file).convert("RGB")
+    if loaded.task != "segmentation":
+        image = Fit(loaded.sides, loaded.crop).apply(image)
+    elif loaded.sides is not None:  # a label map covers the whole image
+        image = image.resize(loaded.sides[::-1], Resampling.BILINEAR)
+    return np.asarray(image)
