@@ -51,7 +51,8 @@ def target(means: Array, variances: Array, *, weights: Array, origins: Array, xp
     offsets = means - origin
     offset = xp.matmul(weights, offsets)
     spread = xp.matmul(weights, variances + offsets * offsets) - offset * offset
-    return origin[:, : weights.shape[0]] + offset, xp.maximum(spread, 0.0)
+    # Rounding may leave it below 0. (Not by `maximum`: compiled by XLA, that of NaN and 0 is 0.)
+    return origin[:, : weights.shape[0]] + offset, xp.where(spread < 0, 0.0, spread)
 
 
 def blend_with_source(

@@ -49,7 +49,8 @@ class TorchBackend:
         chosen = select(found, settings.layers)
         layout = image_layout(source)
         cloned = clone(source)
-        cloned.eval()  # a class's own `train` may return nothing
+        link = Link(source, cloned)  # before what a class's own `train` may do, which may return nothing, too
+        cloned.eval()
         adaptation = Adaptation(
             recipe=recipe,
             inputs=settings.inputs,
@@ -62,7 +63,7 @@ class TorchBackend:
             ),
             kinds=layout.kinds,
             layout=layout,
-            link=Link(source, cloned),
+            link=link,
             trainable=frozenset(p for p, item in walk(source) if isinstance(item, nn.Parameter) and item.requires_grad),
         )
         for name, layer in find_layers(cloned).items():

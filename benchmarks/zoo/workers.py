@@ -6,10 +6,12 @@ import dataclasses
 import multiprocessing
 import os
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing.connection import Connection
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -114,7 +116,9 @@ def check_member(library: str, key: str) -> Outcome:
         outcome = check(member)
     except Exception as error:
         first_line = (str(error).strip().splitlines() or [""])[0]
-        outcome = Outcome(f"crash: {type(error).__name__}: {first_line}", member_name)
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}, line {frame.lineno}"
+        outcome = Outcome(f"crash: {type(error).__name__}: {first_line} ({where})", member_name)
     outcome.seconds = round(time.perf_counter() - started, 1)
     return outcome
 

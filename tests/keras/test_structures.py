@@ -337,6 +337,7 @@ if keras.backend.backend() == "tensorflow":
         np.testing.assert_allclose(replica(batch), adapted(batch), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="code that XLA fuses for the CPU may take NaN for 0")
 @pytest.mark.parametrize("size", [1e18, 1e20])
 @pytest.mark.parametrize("recipe", ["augbn", "ops"])
 def test_variances_that_overflow_are_never_taken_for_numbers(recipe: str, size: float) -> None:

@@ -159,6 +159,34 @@ def test_a_tensor_that_is_a_plain_attribute_follows_the_source_when_it_is_replac
         torch.testing.assert_close(adapted(batch()), (factor + 1) * before)
 
 
+class Forgetful(nn.Module):
+    """Keeps what it computed, and forgets it when `train` or `eval` is called, as timm's attention with biases does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.e, self.bias, self.kept = encoder(), nn.Parameter(torch.arange(5.0)), {}
+
+    def train(self, mode: bool = True) -> Any:
+        super().train(mode)
+        self.kept = {}
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if "bias" not in self.kept:
+            self.kept["bias"] = 2 * self.bias
+        return self.e(x) + self.kept["bias"]
+
+
+def test_what_a_model_forgets_when_its_mode_is_set() -> None:
+    model = Forgetful().eval()
+    model(batch())
+    expected = sita.adapt(encoder(), "augbn")(batch()) + 2 * torch.arange(5.0)
+    adapted = sita.adapt(model, "augbn")
+    for _ in range(2):
+        torch.testing.assert_close(adapted(batch()), expected)
+    assert list(model.kept) == ["bias"]
+
+
 def test_weights_that_were_replaced_are_an_error() -> None:
     model = encoder()
     adapted = sita.adapt(model, "augbn")
