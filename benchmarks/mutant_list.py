@@ -87,8 +87,8 @@ STATISTICS = (
     Mutant(
         "shared views under the highest prior",
         "sita_adapters/plan.py",
-        "lowest = min(range(count), key=lambdas.__getitem__)",
-        "lowest = max(range(count), key=lambdas.__getitem__)",
+        'lowest = min(range(count), key=lambda place: cast("float", lambdas[place]))',
+        'lowest = max(range(count), key=lambda place: cast("float", lambdas[place]))',
         (f"{CORE}::test_plans_equal_the_definition",),
     ),
 )

@@ -225,7 +225,13 @@ def _vote(candidates: Candidates, plan: Plan, adaptation: Adaptation, ops: Ops) 
     if is_observed(adaptation):
         try:
             record_vote(
-                adaptation, verdict, plan, candidates.layer_priors, class_axis=class_axis, scores=adaptation.scores, ops=ops
+                adaptation,
+                verdict,
+                plan,
+                candidates.layer_priors,
+                class_axis=class_axis,
+                scores=adaptation.scores,
+                ops=ops,
             )
         except SymbolicError as error:
             raise refuse_compiled("The adapted model") from error

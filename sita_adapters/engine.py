@@ -217,7 +217,7 @@ class Features(Protocol):
         """Return `statistics.target` of R rows per image, for weights (R, R) or one line of them."""
 
 
-def blend(  # noqa: PLR0917
+def blend(
     features: Features, source: tuple[Array, Array], epsilon: float, entries: Any, *, call: Call, name: str
 ) -> tuple[Array, Array]:
     """Return the mean and variance that every entry of a layer's input is normalised with, (N, C), or (1, C) for all.
@@ -258,13 +258,19 @@ def blend(  # noqa: PLR0917
     return mean, variance
 
 
-def _set_priors(  # noqa: PLR0917
-    mean: Array, variance: Array, source: tuple[Array, Array], epsilon: float, area: Any, *, rules: Array, call: Call, name: str
+def _set_priors(
+    mean: Array,
+    variance: Array,
+    source: tuple[Array, Array],
+    epsilon: float,
+    area: Any,
+    *,
+    rules: Array,
+    call: Call,
+    name: str,
 ) -> Array:
     """Return λ (B, R, 1) of a layer, by the rules of its rows."""
-    seen = shift(
-        mean, variance, source_mean=source[0], source_variance=source[1], epsilon=epsilon, xp=call.ops.xp
-    )
+    seen = shift(mean, variance, source_mean=source[0], source_variance=source[1], epsilon=epsilon, xp=call.ops.xp)
     strengths, half_shifts, half_areas = rules[:, 0:1], rules[:, 1:2], rules[:, 2:3]
     priors = priors_by_shift(seen, area, strengths=strengths, half_shifts=half_shifts, half_areas=half_areas)
     if call.priors_set is not None:

@@ -265,7 +265,7 @@ def is_observed(key: object) -> bool:
     return any(observer.key is key for observer in (*_thread_observers.observers, *_global_observers.observers))
 
 
-def record_vote(  # noqa: PLR0917
+def record_vote(
     key: object,
     verdict: Verdict,
     plan: Plan,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -184,7 +184,7 @@ def _shared_rows(recipe: Recipe, n: int) -> _Rows:
     Row p weighs itself ½ and each view 1/2n; the views take the row of the lowest prior as their image.
     """
     lambdas, count = recipe.lambdas, len(recipe.lambdas)
-    lowest = min(range(count), key=lambdas.__getitem__)
+    lowest = min(range(count), key=lambda place: cast("float", lambdas[place]))
     weights = np.zeros((count + n, count + n))
     line = _image_and_views(n)
     for row in range(count + n):

@@ -18,7 +18,12 @@ def draw_priors(summary: Summary) -> Any:
     priors = list(summary.chosen)
     shares = [100 * share for share in summary.chosen.values()]
     colours = [_SOURCE if prior == 1.0 else _BAR for prior in priors]
-    bars = axes.bar([f"{prior:.2f}" if isinstance(prior, float) else str(prior) for prior in priors], shares, color=colours, width=0.75)
+    bars = axes.bar(
+        [f"{prior:.2f}" if isinstance(prior, float) else str(prior) for prior in priors],
+        shares,
+        color=colours,
+        width=0.75,
+    )
     axes.bar_label(bars, [f"{share:.0f}" for share in shares], padding=2, fontsize=9, color=_FAINT)
     axes.set_ylim(0, max(shares) * 1.15 + 1)
     axes.set_xlabel("λ of the most certain candidate (1.00 is the source model)", color=_INK)
@@ -39,7 +44,11 @@ def draw_layer_priors(layers: tuple[str, ...], priors: np.ndarray) -> Any:
     axes.set_xlabel(f"layer, from {layers[0]} to {layers[-1]}", color=_INK)
     axes.set_ylabel("λ (1 keeps the source's statistics)", color=_INK)
     axes.legend(frameon=False, fontsize=9, labelcolor=_INK)
-    _title(figure, f"λ over depth, {len(priors)} {'image' if len(priors) == 1 else 'images'}", f"mean λ {priors.mean():.2f}")
+    _title(
+        figure,
+        f"λ over depth, {len(priors)} {'image' if len(priors) == 1 else 'images'}",
+        f"mean λ {priors.mean():.2f}",
+    )
     return figure
 
 

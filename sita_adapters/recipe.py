@@ -145,7 +145,7 @@ class Recipe:
         return min(_DEFAULT_KEPT_SHARED if self.shared_views else _DEFAULT_KEPT, self.candidate_count)
 
     def to_json(self) -> str:
-        """Return the recipe as text, for `from_json`, in whichever framework. Functions of your own cannot be stored."""
+        """Return the recipe as text, for `from_json`, in any framework. Functions of your own cannot be stored."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         if not _is_plain(self.augment):
             raise RecipeError(

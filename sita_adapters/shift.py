@@ -33,14 +33,14 @@ class ByShift:
         for name, most in (("strength", 1.0), ("half_shift", math.inf), ("half_area", math.inf)):
             value = getattr(self, name)
             number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-            least = 0.0 <= number if name == "half_area" else 0.0 < number
+            least = number >= 0.0 if name == "half_area" else number > 0.0
             if not (least and number <= most and math.isfinite(number)):
                 expected = "a number from 0 (not itself) to 1" if most == 1.0 else "a number above 0"
                 raise RecipeError(f"priors: {name} of ByShift: expected {expected}; received {value!r}.")
             object.__setattr__(self, name, number)
 
     def __str__(self) -> str:
-        return f"by shift, from {1 - self.strength:.3g}"
+        return f"by shift, at least {1 - self.strength:.3g}"
 
 
 def shift(

@@ -133,13 +133,14 @@ class _Exported(Features):
         space = tuple(range(2, x.ndim))
         mean = sample.mean(space, keepdim=True)
         centred = sample - mean
-        self.x, self.offset = (centred, mean.reshape(-1, int(x.shape[1]))) if sample is x else (x, None)
         self.means, self.variances = mean.reshape(-1, int(x.shape[1])), (centred * centred).mean(space)
+        self.is_centred = sample is x
+        self.x = centred if self.is_centred else x
 
     def affine(self, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
         """Return x · scale + shift, which is (x − m) · scale + m · scale + shift."""
         zeros = scale * 0  # of a size that the graph does not know
-        shift = shift if self.offset is None else self.offset * scale + shift
+        shift = self.means * scale + shift if self.is_centred else shift
         return _batch_norm(self.x, zeros, zeros + 1, scale, shift, 0.0)
 
 

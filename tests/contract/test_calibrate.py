@@ -81,7 +81,7 @@ def test_where_nothing_keeps_the_answers_it_says_so(backend: Any) -> None:
 def test_what_cannot_be_calibrated(backend: Any) -> None:
     model, batch = backend.model(), images(COUNT)
     for recipe in ("ops", "source", "ensemble"):
-        with pytest.raises(sita.RecipeError, match="no number to calibrate.*'auto'"):
+        with pytest.raises(sita.RecipeError, match=r"no number to calibrate.*'auto'"):
             sita.calibrate(model, batch, recipe=recipe)
     broken = batch.copy()
     broken[3, 0, 0, 0] = np.nan

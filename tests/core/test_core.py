@@ -313,7 +313,9 @@ def test_near_ties_are_where_rounding_could_decide(
         ((2, 10, 10), 16, [0, 1]),
     ],
 )
-def test_places_are_whole_lines_an_odd_number_apart(sizes: tuple[int, ...], places: int | None, lines: list[int]) -> None:
+def test_places_are_whole_lines_an_odd_number_apart(
+    sizes: tuple[int, ...], places: int | None, lines: list[int]
+) -> None:
     taken = sampled_lines(sizes, places)
     assert list(range(sizes[0]))[taken] == lines
     assert taken.step % 2 == 1

@@ -170,7 +170,7 @@ def summarise_mean(scores: Sequence[Score], conditions: Sequence[Mapping[str, An
 
 
 def count_priors(entries: Entries, values: Sequence[float]) -> dict[str, Any] | None:
-    """Return how often each λ, or the nearest of them, was the most certain, and how often the answer was right then."""
+    """Return how often each λ, or the nearest, was the most certain, and how often the answer was right then."""
     values = [round(value, _DIGITS) for value in sorted(values)]
     if "prior" in entries[0]:
         chosen, right = _nearest(_joined(entries, "prior"), values), _right(entries)

@@ -218,7 +218,9 @@ def _priors(
     recipe = method.recipe
     if recipe is None or (len(set(recipe.lambdas)) == 1 and not recipe.rules):
         return None
-    values = [step / 20 for step in range(21)] if recipe.rules else recipe.lambdas
+    values = [step / 20 for step in range(21)]
+    if not recipe.rules:
+        values = [prior for prior in recipe.lambdas if isinstance(prior, float)]
     found = {}
     for group, names in groups.items():
         pooled = [entry for name in names for entry in entries[name]]

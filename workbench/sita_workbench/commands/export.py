@@ -52,6 +52,7 @@ def export(
       sita predict resnet50.onnx cat.jpg
     """
     from sita_adapters.export import export_with_card
+
     from ..methods import open_recipe
     from ..models.loading import load_model
 

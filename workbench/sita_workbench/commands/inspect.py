@@ -71,6 +71,7 @@ def inspect(
     """
     require("scipy", extra="torch")
     from sita_adapters import RECIPES, describe
+
     from ..methods import open_recipe
     from ..models.loading import has_weights, load_model
 

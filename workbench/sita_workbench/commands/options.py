@@ -36,7 +36,9 @@ Weights = Annotated[
     ),
 ]
 
-RecipeName = Annotated[str, typer.Option(metavar="NAME", help=f"One of {', '.join(RECIPES)}, or a file that sita calibrate wrote.")]
+RecipeName = Annotated[
+    str, typer.Option(metavar="NAME", help=f"One of {', '.join(RECIPES)}, or a file that sita calibrate wrote.")
+]
 
 PixelInputs = Annotated[
     str | None,

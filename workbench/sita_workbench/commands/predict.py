@@ -21,7 +21,6 @@ from .options import PixelInputs, Side, TaskName, Weights, require
 if TYPE_CHECKING:
     from sita_adapters.recipe import Task
 
-    from ..models.loaded import LoadedModel
     from .prediction import Answer, FilePredictor, ModelPredictor
 
 _DEFAULT_RECIPE = "ops"

@@ -10,8 +10,8 @@ import numpy as np
 from sita_adapters.errors import InputError, OutputError, SitaError
 from sita_adapters.inputs import read_inputs
 from sita_adapters.recipe import Task, read_recipe
-from sita_adapters.shift import ByShift
 from sita_adapters.runtimes import SUFFIXES, ExportedFile, format_of, open_exported, run_checked
+from sita_adapters.shift import ByShift
 
 from ..methods import SOURCE, Method, Prediction, open_recipe, prepare, to_probabilities
 from ..models.loaded import LoadedModel, Size
