@@ -78,8 +78,8 @@ def calibrate(
         least = found.points[-1]
         warnings.warn(
             f"No strength keeps {keep:.1%} of the answers on these images: the most cautious one, {least.recipe}, "
-            f"keeps {least.agreement:.1%}. The recipe 'source' is returned, which adapts nothing. Remedy: a lower keep=, or "
-            "images like those that the model was trained on.",
+            f"keeps {least.agreement:.1%}. The recipe 'source' is returned, which adapts nothing. Remedy: a lower "
+            "keep=, or images like those that the model was trained on.",
             SitaWarning,
             stacklevel=2,
         )
