@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
-from collections import defaultdict
 from typing import Any
 
 import torch
@@ -36,14 +35,14 @@ class Exchange:
     def __init__(self, rows: int) -> None:
         self.rows = rows
         self.barrier = threading.Barrier(rows, timeout=120)
-        self.brought: dict[int, dict[int, Statistics]] = defaultdict(dict)
+        self.brought: dict[tuple[int, int], Statistics] = {}
 
     def target(self, call: int, row: int, own: Statistics) -> Statistics:
         """Bring a row's own statistics to the call-th normalisation; return those of all rows together."""
-        self.brought[call][row] = own
+        self.brought[call, row] = own
         self.barrier.wait()
         weights = [0.5] + [0.5 / (self.rows - 1)] * (self.rows - 1)
-        rows = [self.brought[call][each] for each in range(self.rows)]
+        rows = [self.brought[call, each] for each in range(self.rows)]
         mean = sum(w * m for w, (m, _) in zip(weights, rows, strict=True))
         variance = sum(w * (v + (m - mean) ** 2) for w, (m, v) in zip(weights, rows, strict=True))
         return mean, variance  # type: ignore[return-value]
