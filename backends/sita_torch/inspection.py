@@ -235,12 +235,14 @@ def source_statistics(layer: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
 
 _EPSILONS = ("eps", "epsilon", "variance_epsilon")
 
+_NEXT_TO_NOTHING = 1e-12
+
 
 def epsilon_of(layer: nn.Module) -> float:
     """Return the layer's ε: an attribute, or what its arithmetic shows.
 
     Frozen BatchNorm layers may have it in their `forward` alone. From mean + 1 they make γ / sqrt(v + ε) more than
-    from the mean, which gives ε.
+    from the mean, which gives ε, to the last digit where v is next to nothing.
     """
     for name in _EPSILONS:
         value = getattr(layer, name, None)
@@ -249,16 +251,19 @@ def epsilon_of(layer: nn.Module) -> float:
     mean, variance = (each.double() for each in source_statistics(layer))
     gamma: Any = getattr(layer, "weight", None)
     gamma = torch.ones_like(mean) if gamma is None else gamma.detach().double().reshape(-1)
+    read = gamma.abs() > 1e-3
     try:
         with torch.no_grad():
             precise = copy.deepcopy(layer).double().eval()
-            channels = (mean.numel(), 1, 1)
-            low, high = (mean.reshape(1, *channels) + step for step in (0.0, 1.0))
-            slope = (precise(high) - precise(low)).reshape(-1)
-            epsilons = ((gamma / slope).square() - variance)[gamma.abs() > 1e-3]
-            epsilon = float(epsilons.median())
-            if (epsilons - epsilon).abs().max() <= 1e-6 * (variance.max() + 1) and -1e-9 <= epsilon < 1:
-                return max(epsilon, 0.0)
+            low, high = (mean.reshape(1, -1, 1, 1) + step for step in (0.0, 1.0))
+            sums = (gamma / (precise(high) - precise(low)).reshape(-1)).square()[read]  # v + ε
+            source_statistics(precise)[1].fill_(_NEXT_TO_NOTHING)
+            epsilons = (gamma / (precise(high) - precise(low)).reshape(-1)).square()[read] - _NEXT_TO_NOTHING
+            epsilon = max(0.0, float(epsilons.median()))
+            agree = (epsilons - epsilon).abs() <= 1e-6 * (epsilon + _NEXT_TO_NOTHING)
+            agree &= (sums - variance[read] - epsilon).abs() <= 1e-6 * (variance.max() + 1)
+            if agree.all() and epsilon < 1:
+                return epsilon
     except Exception as error:
         raise _unclear(layer) from error
     raise _unclear(layer)

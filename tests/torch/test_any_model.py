@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 import sita_adapters as sita
+from sita_torch.inspection import epsilon_of
 
 SIDE = 12
 
@@ -469,14 +470,15 @@ def test_compilers_need_an_example_where_outputs_are_not_simple(wrap: Any) -> No
 class FrozenBatchNorm(nn.Module):
     """As the DETR family has it: no attribute holds ε."""
 
-    def __init__(self, norm: nn.BatchNorm2d, shape: tuple[int, ...] = (-1,)) -> None:
+    def __init__(self, norm: nn.BatchNorm2d, shape: tuple[int, ...] = (-1,), epsilon: float = 1e-5) -> None:
         super().__init__()
+        self.hidden = (epsilon,)
         for name in ("weight", "bias", "running_mean", "running_var"):
             self.register_buffer(name, getattr(norm, name).detach().clone().reshape(shape))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight, bias, mean, variance = (tensor.reshape(1, -1, 1, 1) for tensor in self.buffers())
-        scale = weight * (variance + 1e-5).rsqrt()
+        scale = weight * (variance + self.hidden[0]).rsqrt()
         return x * scale + (bias - mean * scale)
 
 
@@ -487,6 +489,15 @@ def test_frozen_layers_without_an_epsilon_are_adapted(shape: tuple[int, ...]) ->
     adapted = sita.adapt(model)
     assert [layer.channels for layer in sita.describe(adapted).layers] == [6, 8]
     torch.testing.assert_close(adapted(batch()), sita.adapt(encoder())(batch()), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-12, 1e-5, 1e-3])
+def test_an_epsilon_is_read_off_to_the_last_digit(epsilon: float) -> None:
+    """Whatever the variances are: beside a large one, a small one of the same layer needs it exactly."""
+    norm = nn.BatchNorm2d(6)
+    norm.running_var.copy_(torch.logspace(-6, 6, 6))
+    layer = FrozenBatchNorm(norm, epsilon=epsilon)
+    assert epsilon_of(layer) == pytest.approx(epsilon, rel=1e-12, abs=1e-27)
 
 
 def test_running_statistics_that_are_no_batchnorms_are_refused() -> None:
