@@ -132,7 +132,7 @@ def hold_trial(run: Runner, witness: Witness, model: str, images: Array) -> Find
     first = one(FIRST, fresh=True, seed=0)
     others = [one(which, fresh=False, seed=1) for which in (SECOND, THIRD)]
     try:
-        return Findings(_compare_all(first, *others, ops))
+        return Findings(_compare_all([first, *others], ops))
     except _Apart as apart:
         return _explain(apart, [first, *others], one, model, ops)
 
@@ -148,12 +148,12 @@ def _explain(apart: _Apart, runs: list[_Run], one: Callable[..., _Run], model: s
         )
     fresh = [first, *(one(which, fresh=True, seed=1) for which in (SECOND, THIRD))]
     with suppress(_Apart):
-        return Findings(_compare_all(*fresh, ops), keeps_state=True)
+        return Findings(_compare_all(fresh, ops), keeps_state=True)
     shaken = one(FIRST, fresh=True, seed=0, shaken=True)
     with suppress(_Apart):
-        return Findings(_compare_all(*_with_room(runs, shaken, ops), ops))
+        return Findings(_compare_all(_with_room(runs, shaken, ops), ops))
     with suppress(_Apart):
-        return Findings(_compare_all(*_with_room(fresh, shaken, ops), ops), keeps_state=True)
+        return Findings(_compare_all(_with_room(fresh, shaken, ops), ops), keeps_state=True)
     raise apart.error
 
 
@@ -184,7 +184,8 @@ def _moved(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.abs(x - y).max()) / max(float(np.abs(x).max()), float(np.finfo(np.float64).tiny))
 
 
-def _compare_all(first: _Run, second: _Run, third: _Run, ops: Ops) -> tuple[tuple[str, int | None], ...]:
+def _compare_all(runs: Sequence[_Run], ops: Ops) -> tuple[tuple[str, int | None], ...]:
+    first, second, third = runs
     found = zip(_compare(first, second, ops), _compare(third, second, ops), strict=True)
     return tuple((path, WHOLE if other == WHOLE else axis) for (path, axis), (_, other) in found)
 
