@@ -60,7 +60,7 @@ types: $(READY) ## Check types, strictly
 
 check: lint types test ## Everything that CI runs
 
-mutants: $(READY) ## Check that the tests notice defects put into copies of the source (ten minutes); writes docs/mutants.md
+mutants: $(READY) ## Check that the tests notice defects put into copies of the source (five minutes); writes docs/mutants.md
 	$(BIN)/python benchmarks/mutants.py
 
 soak: $(READY) ## Check that thousands of calls and adaptations leak nothing, and that threads and processes agree (a quarter of an hour)

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,6 +35,9 @@ WHOLE = -1
 
 _SAMPLE = 512
 """So many values of each entry of a layer's input are compared."""
+
+_MAGNIFIED = 20.0
+"""Differences up to so many times what a shaken image makes are rounding: layers round, too, and not images alone."""
 
 _LEAST_CONTRAST = 0.01
 """Made-up images differ at least by so much of the largest value, which is far more than rounding."""
@@ -58,8 +62,11 @@ class Runner(Protocol):
     A `fresh` run starts from the state that the model has; any other goes on from what the last one left.
     """
 
-    def __call__(self, which: Sequence[int], *, fresh: bool, seed: int) -> Any:
-        """Return the output; every adapted layer's input goes to the watcher that the runner was made with."""
+    def __call__(self, which: Sequence[int], *, fresh: bool, seed: int, shaken: bool = False) -> Any:
+        """Return the output; `shaken` images are off by a few roundings.
+
+        Every adapted layer's input goes to the watcher that the runner was made with.
+        """
 
 
 class Witness:
@@ -88,6 +95,8 @@ class _Run:
     images: Sequence[int]
     output: Any
     layers: list[tuple[str, np.ndarray, float]]
+    room: float = 0.0
+    """Differences of the output up to so much, relative to the largest, are rounding in any case."""
 
 
 class _Apart(Exception):
@@ -105,10 +114,10 @@ def hold_trial(run: Runner, witness: Witness, model: str, images: Array) -> Find
     """
     ops = witness.ops
 
-    def one(which: Sequence[int], *, fresh: bool, seed: int) -> _Run:
+    def one(which: Sequence[int], *, fresh: bool, seed: int, shaken: bool = False) -> _Run:
         witness.take()
         try:
-            output = run(which, fresh=fresh, seed=seed)
+            output = run(which, fresh=fresh, seed=seed, shaken=shaken)
         except SitaError:
             raise
         except Exception as error:
@@ -121,31 +130,62 @@ def hold_trial(run: Runner, witness: Witness, model: str, images: Array) -> Find
         return _Run(which, output, witness.take())
 
     first = one(FIRST, fresh=True, seed=0)
-    second, third = (one(which, fresh=False, seed=1) for which in (SECOND, THIRD))
+    others = [one(which, fresh=False, seed=1) for which in (SECOND, THIRD)]
     try:
-        return Findings(_compare_all(first, second, third, ops))
+        return Findings(_compare_all([first, *others], ops))
     except _Apart as apart:
-        return _explain(apart, first, one, model, ops)
+        return _explain(apart, [first, *others], one, model, ops)
 
 
-def _explain(apart: _Apart, first: _Run, one: Callable[..., _Run], model: str, ops: Ops) -> Findings:
-    """Tell a model that keeps state, or draws random numbers, from one that mixes images."""
-    again = one(FIRST, fresh=True, seed=2)
-    if not _same(first.output, again.output, ops):
+def _explain(apart: _Apart, runs: list[_Run], one: Callable[..., _Run], model: str, ops: Ops) -> Findings:
+    """Tell a model that keeps state, draws random numbers, or magnifies rounding from one that mixes images."""
+    first = runs[0]
+    if not _same(first.output, one(FIRST, fresh=True, seed=2).output, ops):
         raise InputError(
             f"{model} draws random numbers while it runs: the same images gave two outputs. An answer would change "
             "from call to call, and whether images mix cannot be told. Expected a model that is deterministic in "
             "evaluation mode. Remedy: switch its dropout or noise off."
         )
-    try:
-        second, third = (one(which, fresh=True, seed=1) for which in (SECOND, THIRD))
-        axes = _compare_all(first, second, third, ops)
-    except _Apart:
-        raise apart.error from None
-    return Findings(axes, keeps_state=True)
+    fresh = [first, *(one(which, fresh=True, seed=1) for which in (SECOND, THIRD))]
+    with suppress(_Apart):
+        return Findings(_compare_all(fresh, ops), keeps_state=True)
+    shaken = one(FIRST, fresh=True, seed=0, shaken=True)
+    with suppress(_Apart):
+        return Findings(_compare_all(_with_room(runs, shaken, ops), ops))
+    with suppress(_Apart):
+        return Findings(_compare_all(_with_room(fresh, shaken, ops), ops), keeps_state=True)
+    raise apart.error
 
 
-def _compare_all(first: _Run, second: _Run, third: _Run, ops: Ops) -> tuple[tuple[str, int | None], ...]:
+def _with_room(runs: list[_Run], shaken: _Run, ops: Ops) -> list[_Run]:
+    """Return the runs with room for rounding, which a network may magnify, as far as a shaken image shows it.
+
+    It differs with the size of a batch: other sums are taken in another order.
+    """
+    first = runs[0]
+    layers = zip(first.layers, shaken.layers, strict=False)
+    noises = [noise + _MAGNIFIED * _moved(x, y) for (_, x, noise), (_, y, _) in layers]
+    outputs = zip(flatten(first.output, ops.is_array), flatten(shaken.output, ops.is_array), strict=False)
+    values = (tuple(ops.to_numpy(each).astype(np.float64) for each in (x, y)) for (_, x), (_, y) in outputs)
+    room = _MAGNIFIED * max((_moved(x, y) for x, y in values), default=0.0)
+    return [
+        replace(
+            run, layers=[(name, x, noise) for (name, x, _), noise in zip(run.layers, noises, strict=False)], room=room
+        )
+        for run in runs
+    ]
+
+
+def _moved(x: np.ndarray, y: np.ndarray) -> float:
+    """Return how far y is from x, relative to the largest of x."""
+    if x.shape != y.shape or not x.size:
+        return 0.0
+    x, y = np.nan_to_num(x), np.nan_to_num(y)
+    return float(np.abs(x - y).max()) / max(float(np.abs(x).max()), float(np.finfo(np.float64).tiny))
+
+
+def _compare_all(runs: Sequence[_Run], ops: Ops) -> tuple[tuple[str, int | None], ...]:
+    first, second, third = runs
     found = zip(_compare(first, second, ops), _compare(third, second, ops), strict=True)
     return tuple((path, WHOLE if other == WHOLE else axis) for (path, axis), (_, other) in found)
 
@@ -223,7 +263,7 @@ def _axis_of_images(path: str, arrays: tuple[Array, Array], runs: tuple[_Run, _R
     differing = [axis for axis, (i, j) in enumerate(zip(here, there, strict=False)) if i != j]
     values, others = (ops.to_numpy(each).astype(np.float64) for each in (x, y))
     if len(here) == len(there) and not differing:
-        if _equal(values[None], others[None], _noise(x)):
+        if _equal(values[None], others[None], _noise(x) + runs[0].room):
             return None
         return WHOLE
     if len(here) != len(there) or len(differing) > 1:
@@ -244,7 +284,7 @@ def _axis_of_images(path: str, arrays: tuple[Array, Array], runs: tuple[_Run, _R
             )
         )
     by_image = np.moveaxis(values, axis, 0), np.moveaxis(others, axis, 0)
-    if not _agree(by_image, runs, _noise(x)):
+    if not _agree(by_image, runs, _noise(x) + runs[0].room):
         raise _Apart(
             OutputError(
                 f"Images mix: {path} for an image depends on the images beside it, or comes in another order. An "
@@ -308,6 +348,14 @@ def made_up(like: np.ndarray, count: int = 3) -> np.ndarray:
         image[...] = (random.uniform() + areas + random.uniform(size=shape)) / 3
     made = low + (high - low) * made
     return made.astype(like.dtype) if np.issubdtype(like.dtype, np.floating) else np.rint(made).astype(like.dtype)
+
+
+def shake(made: np.ndarray, precision: float) -> np.ndarray:
+    """Return made-up images whose every value is off by up to four roundings of a precision; integers as they are."""
+    if not np.issubdtype(made.dtype, np.floating):
+        return made
+    signs = np.random.default_rng(1).uniform(-1, 1, made.shape)
+    return (made * (1 + 4 * precision * signs)).astype(made.dtype)
 
 
 def _range(dtype: np.dtype) -> tuple[float, float]:

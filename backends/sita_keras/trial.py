@@ -17,7 +17,7 @@ from keras.src.backend.common import global_state
 
 from sita_adapters import engine
 from sita_adapters.errors import BypassError, InputError, OutputError, SitaWarning
-from sita_adapters.trial import Findings, Witness, hold_trial, made_up
+from sita_adapters.trial import Findings, Witness, hold_trial, made_up, shake
 
 from .call import AdaptedCall
 from .inspection import find_layers, walk_layers
@@ -39,8 +39,9 @@ def try_out(layer: AdaptedCall, image: Any, example: Any) -> Findings:
         called.add(name)
         witness.watch(name, x)
 
-    def run(which: Sequence[int], *, fresh: bool, seed: int) -> Any:
-        rows = keras.ops.convert_to_tensor(made[list(which)], dtype=image.dtype)
+    def run(which: Sequence[int], *, fresh: bool, seed: int, shaken: bool = False) -> Any:
+        images = shake(made[list(which)], _precision(image.dtype)) if shaken else made[list(which)]
+        rows = keras.ops.convert_to_tensor(images, dtype=image.dtype)
         call = engine.Call(layer.adaptation, engine.PLAIN, len(which), KERAS, watch=watch)
         seeds = [(each.state, np.asarray([seed, 0], "uint32")) for each in _seed_generators(layer.source)]
         watching = _running_norms(norms) if fresh else nullcontext()  # once is enough, and it takes its time
@@ -56,6 +57,12 @@ def try_out(layer: AdaptedCall, image: Any, example: Any) -> Findings:
         _check_strays(norms, layer)
         _check_called([info.name for info in layer.adaptation.layers if info.adapted], called, source)
     return replace(findings, keeps_state=bool(left))
+
+
+def _precision(dtype: Any) -> float:
+    """Return how finely a floating-point type counts; of others, 0."""
+    known = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+    return known.get(keras.backend.standardize_dtype(dtype), 0.0)
 
 
 def _read_example(image: Any, example: Any) -> np.ndarray:

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from sita_adapters import engine
 from sita_adapters.engine import Adaptation
 from sita_adapters.errors import BypassError, SitaWarning
-from sita_adapters.trial import Findings, Witness, hold_trial, made_up
+from sita_adapters.trial import Findings, Witness, hold_trial, made_up, shake
 
 from .arguments import Arguments, check_channels
 from .batchnorm import adaptation_of_layer
@@ -46,13 +46,13 @@ def try_out(model: nn.Module, adaptation: Adaptation, arguments: Arguments, forw
     overseer: _Overseer | None = None
     writes = False
 
-    def run(which: Sequence[int], *, fresh: bool, seed: int) -> Any:
+    def run(which: Sequence[int], *, fresh: bool, seed: int, shaken: bool = False) -> Any:
         nonlocal running, overseer, writes
         if fresh:
             running = clone(model, keep=[adaptation], isolated=True)
         first = overseer is None
         overseer = _Overseer(running)
-        rows = [each[list(which)] for each in batch]
+        rows = [_shaken(each[list(which)]) if shaken else each[list(which)] for each in batch]
         call = engine.Call(adaptation, engine.PLAIN, len(which), TORCH, watch=_both(witness.watch, overseer.enter))
         with torch.no_grad(), _randomness(seed, rows[0]), overseer.watching():
             try:
@@ -73,6 +73,12 @@ def _made_up(tensor: torch.Tensor, place: int) -> torch.Tensor:
     if place and not (tensor.is_floating_point() and tensor.ndim > 2):
         return tensor[torch.arange(3) % tensor.shape[0]]
     return torch.from_numpy(made_up(TORCH.to_numpy(tensor))).to(tensor)
+
+
+def _shaken(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_floating_point():
+        return tensor
+    return torch.from_numpy(shake(TORCH.to_numpy(tensor), torch.finfo(tensor.dtype).eps)).to(tensor)
 
 
 @contextmanager

@@ -160,6 +160,27 @@ def test_a_tensor_that_is_a_plain_attribute_follows_the_source_when_it_is_replac
         torch.testing.assert_close(adapted(batch()), (factor + 1) * before)
 
 
+class Magnifying(nn.Module):
+    """Makes much of rounding, which differs with the number of images, as untrained networks do."""
+
+    def __init__(self, mixes: bool) -> None:
+        super().__init__()
+        self.first, self.norm, self.rest, self.mixes = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), encoder(), mixes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x) * (1 + 2e-7 * (len(x) - 2))
+        if self.mixes:
+            y = y + 0.01 * y.mean(0, keepdim=True)
+        return self.rest(self.norm(torch.sin(3e4 * y)))
+
+
+def test_rounding_that_is_magnified_is_no_mixing() -> None:
+    torch.manual_seed(0)
+    sita.adapt(Magnifying(mixes=False).eval(), "augbn")(batch())
+    with pytest.raises(sita.InputError, match="Images mix"):
+        sita.adapt(Magnifying(mixes=True).eval(), "augbn")(batch())
+
+
 class Forgetful(nn.Module):
     """Keeps what it computed, and forgets it when `train` or `eval` is called, as timm's attention with biases does."""
 
