@@ -217,7 +217,7 @@ def _vote(candidates: Candidates, plan: Plan, adaptation: Adaptation, ops: Ops) 
     verdict = decide(
         ops.precise(scores),
         top_k=min(adaptation.recipe.kept, len(plan.candidate_rows)),
-        combine=adaptation.recipe.combine,
+        combine=adaptation.recipe.combine,  # type: ignore[arg-type]
         scores=adaptation.scores,
         class_axis=class_axis,
         ops=ops,

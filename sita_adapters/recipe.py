@@ -47,7 +47,8 @@ class Recipe:
       as well (test-time augmentation).
     - `top_k`: how many candidates, those of lowest entropy, decide; None: 3 of a vote (5 where the views are shared),
       all of a mean.
-    - `combine`: "vote", the majority's label, or "mean", the mean of the probabilities.
+    - `combine`: "vote", the majority's label; "mean", the mean of the probabilities; or a weight for each candidate, and
+      then their weighted mean.
     - `share`: "image", or "batch": all images of a call share their statistics, each of B images weighing ½B and each
       of its n views ½nB. An answer then depends on the other images of its batch.
     - `places`: take the moments of a layer's features from about so many of their places, whole lines at even
@@ -64,7 +65,7 @@ class Recipe:
     shared_views: bool = False
     candidates: Literal["priors", "views"] = "priors"
     top_k: int | None = None
-    combine: Literal["vote", "mean"] = "vote"
+    combine: Literal["vote", "mean"] | Sequence[float] = "vote"
     share: Literal["image", "batch"] = "image"
     places: int | None = None
     seed: int = 0
@@ -75,7 +76,7 @@ class Recipe:
         object.__setattr__(self, "priors", _read_priors(self.priors))
         object.__setattr__(self, "augment", _freeze(self.augment))
         _expect_one_of("candidates", self.candidates, ("priors", "views"))
-        _expect_one_of("combine", self.combine, ("vote", "mean"))
+        object.__setattr__(self, "combine", _read_combine(self.combine))
         _expect_one_of("share", self.share, ("image", "batch"))
         _expect_bool("shared_views", self.shared_views)
         _expect_bool("resample", self.resample)
@@ -92,6 +93,8 @@ class Recipe:
                     f"top_k: expected at most the number of candidates, {self.candidate_count}; "
                     f"received {self.top_k}. Keep fewer, or give more priors."
                 )
+        if isinstance(self.combine, tuple):
+            _check_weights(self)
         if self.resample and not (self.view_count and is_random(self.augment)):
             raise RecipeError(
                 f"resample: nothing in augment={self.augment!r} with {self.view_count} views is random, so that "
@@ -140,7 +143,7 @@ class Recipe:
         """How many candidates decide."""
         if self.top_k is not None:
             return self.top_k
-        if self.combine == "mean":
+        if self.combine != "vote":
             return self.candidate_count
         return min(_DEFAULT_KEPT_SHARED if self.shared_views else _DEFAULT_KEPT, self.candidate_count)
 
@@ -188,8 +191,37 @@ class Recipe:
             parts.append("statistics of the whole batch")
         if self.candidate_count > 1:
             among = "" if self.kept == self.candidate_count else f" of the {self.kept} most certain"
-            parts.append(f"{self.combine}{among}")
+            weights = [] if isinstance(self.combine, str) else [f"{weight:.3g}" for weight in self.combine]
+            parts.append(f"mean, weighted {', '.join(weights)}" if weights else f"{self.combine}{among}")
         return f"{self.name}: {'; '.join(parts)}"
+
+
+def _read_combine(combine: Any) -> str | tuple[float, ...]:
+    if combine in ("vote", "mean"):
+        return str(combine)
+    try:
+        weights = () if isinstance(combine, str) else tuple(float(weight) for weight in combine)
+    except (TypeError, ValueError):
+        weights = ()
+    if not weights or not all(math.isfinite(weight) and weight > 0 for weight in weights):
+        raise RecipeError(
+            f"combine: expected 'vote', 'mean', or a weight above 0 for each candidate; received {combine!r}."
+        )
+    return weights
+
+
+def _check_weights(recipe: Recipe) -> None:
+    assert isinstance(recipe.combine, tuple)
+    if len(recipe.combine) != recipe.candidate_count:
+        raise RecipeError(
+            f"combine: expected a weight for each of the {recipe.candidate_count} candidates; received "
+            f"{len(recipe.combine)}."
+        )
+    if recipe.top_k not in (None, recipe.candidate_count):
+        raise RecipeError(
+            f"top_k: weights are for all {recipe.candidate_count} candidates; received top_k={recipe.top_k}. "
+            "Remedy: leave top_k out, or combine='mean'."
+        )
 
 
 def _is_plain(augment: Any) -> bool:

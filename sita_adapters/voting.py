@@ -18,6 +18,9 @@ from .ops import Array, Ops
 Scores: TypeAlias = Literal["logits", "probabilities", "sigmoid", "sigmoid_probabilities"]
 """What a model's scores are: of classes of which one is true, or ("sigmoid") of labels each true or not by itself."""
 
+Combine: TypeAlias = Literal["vote", "mean"] | tuple[float, ...]
+"""How candidates make an answer: the majority of the most certain, the mean of the probabilities, or a weighted one."""
+
 SCORES: tuple[Scores, ...] = ("logits", "probabilities", "sigmoid", "sigmoid_probabilities")
 
 _TINY = float(np.finfo(np.float32).tiny)
@@ -54,7 +57,7 @@ def read_scores(scores: str | None, default: Scores) -> Scores:
     return scores
 
 
-def decide(candidates: Array, *, top_k: int, combine: str, scores: Scores, class_axis: int, ops: Ops) -> Verdict:
+def decide(candidates: Array, *, top_k: int, combine: Combine, scores: Scores, class_axis: int, ops: Ops) -> Verdict:
     """Return the verdict of candidates (B, P, …) whose classes are on `class_axis`, counted from the end.
 
     H_p = −Σ softmax(z_p) · log softmax(z_p); the k candidates of lowest H are kept; the label is their majority's,
@@ -62,7 +65,8 @@ def decide(candidates: Array, *, top_k: int, combine: str, scores: Scores, class
 
     "vote" answers with the mean logits of the kept candidates that said so; where scores are probabilities, with the
     softmax of their mean logarithm, so that a model with and one without a final softmax agree. "mean" answers
-    with the mean probabilities of the kept candidates, or their logarithm.
+    with the mean probabilities of the kept candidates, or their logarithm; weights, one for each candidate, with their
+    weighted mean.
 
     Labels with a sigmoid each are decided one by one, as the two classes (not, so) of logits (0, z).
     """
@@ -76,8 +80,9 @@ def decide(candidates: Array, *, top_k: int, combine: str, scores: Scores, class
     ranks = _ranks(entropies, ops)
     kept = ranks < top_k
     votes = _votes(labels, kept, ops)
-    if combine == "mean":
-        mean = _mean(xp.exp(_log_softmax(z, class_axis, xp)), kept, ops)
+    if combine != "vote":
+        shares = None if combine == "mean" else combine
+        mean = _mean(xp.exp(_log_softmax(z, class_axis, xp)), kept, ops, shares)
         answer = mean if scores == "probabilities" else _log(mean, xp)
     else:
         answer = _mean(z, _winners(labels, kept, votes, ranks, xp), ops)
@@ -137,7 +142,7 @@ def _entropies(z: Array, class_axis: int, xp: Any) -> Array:
     return xp.where(certain == certain, certain, float("inf"))  # noqa: PLR0124
 
 
-def _decide_each_label(candidates: Array, top_k: int, combine: str, scores: Scores, ops: Ops) -> Verdict:
+def _decide_each_label(candidates: Array, top_k: int, combine: Combine, scores: Scores, ops: Ops) -> Verdict:
     pairs, kind = _two_classes(candidates, scores, ops.xp)
     verdict = decide(pairs, top_k=top_k, combine=combine, scores=kind, class_axis=-1, ops=ops)
     answer = verdict.scores[..., 1] - verdict.scores[..., 0] if kind == "logits" else verdict.scores[..., 1]
@@ -201,7 +206,11 @@ def _winners(labels: Array, kept: Array, votes: Array, ranks: Array, xp: Any) ->
     return kept & (labels == winning)
 
 
-def _mean(values: Array, chosen: Array, ops: Ops) -> Array:
+def _mean(values: Array, chosen: Array, ops: Ops, shares: tuple[float, ...] | None = None) -> Array:
     """Return the mean of the chosen candidates; what the others hold, be it infinite, leaves no trace."""
-    total = ops.xp.sum(ops.xp.where(chosen, values, 0.0), axis=1)
-    return total / ops.xp.sum(ops.mask_to_float(chosen, values), axis=1)
+    weights = ops.mask_to_float(chosen, values)
+    if shares is not None:
+        column = (1, -1, *[1] * (len(values.shape) - 2))
+        weights = weights * ops.xp.reshape(ops.constant(shares, values), column)
+    total = ops.xp.sum(ops.xp.where(chosen, values, 0.0) * weights, axis=1)
+    return total / ops.xp.sum(weights, axis=1)

@@ -50,6 +50,24 @@ def test_answers_equal_the_reference(backend: Any, case: str, settings: dict[str
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5)
 
 
+def test_weights_make_a_weighted_mean_of_probabilities(backend: Any) -> None:
+    batch = images(3)
+    recipe = sita.Recipe(priors=(1.0, RULE), n_views=0, combine=(1, 3))
+    for activation, scores in ((None, "logits"), ("softmax", "probabilities")):
+        adapted = sita.adapt(backend.model(activation=activation), recipe, scores=scores)
+        found = backend.run(adapted, batch)
+        for image, said in zip(batch, found, strict=True):
+            source, shifted = map(softmax, expected(image, (1.0, RULE), 0)[0])
+            wanted = 0.25 * source + 0.75 * shifted
+            np.testing.assert_allclose(said, wanted if activation else np.log(wanted), rtol=1e-4, atol=2e-5)
+    assert "mean, weighted 1, 3" in str(recipe)
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    raised = np.exp(scores - scores.max())
+    return raised / raised.sum()
+
+
 @pytest.mark.parametrize("settings", [{}, {"max_rows": 1}], ids=str)
 def test_what_the_layers_set_is_observed(backend: Any, settings: dict[str, Any], tmp_path: Path) -> None:
     batch = images(4)
@@ -119,6 +137,10 @@ def test_every_pixel_and_compare_know_a_rule(backend: Any) -> None:
         ({"priors": (RULE, 0.5)}, "beside a rule.*no number but 1"),
         ({"priors": RULE, "shared_views": True}, "shared_views.*numbers"),
         ({"priors": (RULE, RULE)}, "each.*once"),
+        ({"priors": (1.0, RULE), "combine": (1, 2, 3)}, "combine: expected a weight for each of the 2"),
+        ({"priors": (1.0, RULE), "combine": (1, 0)}, "combine: expected 'vote'"),
+        ({"priors": (1.0, RULE), "combine": "most"}, "combine: expected 'vote'"),
+        ({"priors": (1.0, RULE), "combine": (1, 2), "top_k": 1}, "top_k: weights are for all 2"),
     ],
 )
 def test_what_a_rule_cannot_stand_beside(settings: dict[str, Any], message: str) -> None:
