@@ -47,8 +47,8 @@ class Recipe:
       as well (test-time augmentation).
     - `top_k`: how many candidates, those of lowest entropy, decide; None: 3 of a vote (5 where the views are shared),
       all of a mean.
-    - `combine`: "vote", the majority's label; "mean", the mean of the probabilities; or a weight for each candidate, and
-      then their weighted mean.
+    - `combine`: "vote", the majority's label; "mean", the mean of the probabilities; or weights for it, one for each
+      candidate.
     - `share`: "image", or "batch": all images of a call share their statistics, each of B images weighing ½B and each
       of its n views ½nB. An answer then depends on the other images of its batch.
     - `places`: take the moments of a layer's features from about so many of their places, whole lines at even
