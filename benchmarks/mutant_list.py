@@ -177,7 +177,7 @@ ROWS = (
     Mutant(
         "images that mix in the output not noticed",
         "sita_adapters/trial.py",
-        "if not _agree(by_image, runs, _noise(x)):",
+        "if not _agree(by_image, runs, _noise(x) + runs[0].room):",
         "if False:",
         (f"{ANY_MODEL}::test_images_that_mix_are_an_error",),
     ),

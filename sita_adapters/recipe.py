@@ -263,7 +263,7 @@ def _read_priors(priors: Any) -> tuple[Prior, ...]:
             f"priors: beside a rule, which sets λ by what it sees, expected no number but 1; received {priors!r}."
         )
     if len(set(lambdas)) < len(lambdas):
-        raise RecipeError(f"priors: expected each once; received {priors!r}.")
+        raise RecipeError(f"priors: expected each number once; received {priors!r}.")
     return lambdas
 
 
