@@ -205,7 +205,7 @@ def _read_combine(combine: Any) -> str | tuple[float, ...]:
         weights = ()
     if not weights or not all(math.isfinite(weight) and weight > 0 for weight in weights):
         raise RecipeError(
-            f"combine: expected 'vote', 'mean', or a weight above 0 for each candidate; received {combine!r}."
+            f"combine: expected 'vote' or 'mean', or a weight above 0 for each candidate; received {combine!r}."
         )
     return weights
 
