@@ -242,7 +242,9 @@ def blend(
         estimated = target(means, variances, weights=weights, origins=call.origins, xp=xp)
         mean, variance = (each + every_image for each in estimated)
     if call.plan.rules:
-        area = features.area if parts is None else features.area * parts
+        area = features.area
+        if parts is not None:  # a tensor of integers, where TensorFlow leaves the batch open
+            area = area * (ops.cast(parts, mean) if ops.is_array(parts) else parts)
         priors = _set_priors(mean, variance, source, epsilon, area, rules=priors, call=call, name=name)
     mean, variance = blend_with_source(
         mean, variance, priors=priors, source_mean=source[0], source_variance=source[1], xp=xp

@@ -309,7 +309,8 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         recipe.name: recipe
         for recipe in (
             Recipe(name="source", priors=1.0, n_views=0),
-            Recipe(name="auto", priors=ByShift(), n_views=0),
+            Recipe(name="shift", priors=ByShift(), n_views=0),
+            Recipe(name="auto", priors=(1.0, ByShift(strength=1.0)), n_views=0, combine=(0.4, 0.6)),
             Recipe(name="ensemble", priors=1.0, candidates="views", combine="mean"),
             Recipe(name="ptn", priors=0.0, n_views=0),
             Recipe(name="bn", priors=16 / 17, n_views=0),

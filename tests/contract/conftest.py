@@ -22,6 +22,11 @@ LENGTHY = (
     "test_fewer_rows_at_once_give_the_same_answers[source",
     "test_images_of_different_sizes_are_counted_but_not_stacked",
     "test_it_prints_as_a_table",
+    "test_labels_decide_by_accuracy",
+    "test_moments_of_some_places_equal_the_reference[True",
+    "test_progress_is_told",
+    "test_the_boldest_that_keeps_the_answers_is_chosen",
+    "test_where_nothing_keeps_the_answers_it_says_so",
     "test_json_holds_everything",
     "test_models_with_and_without_a_softmax_agree",
     "test_one_candidate_has_an_entropy_too",
@@ -41,6 +46,16 @@ LENGTHY = (
 """TensorFlow and JAX take seconds for each, of what is Keras' own code and tested every time on its torch backend."""
 
 LENGTHY_ON_JAX = (
+    "test_a_single_rule_is_drawn_over_depth",
+    "test_every_pixel_and_compare_know_a_rule",
+    "test_moments_of_some_places_equal_the_reference",
+    "test_no_shift_is_the_source_model",
+    "test_one_number_is_calibrated_too",
+    "test_rules_equal_the_reference[beside the source, with views",
+    "test_rules_equal_the_reference[with views",
+    "test_rules_equal_the_reference[two rules",
+    "test_weights_make_a_weighted_mean_of_probabilities",
+    "test_what_the_layers_set_is_observed[{'max_rows': 1}]",
     "test_cycles_of_adapt_and_unwrap_leave_nothing_behind",
     "test_every_pixel_has_a_vote",
     "test_only_the_observed_model_is_heard",

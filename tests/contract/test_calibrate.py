@@ -30,10 +30,10 @@ def test_the_boldest_that_keeps_the_answers_is_chosen(backend: Any, keep: float)
     source = labels_of(backend, model, batch)
     agreements = {}
     for strength in STRENGTHS:
-        adapted = sita.adapt(model, "auto", priors=sita.ByShift(strength=strength, half_area=1))
+        adapted = sita.adapt(model, "shift", priors=sita.ByShift(strength=strength, half_area=1))
         agreements[strength] = (labels_of(backend, adapted, batch) == source).mean()
     wanted = next((strength for strength, share in agreements.items() if share >= keep), None)
-    found = run_calibration(model, arranged(backend, batch), keep=keep, priors=rule)
+    found = run_calibration(model, arranged(backend, batch), keep=keep, recipe="shift", priors=rule)
     assert [point.agreement for point in found.points] == list(agreements.values())[: len(found.points)]
     if wanted is None:
         assert found.recipe == sita.RECIPES["source"]
@@ -44,9 +44,9 @@ def test_the_boldest_that_keeps_the_answers_is_chosen(backend: Any, keep: float)
 
 def test_labels_decide_by_accuracy(backend: Any) -> None:
     model, batch = backend.model(), images(COUNT, seed=5)
-    bold = sita.adapt(model, "auto", priors=sita.ByShift(strength=1.0))
+    bold = sita.adapt(model, "shift", priors=sita.ByShift(strength=1.0))
     truth = labels_of(backend, bold, batch)  # on these, the source is the one that errs
-    found = run_calibration(model, arranged(backend, batch), truth, keep=1.0, priors=sita.ByShift())
+    found = run_calibration(model, arranged(backend, batch), truth, keep=1.0, recipe="shift", priors=sita.ByShift())
     assert found.recipe.rules[0].strength == 1.0
     assert found.points[0].accuracy == 1.0
     assert found.source_accuracy == (labels_of(backend, model, batch) == truth).mean() < 1
@@ -73,7 +73,11 @@ def test_where_nothing_keeps_the_answers_it_says_so(backend: Any) -> None:
     batch[: COUNT // 2] *= 40  # far from anything the network knows
     with pytest.warns(sita.SitaWarning, match=r"keeps.*'source' is returned"):
         recipe = sita.calibrate(
-            backend.model(), arranged(backend, batch), keep=1.0, priors=sita.ByShift(half_shift=1e-4, half_area=0)
+            backend.model(),
+            arranged(backend, batch),
+            keep=1.0,
+            recipe="shift",
+            priors=sita.ByShift(half_shift=1e-4, half_area=0),
         )
     assert recipe == sita.RECIPES["source"]
 

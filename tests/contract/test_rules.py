@@ -40,7 +40,7 @@ def answer(candidates: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("settings", [{}, {"max_rows": 3}, {"layers": ["bn1", "bn3"]}], ids=str)
 @pytest.mark.parametrize("case", CASES)
-def test_answers_equal_the_reference(backend: Any, case: str, settings: dict[str, Any]) -> None:
+def test_rules_equal_the_reference(backend: Any, case: str, settings: dict[str, Any]) -> None:
     priors, n = CASES[case]
     batch = images(3)
     recipe = sita.Recipe(priors=priors, n_views=n)
@@ -94,7 +94,7 @@ def test_what_the_layers_set_is_observed(backend: Any, settings: dict[str, Any],
 
 
 def test_a_single_rule_is_drawn_over_depth(backend: Any, tmp_path: Path) -> None:
-    adapted = sita.adapt(backend.model(), "auto")
+    adapted = sita.adapt(backend.model(), "shift")
     with sita.observe(adapted) as seen:
         backend.run(adapted, images(3))
     figure = seen.plot(tmp_path / "depth.png")
@@ -116,7 +116,7 @@ def test_no_shift_is_the_source_model(backend: Any) -> None:
     model, batch = backend.model(), images(3)
     plain = backend.run(model, batch)
     for rule in (sita.ByShift(strength=1e-7), sita.ByShift(half_shift=1e9), sita.ByShift(half_area=1e9)):
-        found = backend.run(sita.adapt(model, "auto", priors=rule), batch)
+        found = backend.run(sita.adapt(model, "shift", priors=rule), batch)
         np.testing.assert_allclose(found, plain, rtol=1e-4, atol=1e-4)
 
 
@@ -125,7 +125,7 @@ def test_every_pixel_and_compare_know_a_rule(backend: Any) -> None:
     compared = sita.compare({"m": model}, batch, sita.Recipe(priors=(1.0, RULE), n_views=0))["m"]
     assert compared.priors is not None
     assert compared.priors.shape == (2, 12, 12)
-    single = sita.compare({"m": model}, batch, "auto")["m"]
+    single = sita.compare({"m": model}, batch, "shift")["m"]
     assert single.priors is not None
     assert single.priors.shape == (2, 12, 12)
     assert (single.priors < 1).all()
