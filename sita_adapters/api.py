@@ -35,7 +35,8 @@ def adapt(
     goes: every image of a batch is adapted to on its own (but for share="batch").
 
     - `recipe`: "ops" (the default: nothing to tune), "ops_shared" (nearly as good in half the time), "auto"
-      and "shift" (λ by what each layer sees: two rows, one row), "augbn", "bn", "ptn", "ensemble", "source", or a `Recipe`.
+      and "shift" (λ by what each layer sees: two rows, one row), "augbn", "bn", "ptn", "ensemble", "source", or a
+      `Recipe`.
     - `task`: "segmentation" takes views that suit it, where the recipe is named and `augment` is not given. The vote is
       per pixel wherever a model answers for every pixel, whatever the task.
     - `inputs`: how pixels are encoded ("imagenet", …, or `Inputs`). Only views that distort colours need it.
