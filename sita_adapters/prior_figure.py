@@ -40,6 +40,7 @@ def draw_layer_priors(layers: tuple[str, ...], priors: np.ndarray) -> Any:
     depth = np.arange(1, len(layers) + 1)
     axes.fill_between(depth, low, high, color=_BAR, alpha=0.2, linewidth=0, label="80 % of the images")
     axes.plot(depth, middle, color=_BAR, marker="o", markersize=3, label="median")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylim(min(0.5, float(low.min()) - 0.02), 1.02)
     axes.set_xlabel(f"layer, from {layers[0]} to {layers[-1]}", color=_INK)
     axes.set_ylabel("λ (1 keeps the source's statistics)", color=_INK)
