@@ -35,7 +35,11 @@ class Plan:
     origins: tuple[int, ...] = field(init=False)
     """For every row the last that it draws from. All that it draws from have the same one, and are near it."""
 
+    rules: tuple[tuple[float, float, float], ...] | None = field(init=False)
+    """(s, d_½, A_½) of every row, where there are rules; of a row with λ = 1, s is 0."""
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", _rules(self.priors))
         last = (max(row for row, weight in enumerate(line) if weight) for line in self.weights)
         object.__setattr__(self, "origins", tuple(last))
         object.__setattr__(self, "uniform", len(set(zip(self.weights, self.priors, strict=True))) == 1)
@@ -50,19 +54,18 @@ class Plan:
         return self.views[self.view_of_row[row]].moves_pixels
 
     @property
-    def rules(self) -> tuple[tuple[float, float, float], ...] | None:
-        """(s, d_½, A_½) of every row, where there are rules; of a row with λ = 1, s is 0."""
-        if not any(isinstance(prior, ByShift) for prior in self.priors):
-            return None
-        return tuple(
-            (prior.strength, prior.half_shift, prior.half_area) if isinstance(prior, ByShift) else (0.0, 1.0, 1.0)
-            for prior in self.priors
-        )
-
-    @property
     def blends(self) -> bool:
         """Whether any row departs from the source's statistics."""
         return any(prior != 1.0 for prior in self.priors)
+
+
+def _rules(priors: tuple[Prior, ...]) -> tuple[tuple[float, float, float], ...] | None:
+    if not any(isinstance(prior, ByShift) for prior in priors):
+        return None
+    return tuple(
+        (prior.strength, prior.half_shift, prior.half_area) if isinstance(prior, ByShift) else (0.0, 1.0, 1.0)
+        for prior in priors
+    )
 
 
 def make_plan(recipe: Recipe, kind: SpatialKind = "square") -> Plan:

@@ -168,7 +168,7 @@ def measure(x: torch.Tensor, places: int | None = None) -> Features:
         _check_spread(*moments)
         return Features(x, *moments)
     x = x.contiguous()
-    return _Contiguous(x, sample if places else x)
+    return _Contiguous(x, _sample(x, places))
 
 
 def _sample(x: torch.Tensor, places: int | None) -> torch.Tensor:
