@@ -134,10 +134,11 @@ def main() -> None:
     parser.add_argument("data", type=Path, metavar="DATA", help="the folder that holds camvid/")
     parser.add_argument("--out", type=Path, default=Path("roadnet.safetensors"), help="the file for the weights")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--epochs", type=int, default=Training.epochs)
     options = parser.parse_args()
     torch.set_num_threads(1)
     progress = ConsoleProgress(Console(highlight=False))
-    training = Training(seed=options.seed)
+    training = Training(seed=options.seed, epochs=options.epochs)
     try:
         images, labels = load(options.data / "camvid")
         small_images, small_labels = (each[-VALIDATION_COUNT:] for each in load(options.data / "camvid", SIZE))

@@ -9,7 +9,7 @@ from .description import Description
 from .inputs import Inputs, read_inputs
 from .outputs import Selector, check_selector
 from .plan import make_plan, read_max_rows
-from .recipe import Recipe, Task, check_share, read_recipe
+from .recipe import DEFAULT, Recipe, Task, check_share, read_recipe
 from .selection import Layers
 from .views import check_inputs
 
@@ -18,7 +18,7 @@ Model = TypeVar("Model")
 
 def adapt(
     model: Model,
-    recipe: Recipe | str = "ops",
+    recipe: Recipe | str = DEFAULT,
     *,
     task: Task = "classification",
     inputs: Inputs | str | None = None,
@@ -34,9 +34,8 @@ def adapt(
     It is called as the one passed in, which stays as it was; the two share the memory of their weights. Any batch size
     goes: every image of a batch is adapted to on its own (but for share="batch").
 
-    - `recipe`: "ops" (the default: nothing to tune), "ops_shared" (nearly as good in half the time), "auto"
-      and "shift" (λ by what each layer sees: two rows, one row), "augbn", "bn", "ptn", "ensemble", "source", or a
-      `Recipe`.
+    - `recipe`: "auto" (the default: nothing to tune, three rows), "shift" (one row, more cautious), "ops" (the paper's,
+      22 rows), "ops_shared", "augbn", "bn", "ptn", "ensemble", "source", or a `Recipe`.
     - `task`: "segmentation" takes views that suit it, where the recipe is named and `augment` is not given. The vote is
       per pixel wherever a model answers for every pixel, whatever the task.
     - `inputs`: how pixels are encoded ("imagenet", …, or `Inputs`). Only views that distort colours need it.

@@ -12,7 +12,7 @@ import numpy as np
 from .api import adapt
 from .backend import backend_of, read_adaptation, run_scores
 from .errors import InputError, RecipeError, SitaWarning
-from .recipe import RECIPES, Prior, Recipe, Task, read_recipe
+from .recipe import DEFAULT, RECIPES, Prior, Recipe, Task, read_recipe
 from .shift import ByShift
 
 STRENGTHS = (1.0, 0.75, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625)
@@ -48,7 +48,7 @@ def calibrate(
     labels: Any = None,
     *,
     keep: float = 0.98,
-    recipe: Recipe | str = "auto",
+    recipe: Recipe | str = DEFAULT,
     task: Task = "classification",
     batch_size: int = 16,
     progress: Progress | None = None,
@@ -92,7 +92,7 @@ def run_calibration(
     labels: Any = None,
     *,
     keep: float = 0.98,
-    recipe: Recipe | str = "auto",
+    recipe: Recipe | str = DEFAULT,
     task: Task = "classification",
     batch_size: int = 16,
     progress: Progress | None = None,

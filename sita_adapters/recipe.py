@@ -23,6 +23,9 @@ PAPER_PRIORS = tuple(0.5 + 0.5 * p / 7 for p in range(8))
 _SETTINGS = ("task", "inputs", "scores", "output", "layers", "max_rows")
 """What `adapt` takes beside a recipe's fields."""
 
+_SAMPLE = 256
+"""So many places of a layer's features are enough for its moments (docs/study.md)."""
+
 _DEFAULT_VIEWS = 2
 _DEFAULT_KEPT = 3
 _DEFAULT_KEPT_SHARED = 5
@@ -309,18 +312,27 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         recipe.name: recipe
         for recipe in (
             Recipe(name="source", priors=1.0, n_views=0),
-            Recipe(name="shift", priors=ByShift(), n_views=0),
-            Recipe(name="auto", priors=(1.0, ByShift(strength=1.0)), n_views=0, combine=(0.4, 0.6)),
+            Recipe(
+                name="auto",
+                priors=(1.0, ByShift(), ByShift(strength=1.0)),
+                n_views=0,
+                combine=(0.2, 0.3, 0.5),
+                places=_SAMPLE,
+            ),
+            Recipe(name="shift", priors=ByShift(), n_views=0, places=_SAMPLE),
             Recipe(name="ensemble", priors=1.0, candidates="views", combine="mean"),
             Recipe(name="ptn", priors=0.0, n_views=0),
             Recipe(name="bn", priors=16 / 17, n_views=0),
-            Recipe(name="augbn", priors=0.8),
+            Recipe(name="augbn", priors=ByShift()),
             Recipe(name="ops"),
             Recipe(name="ops_shared", shared_views=True),
         )
     }
 )
-"""The recipes by name. `ops`, the default, is the paper's."""
+"""The recipes by name. `ops` is the paper's, and so is `augbn` where `priors` is given; `auto` and `shift` are ours."""
+
+DEFAULT = "auto"
+"""What `adapt` does unless it is told otherwise: as the study in docs/study.md found, it gains and does no harm."""
 
 
 Task: TypeAlias = Literal["classification", "segmentation"]

@@ -53,7 +53,8 @@ def test_labels_decide_by_accuracy(backend: Any) -> None:
 
 
 def test_one_number_is_calibrated_too(backend: Any) -> None:
-    recipe = sita.calibrate(backend.model(), arranged(backend, images(COUNT)), keep=0.9, recipe="augbn", n_views=1)
+    batch = arranged(backend, images(COUNT))
+    recipe = sita.calibrate(backend.model(), batch, keep=0.9, recipe="augbn", n_views=1, priors=0.8)
     assert recipe.name == "augbn"
     assert recipe.n_views == 1
     assert recipe.lambdas[0] in [1 - strength / 2 for strength in STRENGTHS]

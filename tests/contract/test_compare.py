@@ -66,7 +66,7 @@ def test_adapted_answers_do_not_depend_on_the_batch_size(model: Any) -> None:
 
 
 def test_json_holds_everything(model: Any) -> None:
-    compared = sita.compare({"one": model, "two": model}, images(3), "augbn")
+    compared = sita.compare({"one": model, "two": model}, images(3), "augbn", priors=0.8)
     read = json.loads(compared.to_json())
     assert read == compared.to_dict()
     assert [each["name"] for each in read["models"]] == ["one", "two"]
@@ -79,7 +79,7 @@ def test_json_holds_everything(model: Any) -> None:
 
 
 def test_it_prints_as_a_table(backend: Any, model: Any) -> None:
-    compared = sita.compare({"here": model, "there": sita.adapt(model, "augbn")}, images(5), batch_size=4)
+    compared = sita.compare({"here": model, "there": sita.adapt(model, "augbn", priors=0.8)}, images(5), batch_size=4)
     heading, _, names, _, first, second = str(compared).splitlines()
     assert heading == "5 images, 4 at a time; labels and probabilities (Δp) against 'here'"
     assert names.split("  ")[0] == "model"

@@ -127,7 +127,7 @@ def test_each_label_with_a_sigmoid_is_decided_as_two_classes(backend: Any, label
     """Against the vote of (0, z), from candidates that a loop in float64 computes."""
     batch = images(3)
     model = backend.model(classes=labels)
-    answer = backend.run(sita.adapt(model, scores="sigmoid", combine=combine, priors=PRIORS, top_k=2), batch)
+    answer = backend.run(sita.adapt(model, "ops", scores="sigmoid", combine=combine, priors=PRIORS, top_k=2), batch)
     assert answer.shape == (3, labels)
     rows, candidates = rows_of("ops")
     for image, said in zip(batch, answer, strict=True):

@@ -103,7 +103,7 @@ def test_a_single_rule_is_drawn_over_depth(backend: Any, tmp_path: Path) -> None
 
 
 def test_numbers_have_no_layers(backend: Any) -> None:
-    adapted = sita.adapt(backend.model(), "augbn")
+    adapted = sita.adapt(backend.model(), "augbn", priors=0.8)
     with sita.observe(adapted) as seen:
         backend.run(adapted, images(1))
     assert seen.layers == ()

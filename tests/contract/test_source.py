@@ -40,7 +40,7 @@ def test_a_call_that_fails_leaves_the_adapted_model_usable(backend: Any) -> None
 def test_an_adapt_that_fails_leaves_nothing_behind(backend: Any) -> None:
     model = backend.model()
     before = backend.fingerprint(model)
-    for wrong in ({"layers": "bn9"}, {"recipe": "opps"}, {"max_rows": 1}, {"output": "logits"}):
+    for wrong in ({"layers": "bn9"}, {"recipe": "opps"}, {"recipe": "ops", "max_rows": 1}, {"output": "logits"}):
         with pytest.raises(sita.SitaError):
             backend.run(sita.adapt(model, **wrong), images(1))
     assert backend.fingerprint(model) == before

@@ -192,9 +192,9 @@ def test_a_replaced_file_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ops_reads_corrupted_digits_better_than_source(cache: Path) -> None:
+def test_the_default_reads_corrupted_digits_better_than_source(cache: Path) -> None:
     result = run_demo(images=20)
-    assert result.mean("ops") > result.mean("source") + 4.0
+    assert result.mean("auto") > result.mean("source") + 4.0
     assert result.accuracies[0, 0] >= 90.0
     assert 35.0 < result.mean("source") < 85.0
 
@@ -203,7 +203,7 @@ def test_the_result_has_every_answer(result: DemoResult, listener: Listener) -> 
     conditions = ("clean", *(corruption.name for corruption in CORRUPTIONS))
     assert len(CORRUPTIONS) >= 8
     assert result.conditions == conditions
-    assert result.recipes == ("source", "bn", "augbn", "ops", "ops_shared")
+    assert result.recipes == ("source", "bn", "augbn", "auto", "ops")
     assert result.answers.shape == (len(conditions), 5, 3)
     assert result.seconds.shape == (5,)
     assert listener.steps["One digit at a time"] == 3 * len(conditions)
@@ -219,14 +219,14 @@ def test_answers_are_those_of_the_adapted_model_on_a_batch(result: DemoResult) -
 
 def test_means_leave_the_clean_digits_out() -> None:
     answers = np.array([[[1, 1], [0, 0]], [[0, 1], [1, 1]], [[0, 0], [1, 0]]])
-    made = _result(("clean", "fog", "rain"), ("source", "ops"), answers, labels=np.array([1, 1]))
+    made = _result(("clean", "fog", "rain"), ("source", "auto"), answers, labels=np.array([1, 1]))
     np.testing.assert_array_equal(made.accuracies, [[100, 0], [50, 100], [0, 50]])
-    assert (made.mean("source"), made.mean("ops")) == (25.0, 75.0)
+    assert (made.mean("source"), made.mean("auto")) == (25.0, 75.0)
 
 
-def test_examples_are_the_first_digits_on_which_source_and_ops_differ() -> None:
+def test_examples_are_the_first_digits_on_which_source_and_auto_differ() -> None:
     answers = np.array([[[1, 1, 1], [1, 1, 1]], [[1, 0, 0], [1, 1, 1]], [[1, 0, 0], [1, 1, 1]]])
-    made = _result(("clean", "fog", "rain"), ("source", "ops"), answers, labels=np.ones(3))
+    made = _result(("clean", "fog", "rain"), ("source", "auto"), answers, labels=np.ones(3))
     assert figure.pick_examples(made) == [0, 1, 2]
 
 

@@ -192,6 +192,10 @@ def _summarise(run: Run, log: ResultLog, setup: Mapping[str, Any]) -> dict[str, 
             summary[group] = metrics.summarise_mean(found, [each[name][1] for name in names]) if names else None
         for name, names in (("gain", corrupted), ("gain_clean", clean)):
             summary[name] = _gain(scores[method.name], scores[SOURCE], names) if method.name != SOURCE else None
+        summary["severities"] = {
+            str(severity): _by_severity(method, scores, [str(c) for c in conditions if c.severity == severity])
+            for severity in sorted({c.severity for c in conditions} - {0})
+        }
         per_seed = [
             metrics.mean_score([metrics.score([entries[name][place]], weights) for name in corrupted or clean]).value
             for place in range(len(seeds))
@@ -202,6 +206,15 @@ def _summarise(run: Run, log: ResultLog, setup: Mapping[str, Any]) -> dict[str, 
         summary["entropy_bins"] = metrics.bin_entropies(pooled, classes)
         methods.append(summary)
     return {"version": sita.__version__, "setup": {**setup, "seeds": run.seeds, "study": run.study}, "methods": methods}
+
+
+def _by_severity(
+    method: Method, scores: Mapping[str, Mapping[str, metrics.Score]], names: Sequence[str]
+) -> dict[str, Any]:
+    """Return the mean over the kinds at one severity, and the gain over the source."""
+    own = metrics.mean_score([scores[method.name][name] for name in names])
+    gain = _gain(scores[method.name], scores[SOURCE], names) if method.name != SOURCE else None
+    return {**own.to_dict(), "gain": gain}
 
 
 def _gain(

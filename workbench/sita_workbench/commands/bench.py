@@ -22,7 +22,7 @@ from .options import require
 if TYPE_CHECKING:
     from ..runs import Run
 
-DEFAULT_RECIPES = "source,bn,augbn,ops_shared,ops"
+DEFAULT_RECIPES = "source,bn,shift,auto,augbn,ops"
 _OUTPUTS = ("results.jsonl", "results.json", "timing.json", "report.md", "report.html")
 
 
@@ -32,7 +32,7 @@ def bench(
         str,
         typer.Option(
             help="timm:NAME, torchvision:NAME, keras:NAME, file.py:function (returns the model), cifar10-resnet20 "
-            "(32, 44, 56, 110), or camvid-roadnet."
+            "(32, 44, 56, 110), cifar10-densenet, cifar10-mobilenet, or camvid-roadnet."
         ),
     ],
     data: Annotated[
@@ -48,8 +48,8 @@ def bench(
     recipes: Annotated[
         str,
         typer.Option(
-            help="source, bn, augbn, ops, ops_shared, ensemble, ptn; tent and memo (PyTorch). A field is changed in "
-            "brackets: ops[combine=mean,top_k=5]."
+            help="source, auto, shift, bn, augbn, ops, ops_shared, ensemble, ptn; tent and memo (PyTorch). A field is "
+            "changed in brackets: ops[combine=mean,top_k=5]."
         ),
     ] = DEFAULT_RECIPES,
     study: Annotated[

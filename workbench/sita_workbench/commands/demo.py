@@ -71,7 +71,7 @@ def demo(
         raise SitaError(f"The picture could not be written: {error}") from error
     console.print(
         Text(
-            f"ops: {result.mean('ops'):.1f} % right against source's {result.mean('source'):.1f} % on corrupted "
+            f"auto: {result.mean('auto'):.1f} % right against source's {result.mean('source'):.1f} % on corrupted "
             "digits, without labels, gradients or a second image.",
             "bold",
         )

@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from sita_adapters.recipe import DEFAULT
+
 from .options import USUAL_SIDE, ModelSpec, PixelInputs, RecipeName, Side, TaskName, Weights
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ def export(
         ),
     ],
     weights: Weights = None,
-    recipe: RecipeName = "ops",
+    recipe: RecipeName = DEFAULT,
     task: TaskName = None,
     inputs: PixelInputs = None,
     size: Side = None,

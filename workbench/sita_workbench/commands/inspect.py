@@ -20,6 +20,7 @@ from rich.text import Text
 
 from sita_adapters.errors import InputError, SitaError
 from sita_adapters.inputs import ENCODINGS, Inputs
+from sita_adapters.recipe import DEFAULT
 
 from .options import USUAL_SIDE, ModelSpec, PixelInputs, RecipeName, Side, TaskName, Weights, require
 
@@ -37,7 +38,7 @@ def inspect(
     model: ModelSpec,
     *,
     weights: Weights = None,
-    recipe: RecipeName = "ops",
+    recipe: RecipeName = DEFAULT,
     layers: Annotated[
         list[str] | None,
         typer.Option(

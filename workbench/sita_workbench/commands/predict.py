@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from sita_adapters.errors import InputError, SitaError, suggestion
-from sita_adapters.recipe import RECIPES
+from sita_adapters.recipe import DEFAULT, RECIPES
 
 from .image_files import check_images, find_images, read_image
 from .options import PixelInputs, Side, TaskName, Weights, require
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from sita_adapters.recipe import Task
 
     from .prediction import Answer, FilePredictor, ModelPredictor
-
-_DEFAULT_RECIPE = "ops"
 
 AnyModel = Annotated[
     str,
@@ -49,7 +47,7 @@ def predict(
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"One of {', '.join(RECIPES)}. By default {_DEFAULT_RECIPE}; an exported file has its own.",
+            help=f"One of {', '.join(RECIPES)}. By default {DEFAULT}; an exported file has its own.",
         ),
     ] = None,
     labels: Annotated[
@@ -102,7 +100,7 @@ def predict(
     from ..progress import ConsoleProgress
     from .prediction_report import PredictionReport
 
-    open_recipe(recipe or _DEFAULT_RECIPE, task or "classification")
+    open_recipe(recipe or DEFAULT, task or "classification")
     _check_kind(corrupt)
     paths = find_images(images)
     check_images(paths)
@@ -158,7 +156,7 @@ def _load(
 
     loaded = load_model(model, weights, inputs=inputs, size=size)
     loaded = replace(loaded, task=task or loaded.task, crop=crop or loaded.crop)
-    return ModelPredictor(loaded, recipe or _DEFAULT_RECIPE)
+    return ModelPredictor(loaded, recipe or DEFAULT)
 
 
 def _check_kind(corrupt: str | None) -> None:

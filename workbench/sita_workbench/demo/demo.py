@@ -18,7 +18,7 @@ from ..progress import NoProgress, Progress
 from .digits import SIZE, Digits, first, load_digits
 from .digits_corruptions import CORRUPTIONS
 
-SHOWN = ("source", "bn", "augbn", "ops", "ops_shared")
+SHOWN = ("source", "bn", "augbn", "auto", "ops")
 """The recipes that are compared; the first is the unadapted network."""
 
 CLEAN = "clean"

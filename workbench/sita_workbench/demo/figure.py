@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FORMATS = (".png", ".pdf", ".svg")
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
-_COLOURS = {"source": "#9A9A9A", "bn": "#E69F00", "augbn": "#56B4E9", "ops": "#0072B2", "ops_shared": "#CC79A7"}
+_COLOURS = {"source": "#9A9A9A", "bn": "#E69F00", "augbn": "#56B4E9", "auto": "#0072B2", "ops": "#CC79A7"}
 _RIGHT, _WRONG = "#007A58", "#D55E00"
 _INK, _FAINT = "#222222", "#6E6E6E"
 
@@ -28,7 +28,7 @@ _LEFT, _RIGHT_MARGIN, _BOTTOM, _NAMES, _BARS, _HEADING = 1.25, 0.1, 0.1, 0.75, 3
 
 _BAR = 0.165
 _DIGIT = 0.8
-_LINES = {"as written": 2.15, "as seen": 1.25, "source says": 0.59, "ops says": 0.29}
+_LINES = {"as written": 2.15, "as seen": 1.25, "source says": 0.59, "auto says": 0.29}
 """The middle of every line of the digits, in columns from the bottom."""
 
 
@@ -61,7 +61,7 @@ def save(result: DemoResult, path: Path) -> None:
 
 def _write_heading(bars: Axes, result: DemoResult) -> None:
     bars.annotate(
-        f"On corrupted digits: ops {result.mean('ops'):.1f} %, source {result.mean('source'):.1f} %",
+        f"On corrupted digits: auto {result.mean('auto'):.1f} %, source {result.mean('source'):.1f} %",
         (0, 1 + 0.52 / _BARS),
         xycoords="axes fraction",
         fontsize=17,
@@ -112,7 +112,7 @@ def _draw_bars(axes: Axes, result: DemoResult) -> None:
 
 
 def _draw_digits(axes: Axes, result: DemoResult, height: float) -> None:
-    """Draw one digit per column, below its bars: original, corrupted, and the predictions of source and ops."""
+    """Draw one digit per column, below its bars: original, corrupted, and the predictions of source and auto."""
     last = len(result.conditions)
     axes.set_xlim(-0.5, last + 0.5)
     axes.set_ylim(0, height)
@@ -123,13 +123,13 @@ def _draw_digits(axes: Axes, result: DemoResult, height: float) -> None:
         if result.conditions[column] != CLEAN:
             _show(axes, result.images[0, index], column, _LINES["as written"])
         _show(axes, result.images[column, index], column, _LINES["as seen"])
-        for recipe in ("source", "ops"):
+        for recipe in ("source", "auto"):
             answer = int(result.answers[column, result.recipes.index(recipe), index])
             _write_answer(axes, column, _LINES[f"{recipe} says"], answer, answer == result.labels[index])
     axes.text(
         last - 0.42,
         (_LINES["as written"] + _LINES["as seen"]) / 2,
-        "Each time the\nfirst digit, not\nyet shown, on\nwhich source\nand ops differ,\nif there is one.",
+        "Each time the\nfirst digit, not\nyet shown, on\nwhich source\nand auto differ,\nif there is one.",
         fontsize=8.5,
         color=_FAINT,
         va="center",
@@ -138,13 +138,13 @@ def _draw_digits(axes: Axes, result: DemoResult, height: float) -> None:
 
 
 def pick_examples(result: DemoResult) -> list[int]:
-    """Return a digit for every condition: the first on which source and ops differ, whichever is right.
+    """Return a digit for every condition: the first on which source and auto differ, whichever is right.
 
-    Digits that were not picked before come first. Where source and ops never differ, any digit is picked.
+    Digits that were not picked before come first. Where source and auto never differ, any digit is picked.
     """
-    source, ops = (result.answers[:, result.recipes.index(name)] for name in ("source", "ops"))
+    source, adapted = (result.answers[:, result.recipes.index(name)] for name in ("source", "auto"))
     picked: list[int] = []
-    for differs in source != ops:
+    for differs in source != adapted:
         fresh = ~np.isin(np.arange(len(differs)), picked)
         wishes = 2 * differs + fresh
         picked.append(int(np.argmax(wishes)))

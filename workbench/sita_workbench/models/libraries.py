@@ -42,6 +42,16 @@ def _from_cifar(depth: int, spec: str, weights: str) -> LoadedModel:
     return LoadedModel(spec, model, ENCODINGS["imagenet"], 32, 1.0, weights=origin, names=names)
 
 
+def _from_cifar_small(name: str, spec: str, weights: str) -> LoadedModel:
+    def build(classes: int | None) -> Any:
+        from ..networks.cifar_small import NETWORKS
+
+        return NETWORKS[name](classes or len(_CIFAR10))
+
+    model, origin = _fill_own(build, spec, weights)
+    return LoadedModel(spec, model, ENCODINGS["imagenet"], 32, 1.0, weights=origin, names=_CIFAR10)
+
+
 def _from_camvid(spec: str, weights: str) -> LoadedModel:
     def build(classes: int | None) -> Any:
         from ..networks.roadnet import RoadNet
@@ -249,5 +259,6 @@ _Loader = Callable[[str, str, str, "int | None"], LoadedModel]
 LIBRARIES: Mapping[str, _Loader] = {"timm": _from_timm, "torchvision": _from_torchvision, "keras": _from_keras}
 OWN: Mapping[str, Callable[[str, str], LoadedModel]] = {
     **{f"cifar10-resnet{depth}": partial(_from_cifar, depth) for depth in (20, 32, 44, 56, 110)},
+    **{f"cifar10-{name}": partial(_from_cifar_small, name) for name in ("densenet", "mobilenet")},
     "camvid-roadnet": _from_camvid,
 }

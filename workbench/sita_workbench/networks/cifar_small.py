@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -110,12 +108,3 @@ class CifarMobileNet(nn.Module):
 
 
 NETWORKS: dict[str, type[nn.Module]] = {"densenet": CifarDenseNet, "mobilenet": CifarMobileNet}
-
-
-def load_cifar_small(name: str, weights: Path) -> nn.Module:
-    """Return the network "densenet" or "mobilenet" in eval mode, with the weights of a safetensors file."""
-    from safetensors.torch import load_file
-
-    model = NETWORKS[name]()
-    model.load_state_dict(load_file(weights))
-    return model.eval()

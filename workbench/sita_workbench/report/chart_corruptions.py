@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sita_adapters.recipe import DEFAULT
+
 from .chart_style import FAINT, GRID, INK, MARGIN, SHADE, WIDTH, Page, dodge, looks_of, mark, shorten
 from .reading import (
     CLEAN,
@@ -92,10 +94,10 @@ def draw_corruption_bars(results: Json) -> Figure:
 
 
 def _columns(methods: list[Json]) -> list[str]:
-    """Return the methods whose numbers are printed: source, and ops or else the best."""
+    """Return the methods whose numbers are printed: source, and the default recipe or else the best."""
     names = [method["name"] for method in methods]
     others = [method for method in methods if method["name"] != SOURCE]
-    best = max(others, key=lambda method: (method["name"] == "ops", _overall(method)), default=None)
+    best = max(others, key=lambda method: (method["name"] == DEFAULT, _overall(method)), default=None)
     return [SOURCE] * (SOURCE in names) + ([best["name"]] if best else [])
 
 

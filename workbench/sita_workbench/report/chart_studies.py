@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sita_adapters.recipe import DEFAULT
+
 from .chart_costs import draw_front, draw_views
 from .chart_style import (
     FAINT,
@@ -121,7 +123,7 @@ def _draw_levels(axes: Axes, methods: Sequence[Json], part: Part, looks: dict[st
     for method in methods:
         value, look = method[part], looks[method["name"]]
         # More bands than these two would cover each other.
-        if method["name"] in (SOURCE, "ops"):
+        if method["name"] in (SOURCE, DEFAULT):
             axes.axhspan(value["low"], value["high"], color=look.colour, alpha=0.1, linewidth=0, zorder=1)
         axes.axhline(value["score"], color=look.colour, linewidth=1.4, linestyle=(0, (5, 2)), zorder=3)
     low, high = axes.get_ylim()

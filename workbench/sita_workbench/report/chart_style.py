@@ -41,12 +41,14 @@ _LOOKS = {
     "bn": Look("#E69F00", "^"),
     "augbn": Look("#56B4E9", "D", 5),
     "ops_shared": Look("#CC79A7", "p", 6),
-    "ops": Look("#0072B2", "o", 7.5, bold=True),
+    "auto": Look("#0072B2", "o", 7.5, bold=True),
+    "shift": Look("#6699CC", "<", 6),
+    "ops": Look("#332288", "h", 6.5),
     "tent": Look("#009E73", "X", 6),
     "memo": Look("#882255", "P", 6),
 }
-_COLOURS = ("#332288", "#999933", "#117733", "#CC6677", "#44AA99", "#AA4499", "#661100", "#6699CC")
-_MARKERS = ("<", ">", "h", "*", "d")
+_COLOURS = ("#999933", "#117733", "#CC6677", "#44AA99", "#AA4499", "#661100", "#88CCEE")
+_MARKERS = (">", "*", "d", "H", "8")
 
 
 def looks_of(names: Iterable[str]) -> dict[str, Look]:
