@@ -34,7 +34,7 @@ def adapt(
     It is called as the one passed in, which stays as it was; the two share the memory of their weights. Any batch size
     goes: every image of a batch is adapted to on its own (but for share="batch").
 
-    - `recipe`: "auto" (the default: nothing to tune, three rows), "shift" (one row, more cautious), "ops" (the paper's,
+    - `recipe`: "auto" (the default: nothing to tune, two rows), "shift" (one row, more cautious), "ops" (the paper's,
       22 rows), "ops_shared", "augbn", "bn", "ptn", "ensemble", "source", or a `Recipe`.
     - `task`: "segmentation" takes views that suit it, where the recipe is named and `augment` is not given. The vote is
       per pixel wherever a model answers for every pixel, whatever the task.

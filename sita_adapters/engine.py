@@ -230,7 +230,10 @@ def blend(
     weights, priors = (ops.cast(each, source[0]) for each in (call.weights, call.priors))
     parts = _parts_of_row(entries, call, name)
     shared = call.adaptation is not None and call.adaptation.recipe.share == "batch"
-    if parts is None and not shared:
+    if parts is None and not shared and call.plan.alone:
+        shape = (-1, call.plan.rows, channels)
+        mean, variance = xp.reshape(features.means, shape), xp.reshape(features.variances, shape)
+    elif parts is None and not shared:
         mean, variance = features.target(weights, call.origins)
     else:
         shape = (-1, call.plan.rows, 1 if parts is None else parts, channels)
@@ -245,7 +248,10 @@ def blend(
         area = features.area
         if parts is not None:  # a tensor of integers, where TensorFlow leaves the batch open
             area = area * (ops.cast(parts, mean) if ops.is_array(parts) else parts)
-        priors = _set_priors(mean, variance, source, epsilon, area, rules=priors, call=call, name=name)
+        seen = shift(mean, variance, source_mean=source[0], source_variance=source[1], epsilon=epsilon, xp=xp)
+        priors = priors_by_shift(seen, area, rules=priors)
+        if call.priors_set is not None:
+            call.priors_set.append((name, priors))
     mean, variance = blend_with_source(
         mean, variance, priors=priors, source_mean=source[0], source_variance=source[1], xp=xp
     )
@@ -258,26 +264,6 @@ def blend(
     if parts is not None:
         mean, variance = ops.repeat_rows(mean, parts), ops.repeat_rows(variance, parts)
     return mean, variance
-
-
-def _set_priors(
-    mean: Array,
-    variance: Array,
-    source: tuple[Array, Array],
-    epsilon: float,
-    area: Any,
-    *,
-    rules: Array,
-    call: Call,
-    name: str,
-) -> Array:
-    """Return λ (B, R, 1) of a layer, by the rules of its rows."""
-    seen = shift(mean, variance, source_mean=source[0], source_variance=source[1], epsilon=epsilon, xp=call.ops.xp)
-    strengths, half_shifts, half_areas = rules[:, 0:1], rules[:, 1:2], rules[:, 2:3]
-    priors = priors_by_shift(seen, area, strengths=strengths, half_shifts=half_shifts, half_areas=half_areas)
-    if call.priors_set is not None:
-        call.priors_set.append((name, priors))
-    return priors
 
 
 def _parts_of_row(entries: Any, call: Call, name: str) -> Any:

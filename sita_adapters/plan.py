@@ -35,6 +35,8 @@ class Plan:
     origins: tuple[int, ...] = field(init=False)
     """For every row the last that it draws from. All that it draws from have the same one, and are near it."""
 
+    alone: bool = field(init=False)
+    """Whether no row draws from another, as without views."""
     rules: tuple[tuple[float, float, float], ...] | None = field(init=False)
     """(s, d_½, A_½) of every row, where there are rules; of a row with λ = 1, s is 0."""
 
@@ -42,6 +44,7 @@ class Plan:
         object.__setattr__(self, "rules", _rules(self.priors))
         last = (max(row for row, weight in enumerate(line) if weight) for line in self.weights)
         object.__setattr__(self, "origins", tuple(last))
+        object.__setattr__(self, "alone", all(line[row] == 1.0 for row, line in enumerate(self.weights)))
         object.__setattr__(self, "uniform", len(set(zip(self.weights, self.priors, strict=True))) == 1)
 
     @property

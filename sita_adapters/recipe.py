@@ -314,9 +314,9 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe(name="source", priors=1.0, n_views=0),
             Recipe(
                 name="auto",
-                priors=(1.0, ByShift(), ByShift(strength=1.0)),
+                priors=(1.0, ByShift(strength=1.0)),
                 n_views=0,
-                combine=(0.2, 0.3, 0.5),
+                combine=(0.4, 0.6),
                 places=_SAMPLE,
             ),
             Recipe(name="shift", priors=ByShift(), n_views=0, places=_SAMPLE),

@@ -50,13 +50,17 @@ def shift(
 
     d = mean over c of KL(N(m, v) ‖ N(m_s, v_s)) = ½ · [(v + (m − m_s)²) / v_s − 1 − ln(v / v_s)], with ε in v and v_s
     """
-    variance, source_variance = variance + epsilon, source_variance + epsilon
+    precision = 1 / (source_variance + epsilon)
     offset = mean - source_mean
-    ratio = variance / source_variance
-    divergence = ratio + offset * offset / source_variance - 1 - xp.log(ratio)
-    return 0.5 * xp.mean(divergence, axis=-1, keepdims=True)
+    ratio = (variance + epsilon) * precision
+    divergence = ratio - xp.log(ratio) + offset * offset * precision
+    return (0.5 / source_mean.shape[-1]) * xp.sum(divergence, axis=-1, keepdims=True) - 0.5
 
 
-def priors_by_shift(shifts: Array, area: Any, *, strengths: Array, half_shifts: Array, half_areas: Array) -> Array:
-    """Return λ (B, R, 1) of a layer with so many places, for rules (R, 1). Where s is 0, λ is 1."""
-    return 1 - strengths * (1 - half_shifts / (shifts + half_shifts)) * (area / (area + half_areas))
+def priors_by_shift(shifts: Array, area: Any, *, rules: Array) -> Array:
+    """Return λ (B, R, 1) of a layer with so many places, for rules (R, 3): s, d_½, A_½. Where s is 0, λ is 1.
+
+    λ = 1 − s · A / (A + A_½) · (1 − d_½ / (d + d_½))
+    """
+    strengths, half_shifts, half_areas = rules[:, 0:1], rules[:, 1:2], rules[:, 2:3]
+    return 1 - strengths * area / (half_areas + area) * (1 - half_shifts / (shifts + half_shifts))

@@ -6,8 +6,8 @@ keras.ops. Variances are biased throughout.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from .ops import Array
@@ -16,7 +16,8 @@ _LARGEST = 3e38
 """What a variance in single precision may be."""
 
 
-def sampled_lines(sizes: Sequence[int], places: int | None) -> slice:
+@functools.cache
+def sampled_lines(sizes: tuple[int, ...], places: int | None) -> slice:
     """Return which lines, along the first axis of features with these sizes, have about so many places together.
 
     They are an odd number of lines apart, since an even one would beat with the blocks of a JPEG, and as far from one

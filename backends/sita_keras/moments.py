@@ -50,8 +50,7 @@ class Features:
 def measure(x: Any, axis: int, mask: Any = None, places: int | None = None) -> Features:
     """Return features with their moments, in float32 or more, whatever the precision of x.
 
-    A mask, of the shape of x without the channels, tells which places count. Else about so many do, or all where a
-    graph leaves the sizes open.
+    A mask, of the shape of x without the channels, tells which places count. Else about so many do, or all.
     """
     axis %= len(x.shape)
     x = KERAS.precise(x)
@@ -60,12 +59,25 @@ def measure(x: Any, axis: int, mask: Any = None, places: int | None = None) -> F
         return Features(x, axis, x, ops.zeros_like(x))
     if mask is not None:
         return _measure_masked(x, axis, ops.expand_dims(ops.cast(mask, "bool"), axis), space)
-    sizes = [x.shape[a] for a in space]
-    sample = x
-    if places is not None and None not in sizes:
-        sample = x[(slice(None),) * space[0] + (sampled_lines(sizes, places),)]
+    sample = x if places is None else _sample(x, space, places)
     means = ops.mean(sample, axis=space, keepdims=True)
     return Features(x, axis, means, ops.mean(ops.square(sample - means), axis=space))
+
+
+def _sample(x: Any, space: list[int], places: int) -> Any:
+    """Return the lines of x that its moments come from, also where a graph of TensorFlow leaves the sizes open."""
+    shape = ops.shape(x)
+    sizes = [shape[a] for a in space]
+    if all(isinstance(size, int) for size in sizes):
+        lines = sampled_lines(tuple(sizes), places)
+    elif all(isinstance(size, int) or KERAS.is_array(size) for size in sizes):
+        first = ops.convert_to_tensor(sizes[0])
+        step = ops.minimum(math.prod(sizes) // places, first)
+        step = ops.maximum(step - (step + 1) % 2, 1)
+        lines = slice((first - 1) % step // 2, None, step)
+    else:  # only shapes are being found out, or JAX exports for all sizes
+        return x
+    return x[(slice(None),) * space[0] + (lines,)]
 
 
 def _measure_masked(x: Any, axis: int, mask: Any, space: list[int]) -> Features:

@@ -154,21 +154,21 @@ def measure(x: torch.Tensor, places: int | None = None) -> Features:
         if x.is_cpu and not is_traced():
             _check_spread(precise, torch.zeros_like(precise))
         return Features(precise, precise, torch.zeros_like(precise))
-    sample = _sample(x, places)
-    if not x.is_cpu or is_traced() or (x.requires_grad and torch.is_grad_enabled()):
-        precise = TORCH.precise(x)
-        if torch.onnx.is_in_onnx_export() and precise.dtype == torch.float32:
-            return _Exported(precise, precise if sample is x else TORCH.precise(sample))
-        moments = _shifted_moments(TORCH.precise(sample))
-        if x.is_cpu and not is_traced():
+    traced = is_traced()
+    if not traced and x.is_cpu and not (x.requires_grad and torch.is_grad_enabled()):
+        if is_channels_last(x):
+            moments = _interleaved_moments(TORCH.precise(_sample(x, places)))
             _check_spread(*moments)
-        return Features(precise, *moments)
-    if is_channels_last(x):
-        moments = _interleaved_moments(TORCH.precise(sample))
+            return Features(x, *moments)
+        x = x.contiguous()
+        return _Contiguous(x, _sample(x, places))
+    precise, sample = TORCH.precise(x), _sample(x, places)
+    if torch.onnx.is_in_onnx_export() and precise.dtype == torch.float32:
+        return _Exported(precise, precise if sample is x else TORCH.precise(sample))
+    moments = _shifted_moments(TORCH.precise(sample))
+    if x.is_cpu and not traced:
         _check_spread(*moments)
-        return Features(x, *moments)
-    x = x.contiguous()
-    return _Contiguous(x, _sample(x, places))
+    return Features(precise, *moments)
 
 
 def _sample(x: torch.Tensor, places: int | None) -> torch.Tensor:
@@ -178,7 +178,7 @@ def _sample(x: torch.Tensor, places: int | None) -> torch.Tensor:
     sizes = x.shape[2:]
     if is_exported() and not all(isinstance(size, int) for size in sizes):
         return x
-    lines = sampled_lines([int(size) for size in sizes], places)
+    lines = sampled_lines(tuple(int(size) for size in sizes), places)
     return x if lines.step == 1 else x[:, :, lines]
 
 

@@ -45,6 +45,7 @@ def _lerp(start: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch
 _DIRECT = {
     "matmul": torch.matmul,
     "sqrt": torch.sqrt,
+    "log": torch.log,
     "where": torch.where,
     "maximum": torch.clamp_min,
     "reshape": torch.reshape,

@@ -173,3 +173,16 @@ def test_as_many_places_as_there_are_is_all_of_them(backend: Any) -> None:
     np.testing.assert_array_equal(backend.run(sita.adapt(model, "augbn", places=144), batch), all_places)
     assert np.abs(backend.run(sita.adapt(model, "augbn", places=48), batch) - all_places).max() > 1e-3
     assert "about 48 places" in str(sita.describe(sita.adapt(model, "augbn", places=48)))
+
+
+@pytest.mark.parametrize("sizes", [(12, 12), (16, 20)], ids=str)
+def test_open_sizes_are_sampled_as_fixed_ones_are(backend: Any, sizes: tuple[int, int]) -> None:
+    """A graph that leaves height and width open takes the same lines as one that knows them, at every size."""
+    batch = images(2, sizes)
+    recipe = sita.Recipe(priors=(1.0, RULE), n_views=0, places=48)
+    open_sizes = sita.adapt(backend.model(size=(None, None)), recipe)
+    fixed = backend.run(sita.adapt(backend.model(size=sizes), recipe), batch)
+    for eager in (False, True):
+        np.testing.assert_allclose(backend.run(open_sizes, batch, eager=eager), fixed, rtol=1e-5, atol=1e-6)
+    everywhere = sita.adapt(backend.model(size=sizes), recipe, places=None)
+    assert np.abs(backend.run(everywhere, batch) - fixed).max() > 1e-3
