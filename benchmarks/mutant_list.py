@@ -36,6 +36,27 @@ STATISTICS = (
         (f"{CORE}::test_blend_equals_a_float64_loop",),
     ),
     Mutant(
+        "ε left out of the shift",
+        "sita_adapters/shift.py",
+        "precision = 1 / (source_variance + epsilon)",
+        "precision = 1 / source_variance",
+        ("tests/contract/test_rules.py::test_rules_equal_the_reference",),
+    ),
+    Mutant(
+        "a rule that forgets how many places there are",
+        "sita_adapters/shift.py",
+        "strengths * area / (half_areas + area)",
+        "strengths",
+        ("tests/contract/test_rules.py::test_rules_equal_the_reference",),
+    ),
+    Mutant(
+        "the default's weights swapped",
+        "sita_adapters/recipe.py",
+        "combine=(0.4, 0.6)",
+        "combine=(0.6, 0.4)",
+        ("tests/contract/test_rules.py::test_the_default_is_the_mean_of_the_source_and_a_bold_row",),
+    ),
+    Mutant(
         "the spread between the views left out",
         "sita_adapters/statistics.py",
         "xp.matmul(weights, variances + offsets * offsets) - offset * offset",

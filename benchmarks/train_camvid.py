@@ -152,10 +152,9 @@ def main() -> None:
     with torch.inference_mode():
         predicted = np.concatenate([network(encode(image[None])).argmax(1).numpy() for image in small_images])
     known = small_labels != CAMVID_VOID
-    ious = jaccard_score(
-        small_labels[known], predicted[known], labels=range(len(CAMVID_CLASSES)), average=None, zero_division=np.nan
-    )
-    for name, iou in zip((*CAMVID_CLASSES, "mean"), (*ious, np.nanmean(ious)), strict=True):
+    occurring = np.union1d(small_labels[known], predicted[known])
+    ious = jaccard_score(small_labels[known], predicted[known], labels=occurring, average=None)
+    for name, iou in zip((*(CAMVID_CLASSES[place] for place in occurring), "mean"), (*ious, ious.mean()), strict=True):
         print(f"{name:<12}{iou:.3f}")
 
 

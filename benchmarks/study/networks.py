@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Half = Literal["choose", "confirm"]
 
 WEIGHTS = Path(__file__).parents[1] / "weights"
-"""What this project trained itself: benchmarks/train_cifar.py, benchmarks/train_camvid.py."""
+"""What this project trained itself, by benchmarks/train_cifar.py."""
 
 _LITE = Inputs(mean=(127.0,), std=(128.0,), white=255.0)
 
@@ -58,8 +58,19 @@ def _own(spec: str, file: str) -> Callable[[Places], LoadedModel]:
     return load
 
 
+def _roadnet(places: Places) -> LoadedModel:
+    """The segmentation network, whose weights are too large to be stored with the project."""
+    file = places.out / "roadnet.safetensors"
+    if not file.exists():
+        raise FileNotFoundError(
+            f"{file} is not there. Remedy: python benchmarks/train_camvid.py {places.data} --out {file}"
+        )
+    return load_model("camvid-roadnet", str(file))
+
+
 def _resnet50(places: Places) -> LoadedModel:
     """Keras' trained ResNet50 as its torchvision twin."""
+    import sita_workbench.models.torchvision_compat  # noqa: F401  (before torchvision)
     from sita_adapters.porting import torch_twin
     from sita_workbench.networks.imagenet_images import load_resnet50
 
@@ -104,7 +115,7 @@ NETWORKS = {
     "lite0": Network("EfficientNet-Lite0", "imagenet", _lite(0, 224), looked_at=True),
     "lite1": Network("EfficientNet-Lite1", "imagenet", _lite(1, 240)),
     "resnet50": Network("ResNet-50", "imagenet", _resnet50, looked_at=True),
-    "roadnet": Network("RoadNet (segmentation)", "camvid", _own("camvid-roadnet", "camvid_roadnet.safetensors")),
+    "roadnet": Network("RoadNet (segmentation)", "camvid", _roadnet),
 }
 
 

@@ -49,7 +49,7 @@ class Part:
 _KINDS = "corrupted"
 
 PARTS = (
-    Part("clean", (*CHEAP, "augbn", "augbn, λ = 0.8"), "none", (5,), {"cifar": 1000, "imagenet": 166, "camvid": 60}),
+    Part("clean", (*CHEAP, "augbn", "augbn, λ = 0.8"), "none", (5,), {"cifar": 1000, "imagenet": 332, "camvid": 60}),
     Part("corrupted", CHEAP, _KINDS, (1, 3, 5), {"cifar": 100, "imagenet": 16, "camvid": 12}),
     Part("costly", COSTLY, _KINDS, (3, 5), {"cifar": 40, "imagenet": 6, "camvid": 6}),
     Part("mirrored", MIRRORED, _KINDS, (5,), {"cifar": 100}),

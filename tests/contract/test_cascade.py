@@ -64,10 +64,10 @@ def test_the_chosen_output_decides(backend: Any) -> None:
 
 def test_pixels_and_single_labels_have_an_entropy(backend: Any) -> None:
     dense, batch = backend.model(dense=True), images(2)
-    fast = sita.cascade(dense, sita.adapt(dense, task="segmentation"), entropy=0.5)
+    fast = sita.cascade(dense, sita.adapt(dense, "ops", task="segmentation"), entropy=0.5)
     assert backend.run(fast, batch).shape == (2, 12, 12, 5)
     single = backend.model(classes=1)
-    adapted = sita.adapt(single, scores="sigmoid")
+    adapted = sita.adapt(single, "ops", scores="sigmoid")
     said = backend.run(sita.cascade(single, adapted, entropy=0.0), batch)
     np.testing.assert_allclose(said, backend.run(adapted, batch), rtol=1e-5, atol=1e-5)
 

@@ -85,7 +85,7 @@ def test_the_candidates_of_some_layers_equal_the_reference(backend: Any, recipe:
 
 
 def test_layers_are_chosen_by_a_predicate(backend: Any) -> None:
-    model = sita.adapt(backend.model(), layers=lambda name, layer: backend.epsilon_of(layer) > 5e-4)
+    model = sita.adapt(backend.model(), "ops", layers=lambda name, layer: backend.epsilon_of(layer) > 5e-4)
     assert sita.describe(model).adapted == ("bn2", "bn3")
 
 
@@ -144,8 +144,8 @@ def test_each_label_with_a_sigmoid_is_decided_as_two_classes(backend: Any, label
 
 def test_sigmoids_and_their_logits_agree(backend: Any) -> None:
     batch = images(3)
-    logits = backend.run(sita.adapt(backend.model(classes=4), scores="sigmoid"), batch).astype(np.float64)
-    ending = sita.adapt(backend.model(classes=4, activation="sigmoid"), scores="sigmoid_probabilities")
+    logits = backend.run(sita.adapt(backend.model(classes=4), "ops", scores="sigmoid"), batch).astype(np.float64)
+    ending = sita.adapt(backend.model(classes=4, activation="sigmoid"), "ops", scores="sigmoid_probabilities")
     np.testing.assert_allclose(backend.run(ending, batch), 1 / (1 + np.exp(-logits)), rtol=1e-5, atol=1e-6)
 
 

@@ -81,32 +81,32 @@ def test_recipes_that_make_no_sense(model: Any, recipe: object, changes: dict[st
 )
 def test_unknown_layers(model: Any, layers: object, words: list[str]) -> None:
     with pytest.raises(sita.LayersError) as caught:
-        sita.adapt(model, layers=layers)
+        sita.adapt(model, "ops", layers=layers)
     for word in words:
         assert word in str(caught.value)
 
 
 def test_unknown_scores_and_inputs(model: Any) -> None:
     with pytest.raises(sita.OutputError, match=r"'probabilities', 'sigmoid'.*received 'logit'. Did you mean 'logits'"):
-        sita.adapt(model, scores="logit")
+        sita.adapt(model, "ops", scores="logit")
     with pytest.raises(sita.InputError, match="Did you mean 'imagenet'"):
-        sita.adapt(model, inputs="imagnet")
+        sita.adapt(model, "ops", inputs="imagnet")
 
 
 def test_a_model_without_batchnorm_is_refused(backend: Any) -> None:
     with pytest.raises(sita.NoBatchNormError, match="no BatchNorm"):
-        sita.adapt(backend.without_batchnorm())
+        sita.adapt(backend.without_batchnorm(), "ops")
 
 
 @pytest.mark.parametrize("thing", [dict, object, type("Estimator", (), {"__module__": "sklearn.svm"})])
 def test_what_is_no_model_is_refused(backend: Any, thing: Any) -> None:
     with pytest.raises(sita.UnknownModelError, match=r"keras.*torch"):
-        sita.adapt(thing())
+        sita.adapt(thing(), "ops")
 
 
 def test_a_class_is_refused_for_its_instance(model: Any) -> None:
     with pytest.raises(sita.UnknownModelError, match=r"class.*instance"):
-        sita.adapt(type(model))
+        sita.adapt(type(model), "ops")
 
 
 def test_an_empty_batch_is_refused(backend: Any, model: Any) -> None:

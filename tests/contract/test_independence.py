@@ -68,6 +68,6 @@ def test_views_are_drawn_by_seed_and_content(backend: Any) -> None:
 
 def test_what_is_not_random_is_not_resampled(backend: Any) -> None:
     with pytest.raises(sita.RecipeError, match="resample: nothing in augment='lossless'"):
-        sita.adapt(backend.model(), resample=True)
+        sita.adapt(backend.model(), "ops", resample=True)
     with pytest.raises(sita.RecipeError, match="resample: nothing"):
         sita.adapt(backend.model(), "bn", resample=True)

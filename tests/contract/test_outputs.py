@@ -54,9 +54,9 @@ def test_an_ensembles_other_outputs_stay_in_place(backend: Any) -> None:
 def test_labels_are_not_voted_on_as_scores(backend: Any) -> None:
     batch = images(2)
     with pytest.raises(sita.OutputError, match=r"integers.*labels, perhaps"):
-        backend.run(sita.adapt(backend.model("labels", dense=True)), batch)
-    both = backend.run(sita.adapt(backend.model("labels and scores")), batch)
-    close(both["scores"], backend.run(sita.adapt(backend.model()), batch))
+        backend.run(sita.adapt(backend.model("labels", dense=True), "ops"), batch)
+    both = backend.run(sita.adapt(backend.model("labels and scores"), "ops"), batch)
+    close(both["scores"], backend.run(sita.adapt(backend.model(), "ops"), batch))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_outputs_that_cannot_be_voted_on(
 @pytest.mark.parametrize("selector", [True, 1.5, ["a"]])
 def test_a_selector_is_a_key_a_position_or_a_function(backend: Any, selector: Any) -> None:
     with pytest.raises(sita.OutputError, match="output: expected a key"):
-        sita.adapt(backend.model(), output=selector)
+        sita.adapt(backend.model(), "ops", output=selector)
 
 
 @pytest.mark.parametrize(

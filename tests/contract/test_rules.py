@@ -14,7 +14,8 @@ import sita_adapters as sita
 
 RULE = sita.ByShift(strength=0.9, half_shift=0.3, half_area=50)
 WEAK = sita.ByShift(strength=0.2, half_shift=0.1)
-SAME = {rule: reference.Rule(rule.strength, rule.half_shift, rule.half_area) for rule in (RULE, WEAK)}
+BOLD = sita.ByShift(strength=1.0)
+SAME = {rule: reference.Rule(rule.strength, rule.half_shift, rule.half_area) for rule in (RULE, WEAK, BOLD)}
 TURNS = [lambda x, k=k: np.rot90(x, k, axes=(0, 1)) for k in (0, 1, 3)]
 NAMES = tuple(EPSILONS)
 
@@ -61,6 +62,14 @@ def test_weights_make_a_weighted_mean_of_probabilities(backend: Any) -> None:
             wanted = 0.25 * source + 0.75 * shifted
             np.testing.assert_allclose(said, wanted if activation else np.log(wanted), rtol=1e-4, atol=2e-5)
     assert "mean, weighted 1, 3" in str(recipe)
+
+
+def test_the_default_is_the_mean_of_the_source_and_a_bold_row(backend: Any) -> None:
+    batch = images(3)
+    found = backend.run(sita.adapt(backend.model()), batch)
+    for image, said in zip(batch, found, strict=True):
+        source, shifted = map(softmax, expected(image, (1.0, BOLD), 0)[0])
+        np.testing.assert_allclose(said, np.log(0.4 * source + 0.6 * shifted), rtol=1e-4, atol=2e-5)
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ def test_the_source_model_is_not_touched(backend: Any) -> None:
     model, batch = backend.model(), images(2)
     plain = backend.run(model, batch)
     before, values = backend.fingerprint(model), backend.values(model)
-    adapted = sita.adapt(model)
+    adapted = sita.adapt(model, "ops")
     backend.run(adapted, batch)
     with pytest.raises((RuntimeError, ValueError), match=r"channels|shape"):
         backend.run(adapted, batch[..., :2])
@@ -48,7 +48,7 @@ def test_an_adapt_that_fails_leaves_nothing_behind(backend: Any) -> None:
 
 def test_no_parameter_is_held_twice(backend: Any) -> None:
     model = backend.model()
-    assert backend.memory(sita.adapt(model)) == backend.memory(model)
+    assert backend.memory(sita.adapt(model, "ops")) == backend.memory(model)
 
 
 def test_later_changes_to_the_source_are_seen(backend: Any) -> None:
@@ -114,7 +114,7 @@ def test_what_would_write_through_to_the_source_is_refused(backend: Any, tmp_pat
 @pytest.mark.parametrize("settings", [{}, {"max_rows": 6}, {"layers": "bn1"}], ids=str)
 def test_a_stored_model_comes_back_adapted(backend: Any, settings: dict[str, Any], tmp_path: Path) -> None:
     model, batch = backend.model("dict"), images(3)
-    adapted = sita.adapt(model, priors=(0.5, 0.8, 1.0), inputs="imagenet", **settings)
+    adapted = sita.adapt(model, "ops", priors=(0.5, 0.8, 1.0), inputs="imagenet", **settings)
     answer, again = backend.run(adapted, batch), backend.reload(adapted, tmp_path)
     for key, value in backend.run(again, batch).items():
         np.testing.assert_allclose(value, answer[key], rtol=1e-5, atol=1e-6)
@@ -125,11 +125,11 @@ def test_a_stored_model_comes_back_adapted(backend: Any, settings: dict[str, Any
 
 def test_adapting_twice_is_refused(backend: Any) -> None:
     """Promise 6."""
-    adapted = sita.adapt(backend.model())
+    adapted = sita.adapt(backend.model(), "ops")
     with pytest.raises(sita.AlreadyAdaptedError, match=r"adapted already.*unwrap"):
-        sita.adapt(adapted)
+        sita.adapt(adapted, "ops")
     with pytest.raises(sita.AlreadyAdaptedError, match=r"adapted already.*unwrap"):
-        sita.adapt(backend.around(adapted))
+        sita.adapt(backend.around(adapted), "ops")
 
 
 def test_plain_models_are_not_adapted(backend: Any) -> None:

@@ -73,7 +73,7 @@ def around_graph_caller() -> keras.Model:
 )
 def test_methods_that_would_be_lost_are_named(make: Callable[[], keras.Model], methods: str) -> None:
     with pytest.raises(sita.CloneError, match=methods) as caught:
-        sita.adapt(make())
+        sita.adapt(make(), "ops")
     assert "Remedy" in str(caught.value)
 
 

@@ -28,7 +28,7 @@ def test_the_source_model_is_not_touched(name: str) -> None:
     plain, weights = model.predict(batch, verbose=0), [w.copy() for w in model.get_weights()]
     nodes = [(len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in nets.walk(model)]
     variables = [id(v) for v in model.variables]
-    adapted = sita.adapt(model)
+    adapted = sita.adapt(model, "ops")
     adapted.predict(batch, verbose=0)
     assert [(len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in nets.walk(model)] == nodes
     assert [id(v) for v in model.variables] == variables
@@ -52,7 +52,7 @@ def test_the_source_model_is_not_touched(name: str) -> None:
 )
 def test_saved_models_reload_adapted(name: str, tmp_path: Path) -> None:
     model, batch = nets.MODELS[name](), nets.images(3)
-    adapted = sita.adapt(model, priors=(0.5, 0.8, 1.0), inputs="imagenet")
+    adapted = sita.adapt(model, "ops", priors=(0.5, 0.8, 1.0), inputs="imagenet")
     expected = adapted.predict(batch, verbose=0)
     adapted.save(tmp_path / "adapted.keras")
     again = keras.models.load_model(tmp_path / "adapted.keras")
@@ -64,7 +64,7 @@ def test_saved_models_reload_adapted(name: str, tmp_path: Path) -> None:
 
 
 def test_adapted_models_can_be_pickled() -> None:
-    adapted, batch = sita.adapt(nets.functional()), nets.images(2)
+    adapted, batch = sita.adapt(nets.functional(), "ops"), nets.images(2)
     again = pickle.loads(pickle.dumps(adapted))
     np.testing.assert_allclose(again.predict(batch, verbose=0), adapted.predict(batch, verbose=0), rtol=1e-5, atol=1e-6)
 
@@ -86,15 +86,15 @@ class Unserialisable(keras.losses.Loss):
 @pytest.mark.parametrize("name", ["functional", "sequential"])
 def test_what_the_source_was_compiled_with_does_not_matter(name: str) -> None:
     model, batch = nets.MODELS[name](), nets.images(2)
-    expected = sita.adapt(model).predict(batch, verbose=0)
+    expected = sita.adapt(model, "ops").predict(batch, verbose=0)
     model.compile("sgd", Unserialisable(object()))
-    np.testing.assert_allclose(sita.adapt(model).predict(batch, verbose=0), expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(sita.adapt(model, "ops").predict(batch, verbose=0), expected, rtol=1e-6, atol=1e-7)
     assert model.compiled
 
 
 def test_evaluate_and_compile_work() -> None:
     model, batch = nets.functional(), nets.images(6)
-    adapted = sita.adapt(model)
+    adapted = sita.adapt(model, "ops")
     labels = adapted.predict(batch, verbose=0).argmax(1)
     adapted.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     assert adapted.evaluate(batch, labels, verbose=0)[1] == 1.0
@@ -104,8 +104,8 @@ if keras.backend.backend() != "torch":  # there is no XLA
 
     def test_jit_compile_gives_the_same_answer() -> None:
         model, batch = nets.functional(), nets.images(3)
-        expected = keras.ops.convert_to_numpy(sita.adapt(model)(batch))
-        adapted = sita.adapt(model)
+        expected = keras.ops.convert_to_numpy(sita.adapt(model, "ops")(batch))
+        adapted = sita.adapt(model, "ops")
         adapted.compile(jit_compile=True)
         np.testing.assert_allclose(adapted.predict(batch, verbose=0), expected, rtol=1e-4, atol=1e-5)
 
@@ -128,13 +128,13 @@ def test_channels_first_is_adapted_or_refused() -> None:
     first = nets.settle(keras.Model(inputs, layers.Dense(nets.CLASSES)(x)))
     if keras.backend.backend() == "tensorflow":
         with pytest.raises(sita.InputError, match="channels first"):
-            sita.adapt(first)
+            sita.adapt(first, "ops")
         return
     last = nets.sequential()
     last.set_weights(first.get_weights())
     batch = nets.images(2)
-    expected = sita.adapt(last).predict(batch, verbose=0)
-    answer = sita.adapt(first).predict(np.moveaxis(batch, -1, 1).copy(), verbose=0)
+    expected = sita.adapt(last, "ops").predict(batch, verbose=0)
+    answer = sita.adapt(first, "ops").predict(np.moveaxis(batch, -1, 1).copy(), verbose=0)
     np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -178,7 +178,7 @@ def overriding() -> keras.Model:
 )
 def test_models_that_cannot_be_adapted(make: object, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        sita.adapt(make())
+        sita.adapt(make(), "ops")
 
 
 if keras.backend.backend() == "tensorflow":  # JAX compiles for every size, torch not at all
@@ -226,12 +226,12 @@ def test_layers_that_cannot_be_saved_can_be_adapted(tmp_path: Path) -> None:
 
 
 def test_layers_inside_models_are_named_by_their_path() -> None:
-    adapted = sita.adapt(nets.nested(), layers="middle")
+    adapted = sita.adapt(nets.nested(), "ops", layers="middle")
     assert sita.describe(adapted).adapted[0].startswith("middle/inner/")
     assert len(sita.describe(adapted).left_alone) == 1
 
 
 def test_a_layer_that_runs_outside_a_call_of_the_adapted_model_is_an_error() -> None:
-    adapted = sita.adapt(nets.functional())
+    adapted = sita.adapt(nets.functional(), "ops")
     with pytest.raises(sita.BypassError, match="outside a call"):
         adapted.adapted_call.hidden.clone(nets.images(1))

@@ -39,17 +39,17 @@ def test_bound_methods_and_partials_run_the_adapted_layers() -> None:
 
 def test_layers_that_are_not_called_are_reported() -> None:
     with pytest.raises(sita.BypassError, match="calls none of its 2 adapted layers"):
-        sita.adapt(odd.built(odd.ByFunction()))
+        sita.adapt(odd.built(odd.ByFunction()), "ops")
     with pytest.warns(sita.SitaWarning, match="does not call 1 of its 2 adapted layers.*: batch_normalization"):
-        sita.adapt(odd.built(odd.ByFunction(half=True)))
-    sita.adapt(odd.built(odd.ByFunction(half=True)), layers="called")
+        sita.adapt(odd.built(odd.ByFunction(half=True)), "ops")
+    sita.adapt(odd.built(odd.ByFunction(half=True)), "ops", layers="called")
     sita.adapt(odd.built(odd.ByFunction()), "source")  # has no effect to miss
 
 
 def test_folds_are_followed_or_refused() -> None:
     check_image_by_image(odd.graph(lambda x: odd.folds_rows(x, time_first=False)), nets.images(3))
     with pytest.raises(sita.InputError, match=r"'folded' receives for an image .* entries are apart"):
-        sita.adapt(odd.graph(lambda x: odd.folds_rows(x, time_first=True)))
+        sita.adapt(odd.graph(lambda x: odd.folds_rows(x, time_first=True)), "ops")
     with pytest.raises(sita.InputError, match="fails on 2 images"):
         sita.adapt(odd.graph(odd.folds_unevenly), "augbn")
 
@@ -61,7 +61,7 @@ def test_time_steps_count_as_space() -> None:
     whole = odd.graph(layers.BatchNormalization())
     whole.set_weights(stepwise.get_weights())
     np.testing.assert_allclose(answers(stepwise, batch), answers(whole, batch), rtol=1e-5, atol=1e-6)
-    assert type(sita.unwrap(sita.adapt(stepwise)).layers[1]) is layers.TimeDistributed
+    assert type(sita.unwrap(sita.adapt(stepwise, "ops")).layers[1]) is layers.TimeDistributed
 
 
 def head(*steps: Callable[[object], object]) -> keras.Model:
@@ -113,15 +113,15 @@ HEADS = {
 
 @pytest.mark.parametrize(("make", "scores"), HEADS.values(), ids=HEADS)
 def test_scores_are_read_from_the_last_step(make: Callable[[], keras.Model], scores: str) -> None:
-    assert sita.describe(sita.adapt(make())).scores == scores
+    assert sita.describe(sita.adapt(make(), "ops")).scores == scores
 
 
 def test_scores_that_cannot_be_read_are_asked_for() -> None:
     model = odd.built(odd.HeadFirst())
     with pytest.raises(sita.OutputError, match="scores='logits' or scores='probabilities'"):
-        sita.adapt(model)
+        sita.adapt(model, "ops")
     sita.adapt(model, "augbn")  # has one candidate: nothing depends on it
-    assert sita.describe(sita.adapt(model, scores="probabilities")).scores == "probabilities"
+    assert sita.describe(sita.adapt(model, "ops", scores="probabilities")).scores == "probabilities"
 
 
 def test_a_permutation_inside_does_not_turn_the_images() -> None:
@@ -154,7 +154,7 @@ if keras.backend.backend() != "tensorflow":  # whose convolutions have their cha
         x = layers.GlobalAveragePooling2D(data_format="channels_first")(x)
         first, last = keras.Model(inputs, layers.Dense(nets.CLASSES)(x)), nets.sequential()
         first.set_weights(last.get_weights())
-        models = {"first": sita.adapt(first), "last": sita.adapt(last)}
+        models = {"first": sita.adapt(first, "ops"), "last": sita.adapt(last, "ops")}
         (agreement,) = sita.compare(models, nets.images(3)).agreements
         assert agreement.same_labels == 1
         assert agreement.largest_difference < 1e-4
@@ -181,11 +181,11 @@ def test_what_would_reach_the_source_is_refused() -> None:
 def test_frozen_layers_and_models_stay_so_in_unwrap() -> None:
     model = nets.functional()
     model.get_layer("bn2").trainable = False
-    plain = sita.unwrap(sita.adapt(model))
+    plain = sita.unwrap(sita.adapt(model, "ops"))
     assert [layer.trainable for layer in plain.layers] == [layer.trainable for layer in model.layers]
     assert len(plain.trainable_variables) == len(model.trainable_variables)
     model.trainable = False
-    plain = sita.unwrap(sita.adapt(model))
+    plain = sita.unwrap(sita.adapt(model, "ops"))
     assert not plain.trainable
     plain.trainable = True
     assert len(plain.trainable_variables) == len(model.variables) - 2 * nets.count_norms(model)
@@ -200,11 +200,11 @@ def test_the_dtype_policy_of_the_day_does_not_matter(policy: str, dtype: str) ->
     x = layers.BatchNormalization(dtype=dtype)(layers.Conv2D(6, 3, dtype=dtype)(inputs))
     x = layers.Dense(nets.CLASSES, dtype=dtype)(layers.GlobalAveragePooling2D(dtype=dtype)(x))
     model = nets.settle(keras.Model(inputs, x))
-    expected = sita.adapt(model)(batch) if dtype == "float32" else None
+    expected = sita.adapt(model, "ops")(batch) if dtype == "float32" else None
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:
-        adapted = sita.adapt(model)
+        adapted = sita.adapt(model, "ops")
         answer = adapted(batch)
     finally:
         keras.config.set_dtype_policy(before)
@@ -244,7 +244,7 @@ def test_saved_models_know_nothing_of_the_sources_training(tmp_path: Path) -> No
     model = keras.Model(inputs, inner(inputs))
     for compiled in (inner, model):
         compiled.compile("sgd", Loss())
-    adapted = sita.adapt(model)
+    adapted = sita.adapt(model, "ops")
     adapted.save(tmp_path / "it.keras")
     again = keras.models.load_model(tmp_path / "it.keras")
     expected = ops.convert_to_numpy(adapted(batch))
@@ -274,9 +274,9 @@ def test_inputs_and_outputs_keep_their_structure() -> None:
 
 
 def test_an_input_may_have_the_name_of_any_layer_of_an_adapted_model() -> None:
-    for layer in sita.adapt(nets.sequential()).layers:
+    for layer in sita.adapt(nets.sequential(), "ops").layers:
         inputs = keras.Input((16, 16, 3), name=layer.name)
-        assert sita.describe(sita.adapt(keras.Model(inputs, nets.sequential()(inputs)))).adapted
+        assert sita.describe(sita.adapt(keras.Model(inputs, nets.sequential()(inputs)), "ops")).adapted
 
 
 def test_layers_come_in_the_sources_order() -> None:

@@ -64,7 +64,7 @@ class TestObserve:
     @pytest.mark.parametrize("settings", [{}, pytest.param({"max_rows": 8}, marks=pytest.mark.slow)])
     def test_votes_are_recorded_however_the_model_is_run(self, settings: dict[str, Any]) -> None:
         model, x = net(activation="softmax"), images(5)
-        adapted = sita.adapt(model, **settings)
+        adapted = sita.adapt(model, "ops", **settings)
         adapted.predict(x, verbose=0)  # compiled, before anybody watches
         with sita.observe(adapted) as seen:
             said = adapted.predict(x, batch_size=2, verbose=0)
@@ -97,7 +97,7 @@ class TestCascade:
 
     def test_unsure_images_go_on(self) -> None:
         model, x = net("dict", "softmax"), images(9)
-        adapted = sita.adapt(model)
+        adapted = sita.adapt(model, "ops")
         plain, better = model.predict(x, verbose=0), adapted.predict(x, verbose=0)
         p = plain["logits"].astype(np.float64)
         entropies = -(p * np.log(p)).sum(1)
@@ -115,4 +115,4 @@ class TestCascade:
     def test_a_generator_is_refused(self) -> None:
         model = net()
         with pytest.raises(sita.InputError, match="received generator"):
-            sita.cascade(model, sita.adapt(model), entropy=0.1)(image for image in images())
+            sita.cascade(model, sita.adapt(model, "ops"), entropy=0.1)(image for image in images())

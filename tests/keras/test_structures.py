@@ -287,7 +287,7 @@ def test_half_precision(policy: str) -> None:
 def test_an_odd_image_beside_others(value: float) -> None:
     """Whatever is in an image, its neighbours' answers stay; a constant one gets the source's at this prior."""
     model, batch = nets.sequential(), nets.images(3)
-    adapted = sita.adapt(model)
+    adapted = sita.adapt(model, "ops")
     alone = adapted.predict_on_batch(batch[:1])
     batch[1] = value
     beside = adapted.predict_on_batch(batch)

@@ -105,14 +105,14 @@ WRITERS = {
 def test_what_a_forward_writes_reaches_neither_the_source_nor_the_next_call(case: str) -> None:
     prepare, forward, offset = WRITERS[case]
     model, untouched = Around(prepare, forward), copy.deepcopy(Around(prepare, forward))
-    adapted, expected = sita.adapt(model), sita.adapt(encoder())(batch()) + offset
+    adapted, expected = sita.adapt(model, "ops"), sita.adapt(encoder(), "ops")(batch()) + offset
     answers: list[torch.Tensor] = []
     threads = [threading.Thread(target=lambda: answers.append(adapted(batch()))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    limited = sita.adapt(model, max_rows=6)
+    limited = sita.adapt(model, "ops", max_rows=6)
     alone = torch.cat([adapted(image[None]) for image in batch()])
     for answer in (*answers, adapted(batch()), alone, limited(batch())):
         torch.testing.assert_close(answer, expected, rtol=1e-5, atol=1e-5)
@@ -266,30 +266,30 @@ def test_images_that_mix_are_an_error(case: str) -> None:
     constant = [torch.full((1, 3, SIDE, SIDE), value) for value in (torch.nan, 0.5, 1e20)]
     for images in (batch(), batch(1), *constant, 0.5 + 1e-6 * batch(), 1e-40 * batch()):
         with pytest.raises((sita.InputError, sita.OutputError), match="Images mix"):
-            sita.adapt(model)(images)
+            sita.adapt(model, "ops")(images)
     with pytest.raises((sita.InputError, sita.OutputError), match="Images mix"):
-        sita.adapt(model, example=batch())
+        sita.adapt(model, "ops", example=batch())
     whole_numbers = Around(forward=lambda self, x: MIXING[case](self, x.float() / 255))
     with pytest.raises((sita.InputError, sita.OutputError), match="Images mix"):
-        sita.adapt(whole_numbers, augment="lossless")((255 * batch()).to(torch.uint8))
+        sita.adapt(whole_numbers, "ops", augment="lossless")((255 * batch()).to(torch.uint8))
 
 
 def test_two_images_a_sample_are_an_error_if_they_are_concatenated() -> None:
     with pytest.raises(sita.InputError, match=r"Images mix.*'e.1'"):
-        sita.adapt(TwoImages().eval())(batch(), batch().flip(3))
+        sita.adapt(TwoImages().eval(), "ops")(batch(), batch().flip(3))
 
 
 def test_a_model_that_draws_random_numbers_is_told_from_one_that_mixes() -> None:
     model = Around(forward=lambda self, x: self.e(functional.dropout(x, 0.5, True)))
     state = torch.get_rng_state()
     with pytest.raises(sita.InputError, match=r"draws random numbers"):
-        sita.adapt(model)(batch())
+        sita.adapt(model, "ops")(batch())
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_model_for_one_number_of_images_says_so() -> None:
     with pytest.raises(sita.InputError, match=r"fails on 2 images.*any number"):
-        sita.adapt(Around(forward=lambda self, x: self.e(x.reshape(4, 3, SIDE, SIDE))))(batch())
+        sita.adapt(Around(forward=lambda self, x: self.e(x.reshape(4, 3, SIDE, SIDE))), "ops")(batch())
 
 
 def test_trials_are_held_once_for_each_kind_of_input_and_leave_no_trace() -> None:
@@ -328,8 +328,8 @@ class Forwarding(nn.Module):
 def test_a_layer_that_a_wrapper_forwards_to_is_adapted_once(wrap: Any) -> None:
     model = encoder()
     model[1] = wrap(model[1])
-    adapted = sita.adapt(model)
-    torch.testing.assert_close(adapted(batch()), sita.adapt(encoder())(batch()))
+    adapted = sita.adapt(model, "ops")
+    torch.testing.assert_close(adapted(batch()), sita.adapt(encoder(), "ops")(batch()))
     assert len(sita.describe(adapted).adapted) == 2
 
 
@@ -371,12 +371,12 @@ HOLDERS = {
 def test_functions_and_objects_run_the_clones_layers(case: str) -> None:
     prepare, forward = HOLDERS[case]
     model = Around(prepare, forward)
-    expected = sita.adapt(encoder())(batch())
-    torch.testing.assert_close(sita.adapt(model)(batch()), expected)
+    expected = sita.adapt(encoder(), "ops")(batch())
+    torch.testing.assert_close(sita.adapt(model, "ops")(batch()), expected)
     for item in model.modules():
         item.training = True  # a clone that ran the source's layers would change their statistics
     before = copy.deepcopy(model.state_dict())
-    torch.testing.assert_close(sita.adapt(model)(batch()), expected)
+    torch.testing.assert_close(sita.adapt(model, "ops")(batch()), expected)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
@@ -414,7 +414,7 @@ def steps_of(self: Any) -> None:
 def test_layers_that_cannot_be_reached_are_named(make: Any, words: str) -> None:
     model = make()
     with pytest.raises(sita.BypassError, match=words):
-        sita.adapt(model)(batch())
+        sita.adapt(model, "ops")(batch())
 
 
 def test_arithmetic_without_a_layer_is_named() -> None:
@@ -424,7 +424,7 @@ def test_arithmetic_without_a_layer_is_named() -> None:
 
     model = Around(prepare, lambda self, x: self.e(functional.batch_norm(x, self.mean, self.variance)))
     with pytest.warns(sita.SitaWarning, match="belong to no BatchNorm layer"):
-        sita.adapt(model)(batch())
+        sita.adapt(model, "ops")(batch())
 
 
 OUTPUTS: dict[str, tuple[Any, Any]] = {
@@ -448,9 +448,9 @@ def test_the_axis_of_the_images_is_found(case: str, count: int) -> None:
 @pytest.mark.parametrize("max_rows", [None, 6, 40])
 def test_scores_that_are_there_twice_are_voted_on_in_both_places(max_rows: int | None) -> None:
     model = Around(forward=lambda self, x: {"out": (scores := self.e(x)), "more": [scores]})
-    answer = sita.adapt(model, max_rows=max_rows)(batch())
+    answer = sita.adapt(model, "ops", max_rows=max_rows)(batch())
     assert torch.equal(answer["out"], answer["more"][0])
-    torch.testing.assert_close(answer["out"], sita.adapt(encoder())(batch()))
+    torch.testing.assert_close(answer["out"], sita.adapt(encoder(), "ops")(batch()))
 
 
 @pytest.mark.parametrize(
@@ -467,7 +467,7 @@ def test_scores_that_are_there_twice_are_voted_on_in_both_places(max_rows: int |
 )
 def test_outputs_that_views_would_get_into_are_an_error(wrap: Any, words: str) -> None:
     with pytest.raises(sita.OutputError, match=words):
-        sita.adapt(Around(forward=lambda self, x: wrap(self.e(x))))(batch(2))
+        sita.adapt(Around(forward=lambda self, x: wrap(self.e(x))), "ops")(batch(2))
 
 
 def test_outputs_of_another_size_than_in_the_trial_are_an_error() -> None:
@@ -507,9 +507,9 @@ class FrozenBatchNorm(nn.Module):
 def test_frozen_layers_without_an_epsilon_are_adapted(shape: tuple[int, ...]) -> None:
     model = encoder()
     model[1], model[4] = FrozenBatchNorm(model[1], shape), FrozenBatchNorm(model[4], shape)
-    adapted = sita.adapt(model)
+    adapted = sita.adapt(model, "ops")
     assert [layer.channels for layer in sita.describe(adapted).layers] == [6, 8]
-    torch.testing.assert_close(adapted(batch()), sita.adapt(encoder())(batch()), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(adapted(batch()), sita.adapt(encoder(), "ops")(batch()), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-12, 1e-5, 1e-3])
@@ -529,8 +529,8 @@ def test_running_statistics_that_are_no_batchnorms_are_refused() -> None:
     model = encoder()
     model[1] = Other(model[1])
     with pytest.raises(sita.NoBatchNormError, match=r"Other has running_mean.*layers="):
-        sita.adapt(model)
-    assert sita.adapt(model, layers="4")(batch()).shape == (4, 5)
+        sita.adapt(model, "ops")
+    assert sita.adapt(model, "ops", layers="4")(batch()).shape == (4, 5)
 
 
 class NoReturn(Around):
@@ -557,8 +557,8 @@ def wide_first(self: Any) -> None:
     ids=["modules overwritten", "parameters overwritten", "train returns nothing", "a wide convolution first"],
 )
 def test_unusual_modules_are_adapted(make: Any) -> None:
-    adapted = sita.adapt(make())
-    torch.testing.assert_close(adapted(batch()), sita.adapt(encoder())(batch()))
+    adapted = sita.adapt(make(), "ops")
+    torch.testing.assert_close(adapted(batch()), sita.adapt(encoder(), "ops")(batch()))
     assert adapted.eval() is adapted
     torch.testing.assert_close(sita.unwrap(adapted)(batch()), encoder()(batch()))
 
@@ -594,7 +594,7 @@ class Merging(Around):
 )
 def test_what_would_write_to_the_source_is_refused(write: Any) -> None:
     with pytest.raises(sita.SharedWeightsError, match="Remedy"):
-        write(sita.adapt(Merging()))
+        write(sita.adapt(Merging(), "ops"))
 
 
 def test_an_optimiser_of_an_adapted_model_has_nothing_to_do() -> None:
@@ -666,7 +666,7 @@ def test_images_may_come_in_dicts_and_lists(forward: Any, argument: Any) -> None
 
 @pytest.mark.parametrize("transform", ["vmap", "jvp"])
 def test_function_transforms_are_refused(transform: str) -> None:
-    adapted = sita.adapt(encoder())
+    adapted = sita.adapt(encoder(), "ops")
     run = {
         "vmap": lambda: torch.func.vmap(adapted)(batch()[:, None]),
         "jvp": lambda: torch.func.jvp(adapted, (batch(),), (batch(),)),

@@ -52,7 +52,7 @@ MODELS = [
         sita.BatchStatisticsError,
         ["1", "track_running_stats"],
     ),
-    (lambda: sita.adapt(small()).block, sita.AlreadyAdaptedError, ["'1'", "unwrap"]),
+    (lambda: sita.adapt(small(), "ops").block, sita.AlreadyAdaptedError, ["'1'", "unwrap"]),
 ]
 
 
@@ -62,7 +62,7 @@ def test_models_that_cannot_be_adapted(make: object, error: type[Exception], wor
     parts = list(model.modules()) if isinstance(model, nn.Module) else []
     before = [sorted(vars(part)) for part in parts]
     with pytest.raises(error) as caught:
-        sita.adapt(model)
+        sita.adapt(model, "ops")
     assert type(caught.value) is error
     for word in words:
         assert word in str(caught.value)
@@ -90,7 +90,7 @@ IMAGES = [
 )
 def test_images_that_cannot_be_taken(make: object, words: list[str]) -> None:
     model = small()
-    adapted = sita.adapt(model)
+    adapted = sita.adapt(model, "ops")
     with pytest.raises(sita.InputError) as caught:
         adapted(make())
     for word in words:
@@ -101,7 +101,7 @@ def test_images_that_cannot_be_taken(make: object, words: list[str]) -> None:
 
 def test_nothing_at_all_is_no_image() -> None:
     with pytest.raises(sita.InputError, match="received nothing"):
-        sita.adapt(small())()
+        sita.adapt(small(), "ops")()
 
 
 def test_integers_are_taken_where_the_model_takes_them() -> None:
@@ -111,17 +111,17 @@ def test_integers_are_taken_where_the_model_takes_them() -> None:
 
     model = Bytes().eval()
     x = integers(batch())
-    torch.testing.assert_close(sita.adapt(model)(x), sita.adapt(model)(x.float()))
+    torch.testing.assert_close(sita.adapt(model, "ops")(x), sita.adapt(model, "ops")(x.float()))
     with pytest.raises(sita.InputError, match="integers cannot hold"):
-        sita.adapt(model, augment="blur")(x)
+        sita.adapt(model, "ops", augment="blur")(x)
 
 
 def test_views_that_change_the_shape_are_refused() -> None:
     with pytest.raises(sita.InputError, match="square images; received 16×24"):
-        sita.adapt(small(), augment=["rot90"])(images(1, 3, 16, 24))
+        sita.adapt(small(), "ops", augment=["rot90"])(images(1, 3, 16, 24))
     with pytest.raises(sita.InputError, match="must return images of the shape"):
-        sita.adapt(small(), augment=lambda x: x[..., 1:])(batch())
-    five = sita.adapt(nn.Sequential(nn.BatchNorm2d(5), nn.Flatten()), augment="colour", inputs="unit")
+        sita.adapt(small(), "ops", augment=lambda x: x[..., 1:])(batch())
+    five = sita.adapt(nn.Sequential(nn.BatchNorm2d(5), nn.Flatten()), "ops", augment="colour", inputs="unit")
     with pytest.raises(sita.InputError, match="1 or 3 channels; received 5"):
         five(images(1, 5, 16, 16))
 
@@ -129,17 +129,17 @@ def test_views_that_change_the_shape_are_refused() -> None:
 def test_views_that_a_signal_does_not_have() -> None:
     model = nn.Sequential(nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), nn.AdaptiveAvgPool1d(1), nn.Flatten()).eval()
     with pytest.raises(sita.InputError, match=r"'rot90' needs images with a height and a width; this input"):
-        sita.adapt(model, augment=["rot90"])
+        sita.adapt(model, "ops", augment=["rot90"])
     with pytest.raises(sita.InputError, match="turns images"):
-        sita.adapt(model, augment="paper", inputs="unit")
+        sita.adapt(model, "ops", augment="paper", inputs="unit")
     assert sita.describe(sita.adapt(model, "augbn")).rows == 2
     flat = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)).eval()
     with pytest.raises(sita.InputError, match=r"this input is a (point|vector)"):
-        sita.adapt(flat, augment=["hflip"])(torch.rand(3, 5))
+        sita.adapt(flat, "ops", augment=["hflip"])(torch.rand(3, 5))
 
 
 def test_colour_on_grey_images_needs_a_grey_encoding() -> None:
-    grey = sita.adapt(nn.Sequential(nn.BatchNorm2d(1), nn.Flatten()), augment="colour", inputs="imagenet")
+    grey = sita.adapt(nn.Sequential(nn.BatchNorm2d(1), nn.Flatten()), "ops", augment="colour", inputs="imagenet")
     with pytest.raises(sita.InputError, match="mean and std for each of the 1 channels"):
         grey(images(1, 1, 16, 16))
 
@@ -164,18 +164,18 @@ def test_a_forward_that_holds_the_sources_layers_runs_the_clones() -> None:
     model, twice = small(), small()
     original = model.block.forward
     model.block.forward = lambda x: original(x) + 0
-    torch.testing.assert_close(sita.adapt(model)(batch()), sita.adapt(twice)(batch()), rtol=0, atol=0)
+    torch.testing.assert_close(sita.adapt(model, "ops")(batch()), sita.adapt(twice, "ops")(batch()), rtol=0, atol=0)
 
 
 def test_an_adapted_model_is_not_replicated_by_data_parallel() -> None:
     with pytest.raises(sita.CloneError, match="one adapted model per device"):
-        sita.adapt(small())._replicate_for_data_parallel()
+        sita.adapt(small(), "ops")._replicate_for_data_parallel()
 
 
 def test_input_without_space_has_no_views() -> None:
     model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4)).eval()
     with pytest.raises(sita.InputError, match="no spatial axes"):
-        sita.adapt(model)(torch.rand(3, 5))
+        sita.adapt(model, "ops")(torch.rand(3, 5))
     assert sita.adapt(model, "bn")(torch.rand(3, 5)).shape == (3, 4)
     with pytest.raises(sita.InputError, match="rank 2 or more"):
         sita.adapt(model, "bn")(torch.rand(3))
@@ -206,12 +206,12 @@ def test_outputs_without_scores(change: object, words: str) -> None:
             return change(super().forward(x))
 
     with pytest.raises(sita.OutputError, match=words):
-        sita.adapt(Other().eval())(batch())
+        sita.adapt(Other().eval(), "ops")(batch())
 
 
 def test_what_would_write_through_to_the_source_is_refused() -> None:
     model = small()
-    adapted = sita.adapt(model)
+    adapted = sita.adapt(model, "ops")
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(sita.SharedWeightsError, match="train the source model"):
         adapted.train()
@@ -225,7 +225,7 @@ def test_what_would_write_through_to_the_source_is_refused() -> None:
         nn.Sequential(adapted).load_state_dict({f"0.{name}": value + 1 for name, value in weights.items()})
     with pytest.raises(sita.SharedWeightsError):
         adapted.bn1.load_state_dict({name: value + 1 for name, value in adapted.bn1.state_dict().items()})
-    partly = sita.adapt(model, layers="bn1")
+    partly = sita.adapt(model, "ops", layers="bn1")
     partly.bn2.train()
     with pytest.raises(sita.SharedWeightsError, match="'bn2'"):
         partly(batch())
@@ -236,25 +236,25 @@ def test_what_would_write_through_to_the_source_is_refused() -> None:
 @pytest.mark.parametrize("kind", [nn.BatchNorm2d, type("MyNorm", (nn.BatchNorm2d,), {})])
 def test_entry_points_around_the_adaptation_are_named(kind: type[nn.Module]) -> None:
     """Promise 6."""
-    adapted = sita.adapt(SmallNet(kind).eval())
+    adapted = sita.adapt(SmallNet(kind).eval(), "ops")
     with pytest.raises(sita.BypassError, match=r"SmallNet\.forward_features ran the adapted layer 'bn1'"):
         adapted.forward_features(batch())
     with pytest.raises(sita.BypassError, match=r"Sequential.forward ran the adapted layer 'block.1'"):
         adapted.block(images(1, 8, 16, 16))
-    timm_model = sita.adapt(pytest.importorskip("timm").create_model("resnet18").eval())
+    timm_model = sita.adapt(pytest.importorskip("timm").create_model("resnet18").eval(), "ops")
     with pytest.raises(sita.BypassError, match=r"ResNet\.forward_features"):
         timm_model.forward_features(images(1, 3, 64, 64))
 
 
 def test_a_layer_of_another_adapted_model_is_around_too() -> None:
-    other = sita.adapt(small())
+    other = sita.adapt(small(), "ops")
 
     class Borrowing(SmallNet):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.head(other.forward_features(self.bn1.weight.sum() * 0 + x).mean((2, 3)))
 
     with pytest.raises(sita.BypassError):
-        sita.adapt(Borrowing().eval())(batch())
+        sita.adapt(Borrowing().eval(), "ops")(batch())
 
 
 def test_a_model_that_calls_none_of_its_layers() -> None:
@@ -265,7 +265,7 @@ def test_a_model_that_calls_none_of_its_layers() -> None:
             return y.mean((2, 3))
 
     with pytest.raises(sita.BypassError, match="statistics of layer 'bn1' outside of a call"):
-        sita.adapt(Functional().eval())(batch())
+        sita.adapt(Functional().eval(), "ops")(batch())
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ def test_lambda_one_is_the_source_model(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in LARGE if name.startswith("timm")])  # the contract has the others
 def test_batch_independence_on_the_covered_networks(name: str) -> None:
-    adapted = sita.adapt(large(name), priors=(0.5, 1.0), top_k=1)
+    adapted = sita.adapt(large(name), "ops", priors=(0.5, 1.0), top_k=1)
     batch = images(3, 3, LARGE[name], LARGE[name])
     with torch.inference_mode():
         together = adapted(batch)

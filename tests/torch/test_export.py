@@ -66,7 +66,7 @@ def test_a_file_answers_as_the_adapted_model_for_any_number_of_images(ending: st
 
 @pytest.mark.parametrize("ending", ["onnx", "torchscript"])
 def test_a_label_for_every_pixel(ending: str, tmp_path: Path) -> None:
-    adapted = sita.adapt(dense(), task="segmentation")
+    adapted = sita.adapt(dense(), "ops", task="segmentation")
     exported = sita.export(adapted, tmp_path / f"model.{ending}", example=images(2, 3, 12, 20).numpy())
     assert_same(exported.path, adapted, 1, 3, shape=(3, 12, 20))
 

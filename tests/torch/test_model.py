@@ -29,7 +29,7 @@ def hooks_of(model: nn.Module) -> list[object]:
 def test_tensors_are_new_objects_over_the_same_memory_under_the_same_keys(name: str) -> None:
     model = large(name)
     before = hooks_of(model), [sorted(vars(module)) for module in model.modules()]
-    adapted = sita.adapt(model)
+    adapted = sita.adapt(model, "ops")
     assert (hooks_of(model), [sorted(vars(module)) for module in model.modules()]) == before
     ours, theirs = adapted.state_dict(), model.state_dict()
     assert list(ours) == list(theirs)
@@ -50,7 +50,7 @@ def test_a_cast_separates_the_two() -> None:
 def test_same_type_same_call_same_output() -> None:
     """Promise 2."""
     model, batch = small(), images(2, 3, 16, 16)
-    adapted = sita.adapt(model)
+    adapted = sita.adapt(model, "ops")
     assert type(adapted) is SmallNet
     assert list(dict(adapted.named_modules())) == list(dict(model.named_modules()))
     with torch.inference_mode():
@@ -84,7 +84,7 @@ def test_the_image_is_found_by_keyword(keyword: str) -> None:
 def test_a_training_model_stays_in_training_and_its_copy_is_in_eval() -> None:
     model = small().train()
     model.bn2.eval()
-    adapted = sita.adapt(model)
+    adapted = sita.adapt(model, "ops")
     assert model.training
     assert model.bn1.training
     assert not model.bn2.training
@@ -96,7 +96,7 @@ def test_a_training_model_stays_in_training_and_its_copy_is_in_eval() -> None:
 def test_unwrap_gives_back_every_entry_point(norm: type[nn.Module], layers: str | None) -> None:
     """Of a known class and of one that is adapted by a hook, and where some layers were left alone."""
     model, batch = SmallNet(norm).eval(), images(2, 3, 16, 16)
-    adapted = sita.adapt(model, layers=layers)
+    adapted = sita.adapt(model, "ops", layers=layers)
     before = adapted(batch)
     plain = sita.unwrap(adapted)
     assert torch.equal(plain(batch), model(batch))
@@ -106,12 +106,12 @@ def test_unwrap_gives_back_every_entry_point(norm: type[nn.Module], layers: str 
     assert sorted(vars(plain)) == sorted(vars(model))
     assert torch.equal(adapted(batch), before)
     plain.load_state_dict(model.state_dict())
-    sita.adapt(plain)
+    sita.adapt(plain, "ops")
     plain.train()
 
 
 def test_unwrap_is_on_the_adapted_ones_device() -> None:
-    adapted = sita.adapt(small()).to("meta")
+    adapted = sita.adapt(small(), "ops").to("meta")
     assert sita.unwrap(adapted).stem.weight.device.type == "meta"
 
 
@@ -212,7 +212,7 @@ def test_layers_hidden_in_plain_lists_are_adapted_and_shared() -> None:
 
 def test_instance_norm_is_left_out() -> None:
     model = nn.Sequential(nn.InstanceNorm2d(3, track_running_stats=True), nn.BatchNorm2d(3)).eval()
-    assert sita.describe(sita.adapt(model)).adapted == ("1",)
+    assert sita.describe(sita.adapt(model, "ops")).adapted == ("1",)
 
 
 def test_tied_and_cached_tensors_survive_the_copy() -> None:
@@ -223,7 +223,7 @@ def test_tied_and_cached_tensors_survive_the_copy() -> None:
             self.cache = (self.head.weight * 2).sum()  # a non-leaf, which deepcopy alone refuses
 
     model = Tied().eval()
-    adapted = sita.adapt(model)
+    adapted = sita.adapt(model, "ops")
     assert adapted.tied is adapted.head.weight
     assert adapted.tied is not model.tied
     adapted(images(1, 3, 16, 16))
@@ -241,7 +241,7 @@ def test_old_style_weight_norm_works() -> None:
 def test_hooks_of_the_source_run_on_the_copy_too() -> None:
     model, seen = small(), []
     model.register_forward_hook(lambda module, args, output: seen.append((tuple(args[0].shape), tuple(output.shape))))
-    sita.adapt(model)(images(2, 3, 16, 16))
+    sita.adapt(model, "ops")(images(2, 3, 16, 16))
     assert seen == [((2, 3, 16, 16), (2, CLASSES))]
 
 
@@ -260,8 +260,8 @@ def doubled(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 def test_fx_graph_modules_are_adapted() -> None:
     model, batch = small(), images(2, 3, 16, 16)
     traced = torch.fx.symbolic_trace(model)
-    adapted = sita.adapt(traced)
-    torch.testing.assert_close(adapted(batch), sita.adapt(model)(batch))
+    adapted = sita.adapt(traced, "ops")
+    torch.testing.assert_close(adapted(batch), sita.adapt(model, "ops")(batch))
     assert torch.equal(copy.deepcopy(adapted)(batch), adapted(batch))
     assert torch.equal(copy.deepcopy(copy.deepcopy(adapted))(batch), adapted(batch))
     torch.testing.assert_close(sita.unwrap(adapted)(batch), model(batch))
@@ -270,7 +270,7 @@ def test_fx_graph_modules_are_adapted() -> None:
 
 @pytest.mark.parametrize("way", ["deepcopy", "pickle", "torch.save"])
 def test_adapted_models_can_be_copied_and_stored(way: str) -> None:
-    adapted, batch = sita.adapt(small()), images(2, 3, 16, 16)
+    adapted, batch = sita.adapt(small(), "ops"), images(2, 3, 16, 16)
     if way == "deepcopy":
         again = copy.deepcopy(adapted)
     elif way == "pickle":
@@ -288,7 +288,7 @@ def test_adapted_models_can_be_copied_and_stored(way: str) -> None:
 
 def test_a_forward_that_raises_leaves_both_models_usable() -> None:
     model, batch = small(), images(1, 3, 16, 16)
-    adapted = sita.adapt(model)
+    adapted = sita.adapt(model, "ops")
     with torch.inference_mode():
         plain, answer = model(batch), adapted(batch)
         with pytest.raises(RuntimeError, match="channels"):
@@ -327,8 +327,8 @@ def test_channels_last_stays_channels_last_and_gives_the_same_answer() -> None:
     model, batch = small(), images(2, 3, 16, 16)
     layouts = []
     with torch.inference_mode():
-        expected = sita.adapt(model)(batch)
-        last = sita.adapt(model.to(memory_format=torch.channels_last))
+        expected = sita.adapt(model, "ops")(batch)
+        last = sita.adapt(model.to(memory_format=torch.channels_last), "ops")
         last.block[0].register_forward_pre_hook(
             lambda _, args: layouts.append(args[0].is_contiguous(memory_format=torch.channels_last))
         )
@@ -362,7 +362,7 @@ def test_a_view_that_works_in_place_leaves_the_image_alone() -> None:
 def test_scripted_parts_without_weights_do_no_harm() -> None:
     model = small()
     model.block[2] = torch.jit.script(nn.ReLU())
-    assert torch.equal(sita.adapt(model)(images(1, 3, 16, 16)), sita.adapt(small())(images(1, 3, 16, 16)))
+    assert torch.equal(sita.adapt(model, "ops")(images(1, 3, 16, 16)), sita.adapt(small(), "ops")(images(1, 3, 16, 16)))
 
 
 @pytest.mark.parametrize("recipe", [pytest.param("augbn", marks=pytest.mark.slow), "ops"])
@@ -386,13 +386,13 @@ def test_compile_export_and_trace_follow_an_adapted_model(recipe: str) -> None:
 
 def test_wrappers_are_unwrapped_with_a_warning() -> None:
     model, batch = small(), images(1, 3, 16, 16)
-    expected = sita.adapt(model)(batch)
+    expected = sita.adapt(model, "ops")(batch)
     for wrapped in (nn.DataParallel(model), torch.compile(model, backend="eager")):
         with pytest.warns(sita.SitaWarning, match="inner module was adapted"):
-            adapted = sita.adapt(wrapped)
+            adapted = sita.adapt(wrapped, "ops")
         assert type(adapted) is SmallNet
         assert torch.equal(adapted(batch), expected)
-    wrapped = torch.compile(sita.adapt(model), backend="eager")
+    wrapped = torch.compile(sita.adapt(model, "ops"), backend="eager")
     assert sita.describe(wrapped).rows == 22
     assert torch.equal(sita.unwrap(wrapped)(batch), model(batch))
 

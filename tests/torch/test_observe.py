@@ -35,7 +35,7 @@ def test_unobserved_calls_compute_nothing_for_it(monkeypatch: pytest.MonkeyPatch
 
 def test_only_the_observed_model_is_heard() -> None:
     model, x = small(), images(1, 3, 16, 16)
-    one, other = sita.adapt(model), sita.adapt(model)
+    one, other = sita.adapt(model, "ops"), sita.adapt(model, "ops")
     with sita.observe(one) as seen:
         other(x)
         copy.deepcopy(one)(x)
@@ -45,7 +45,7 @@ def test_only_the_observed_model_is_heard() -> None:
 
 
 def test_a_compiled_model_cannot_be_observed() -> None:
-    adapted = sita.adapt(small())
+    adapted = sita.adapt(small(), "ops")
     with pytest.raises(sita.NotObservedError, match=r"torch\.compile"), sita.observe(torch.compile(adapted)):
         pass
 
@@ -54,7 +54,7 @@ def test_a_compiled_model_cannot_be_observed() -> None:
 def test_a_compiled_model_hears_or_says_that_it_cannot() -> None:
     """Compiled before it was observed, too: silence would look like no traffic."""
     torch._dynamo.reset()
-    adapted, x = sita.adapt(small()), images(1, 3, 16, 16)
+    adapted, x = sita.adapt(small(), "ops"), images(1, 3, 16, 16)
     compiled = torch.compile(adapted, backend="eager", fullgraph=True)
     compiled(x)
     with sita.observe(adapted), pytest.raises(Exception, match="observed while it is compiled"):
@@ -73,7 +73,7 @@ class TestCascade:
     def test_structures_pixels_and_nan(self) -> None:
         model, x = featured(lambda s, f: {"logits": s, "features": f, "note": "n"}), images(4, 3, 16, 16)
         x[2] = float("nan")
-        adapted = sita.adapt(model)
+        adapted = sita.adapt(model, "ops")
         threshold = entropies(model(x)["logits"])[[0, 1, 3]].median().item() + 1e-4
         fast = sita.cascade(model, adapted, entropy=threshold)
         said = fast(x)
@@ -84,12 +84,12 @@ class TestCascade:
         for key in ("logits", "features"):
             expected = torch.where(unsure.reshape(-1, *[1] * (said[key].ndim - 1)), adapted(x)[key], model(x)[key])
             torch.testing.assert_close(said[key], expected, equal_nan=True, atol=1e-5, rtol=1e-5)
-        pixels = sita.cascade(dense(), sita.adapt(dense(), task="segmentation"), entropy=0.5)
+        pixels = sita.cascade(dense(), sita.adapt(dense(), "ops", task="segmentation"), entropy=0.5)
         assert pixels(images(3, 3, 16, 16)).shape == (3, CLASSES, 16, 16)
 
     def test_it_is_pickled_and_counts_in_threads(self) -> None:
         model, x = small(), images(2, 3, 16, 16)
-        fast = sita.cascade(model, sita.adapt(model), entropy=0.0)
+        fast = sita.cascade(model, sita.adapt(model, "ops"), entropy=0.0)
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda _: fast(x), range(12)))
         assert fast.tally.images == fast.tally.adapted == 24
@@ -100,7 +100,7 @@ class TestCascade:
     def test_a_pipeline_finds_the_models_attributes(self) -> None:
         model = small()
         model.config = {"a": 1}
-        fast = sita.cascade(model, sita.adapt(model), entropy=0.1)
+        fast = sita.cascade(model, sita.adapt(model, "ops"), entropy=0.1)
         assert fast.config == {"a": 1}
         assert fast.bn1 is model.bn1
         with pytest.raises(AttributeError, match="nothing"):
@@ -113,7 +113,7 @@ class TestCascade:
 
     def test_what_is_refused(self) -> None:
         model = small()
-        adapted = sita.adapt(model)
+        adapted = sita.adapt(model, "ops")
         fast = sita.cascade(model, adapted, entropy=0.1)
         with pytest.raises(sita.SharedWeightsError):
             fast.train()

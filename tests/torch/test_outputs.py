@@ -70,7 +70,7 @@ def test_outputs_come_back_in_the_same_type(name: str, recipe: str) -> None:
 def test_what_has_no_rows_passes_through() -> None:
     constant = torch.arange(5)
     model = featured(lambda s, f: {"logits": s, "anchors": constant, "size": (16, 16), "nothing": None})
-    answer = sita.adapt(model)(images(2, 3, 16, 16))
+    answer = sita.adapt(model, "ops")(images(2, 3, 16, 16))
     assert torch.equal(answer["anchors"], constant)
     assert (answer["size"], answer["nothing"]) == ((16, 16), None)
 
@@ -99,7 +99,7 @@ BAD = {
 def test_outputs_that_cannot_be_voted_on(case: str) -> None:
     make, extra, words = BAD[case]
     with pytest.raises(sita.OutputError, match=words):
-        sita.adapt(featured(make), **extra)(images(2, 3, 16, 16))
+        sita.adapt(featured(make), "ops", **extra)(images(2, 3, 16, 16))
 
 
 class Masked(SmallNet):
@@ -117,8 +117,8 @@ def test_companions_are_expanded_with_the_image() -> None:
     model.eval()
     x, mask = images(3, 3, 16, 16), torch.ones(3, 16, 16)
     bias = torch.randn(3, CLASSES)
-    adapted = sita.adapt(model)
-    expected = sita.adapt(small())(x)
+    adapted = sita.adapt(model, "ops")
+    expected = sita.adapt(small(), "ops")(x)
     torch.testing.assert_close(adapted(x, mask), expected)
     torch.testing.assert_close(adapted(x, mask=mask, gain=torch.tensor(1.0)), expected)
     for image in range(3):
@@ -166,15 +166,15 @@ def test_only_what_is_the_batchs_goes_along_whatever_the_batch() -> None:
     x, weights = images(14, 3, 16, 16), torch.linspace(0.5, 2, CLASSES)
     mask = (torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0)) > 0.3).float()
     arguments = {"weights": weights, "mask": mask, "more": [mask]}
-    whole = sita.adapt(model)(x, **arguments)
-    bounded = sita.adapt(model, max_rows=CLASSES * 22)(x, **arguments)
+    whole = sita.adapt(model, "ops")(x, **arguments)
+    bounded = sita.adapt(model, "ops", max_rows=CLASSES * 22)(x, **arguments)
     assert whole["weights"].shape == bounded["weights"].shape == (1, CLASSES)
     torch.testing.assert_close(bounded["logits"], whole["logits"], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(whole["again"], whole["logits"])
-    masked = sita.adapt(small())(x * mask)
+    masked = sita.adapt(small(), "ops")(x * mask)
     one = torch.ones(CLASSES)
     for batch in (slice(None), slice(0, 1)):
-        alone = sita.adapt(model)(x[batch], one, mask, more=[mask])["logits"]
+        alone = sita.adapt(model, "ops")(x[batch], one, mask, more=[mask])["logits"]
         torch.testing.assert_close(alone, masked[batch], atol=1e-5, rtol=1e-5)
 
 
@@ -201,17 +201,19 @@ def test_an_image_by_name_comes_before_other_tensors() -> None:
 def test_one_label_without_a_class_axis() -> None:
     model = featured(lambda s, f: {"logits": s[:, 0], "features": f})
     x = images(3, 3, 16, 16)
-    answer = sita.adapt(model, scores="sigmoid")(x)
-    with_axis = sita.adapt(featured(lambda s, f: s[:, :1]), scores="sigmoid")(x)
+    answer = sita.adapt(model, "ops", scores="sigmoid")(x)
+    with_axis = sita.adapt(featured(lambda s, f: s[:, :1]), "ops", scores="sigmoid")(x)
     torch.testing.assert_close(answer["logits"], with_axis[:, 0])
-    fast = sita.cascade(model, sita.adapt(model, scores="sigmoid"), entropy=0.0)
+    fast = sita.cascade(model, sita.adapt(model, "ops", scores="sigmoid"), entropy=0.0)
     torch.testing.assert_close(fast(x)["logits"], answer["logits"], atol=1e-5, rtol=1e-5)
 
 
 def test_a_part_can_be_named_by_its_path() -> None:
     model = featured(lambda s, f: {"heads": {"a": s, "b": 2 * s}})
     x = images(2, 3, 16, 16)
-    torch.testing.assert_close(sita.adapt(model, output="heads.a")(x)["heads"]["a"], sita.adapt(small())(x))
+    torch.testing.assert_close(
+        sita.adapt(model, "ops", output="heads.a")(x)["heads"]["a"], sita.adapt(small(), "ops")(x)
+    )
 
 
 def test_a_type_that_cannot_be_made_again_is_refused() -> None:
@@ -220,7 +222,7 @@ def test_a_type_that_cannot_be_made_again_is_refused() -> None:
             return super().__new__(cls, (first, second))
 
     with pytest.raises(sita.OutputError, match="Odd cannot be made again"):
-        sita.adapt(featured(Odd), output=0)(images(1, 3, 16, 16))
+        sita.adapt(featured(Odd), "ops", output=0)(images(1, 3, 16, 16))
 
 
 class TestMaxRows:
@@ -235,7 +237,7 @@ class TestMaxRows:
 
     def test_a_trace_would_keep_the_rounds_of_its_example(self) -> None:
         with pytest.raises(sita.RecipeError, match="trace"):
-            torch.jit.trace(sita.adapt(small(), max_rows=22), images(4, 3, 16, 16))
+            torch.jit.trace(sita.adapt(small(), "ops", max_rows=22), images(4, 3, 16, 16))
 
     @pytest.mark.parametrize("recipe", ["source", "augbn", "ops", "ops_shared", "ensemble"])
     @pytest.mark.parametrize("max_rows", [4, 11])
@@ -262,8 +264,8 @@ class TestMaxRows:
         bias = torch.randn(3, CLASSES)
         arguments = (x, torch.rand(3, 16, 16))
         torch.testing.assert_close(
-            sita.adapt(masked, max_rows=6)(*arguments, bias=bias),
-            sita.adapt(masked)(*arguments, bias=bias),
+            sita.adapt(masked, "ops", max_rows=6)(*arguments, bias=bias),
+            sita.adapt(masked, "ops")(*arguments, bias=bias),
             atol=1e-5,
             rtol=1e-5,
         )
@@ -271,7 +273,7 @@ class TestMaxRows:
     @pytest.mark.slow
     def test_it_compiles(self) -> None:
         torch._dynamo.reset()
-        adapted = sita.adapt(small(), max_rows=8)
+        adapted = sita.adapt(small(), "ops", max_rows=8)
         x = images(2, 3, 16, 16)
         torch.testing.assert_close(torch.compile(adapted, backend="eager")(x), adapted(x), atol=1e-5, rtol=1e-5)
 
@@ -285,7 +287,7 @@ def test_torchvision_segmentation_keeps_its_dict() -> None:
     )
     model = warm(model, 3, 32, 32)
     x = images(2, 3, 32, 48)
-    answer = sita.adapt(model, task="segmentation")(x)
+    answer = sita.adapt(model, "ops", task="segmentation")(x)
     assert isinstance(answer, OrderedDict)
     assert list(answer) == ["out"]
     assert answer["out"].shape == (2, 5, 32, 48)

@@ -83,7 +83,7 @@ class TestSigmoid:
 
     def test_pixels_with_a_sigmoid_each(self) -> None:
         model, x = dense(classes=1), pictures(2)
-        adapted = sita.adapt(model, scores="sigmoid", task="segmentation")
+        adapted = sita.adapt(model, "ops", scores="sigmoid", task="segmentation")
         with sita.observe(adapted) as seen:
             assert adapted(x).shape == (2, 1, 16, 16)
         assert seen.priors.shape == (2, 1, 16, 16)
@@ -91,7 +91,7 @@ class TestSigmoid:
 
     def test_one_class_needs_it(self) -> None:
         with pytest.raises(sita.OutputError, match=r"two classes or more.*scores='sigmoid'"):
-            sita.adapt(dense(classes=1))(pictures(2))
+            sita.adapt(dense(classes=1), "ops")(pictures(2))
 
 
 def test_dense_networks_can_be_compiled() -> None:
