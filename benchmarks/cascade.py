@@ -36,7 +36,7 @@ def main() -> None:
 
     weights = options.data / "weights" / f"cifar10_resnet{options.depth}.safetensors"
     model = load_cifar_resnet(options.depth, weights)
-    adapted = sita.adapt(model)
+    adapted = sita.adapt(model, "ops")
     cascade = sita.cascade(model, adapted, entropy=options.entropy)
     methods = {"source": model, "ops": adapted, "cascade": cascade}
     clean = f"npz:{options.data / 'cifar10' / 'test_1000.npz'}"

@@ -22,7 +22,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("data", type=Path)
 parser.add_argument("--depth", type=int, default=20, choices=(20, 56))
 parser.add_argument("--severity", type=int, default=5, choices=range(1, 6))
-parser.add_argument("--recipes", default="source,ensemble,ptn,bn,augbn,ops_shared,ops")
+parser.add_argument("--recipes", default="source,ensemble,ptn,bn,augbn,shift,auto,ops_shared,ops")
 parser.add_argument("--limit", type=int, default=None, help="images per corruption; all by default")
 options = parser.parse_args()
 

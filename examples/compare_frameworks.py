@@ -31,7 +31,7 @@ from sita_adapters.porting import torch_twin
 from sita_workbench.networks.imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50
 
 KERAS, TORCH = "keras", "torch"
-COLOURS = {"source": "#9A9A9A", "bn": "#E69F00", "augbn": "#56B4E9", "ops": "#0072B2", "ops_shared": "#CC79A7"}
+COLOURS = {"source": "#9A9A9A", "auto": "#0072B2", "augbn": "#56B4E9", "ops": "#CC79A7", "ops_shared": "#E69F00"}
 INK, FAINT = "#222222", "#6E6E6E"
 
 Results = dict[tuple[str, str], sita.Comparison]

@@ -19,7 +19,7 @@ from . import __doc__ as description
 from .figures import draw_kinds, draw_rows, draw_trade
 from .networks import NETWORKS, Places
 from .page import write_page
-from .parts import PARTS, folder_of, run_network
+from .parts import folder_of, parts_of, run_network
 
 _ROOT = Path(__file__).parents[2]
 _STORED = Path(__file__).parent / "results.json"
@@ -55,9 +55,10 @@ def main() -> None:
 def _collect(options: argparse.Namespace) -> dict[str, Any]:
     """Return the summaries of every network whose parts have all been run."""
     found: dict[str, Any] = {}
-    for name, network in NETWORKS.items():
-        parts = [part for part in PARTS if network.kind in part.limits]
-        files = {part.name: folder_of(options.out, options.half, name, part) / "results.json" for part in parts}
+    for name in NETWORKS:
+        files = {
+            part.name: folder_of(options.out, options.half, name, part) / "results.json" for part in parts_of(name)
+        }
         if all(file.exists() for file in files.values()):
             found[name] = {part: _shorten(json.loads(file.read_text())) for part, file in files.items()}
     return found

@@ -37,7 +37,7 @@ MIRRORED = ("auto", "auto, mirrored", "bold, mirrored")
 
 @dataclass(frozen=True)
 class Part:
-    """Some recipes on some of the pictures. `limits` are the numbers of pictures for CIFAR, ImageNet and CamVid."""
+    """Some recipes on some of the pictures. `limits`: how many, by a network's name or the kind of its pictures."""
 
     name: str
     recipes: tuple[str, ...]
@@ -45,14 +45,36 @@ class Part:
     severities: tuple[int, ...]
     limits: dict[str, int]
 
+    def limit(self, name: str) -> int | None:
+        """Return how many pictures a network is run on; None: it is left out."""
+        return self.limits.get(name, self.limits.get(NETWORKS[name].kind))
+
 
 _KINDS = "corrupted"
 
 PARTS = (
-    Part("clean", (*CHEAP, "augbn", "augbn, λ = 0.8"), "none", (5,), {"cifar": 1000, "imagenet": 332, "camvid": 60}),
-    Part("corrupted", CHEAP, _KINDS, (1, 3, 5), {"cifar": 100, "imagenet": 16, "camvid": 12}),
-    Part("costly", COSTLY, _KINDS, (3, 5), {"cifar": 40, "imagenet": 6, "camvid": 6}),
-    Part("mirrored", MIRRORED, _KINDS, (5,), {"cifar": 100}),
+    Part(
+        "clean",
+        (*CHEAP, "augbn", "augbn, λ = 0.8"),
+        "none",
+        (5,),
+        {"cifar": 1000, "imagenet": 332, "resnet50": 166, "camvid": 60},
+    ),
+    Part(
+        "corrupted",
+        CHEAP,
+        _KINDS,
+        (1, 3, 5),
+        {"cifar": 100, "densenet": 60, "mobilenet": 60, "imagenet": 16, "resnet50": 8, "camvid": 12},
+    ),
+    Part(
+        "costly",
+        COSTLY,
+        _KINDS,
+        (3, 5),
+        {"cifar": 40, "densenet": 24, "mobilenet": 24, "imagenet": 6, "lite1": 4, "resnet50": 3, "camvid": 6},
+    ),
+    Part("mirrored", MIRRORED, _KINDS, (5,), {"cifar": 100, "densenet": 60, "mobilenet": 60}),
 )
 """`ops` runs 22 rows, and so on fewer pictures; recipes are compared on the same ones."""
 
@@ -60,12 +82,11 @@ PARTS = (
 def run_network(name: str, half: Half, places: Places, progress: Progress) -> dict[str, Any]:
     """Run what is missing of a network's parts, and return the results by part."""
     network = NETWORKS[name]
-    parts = [part for part in PARTS if network.kind in part.limits]
     loaded = network.load(places)
     results = {}
-    for part in parts:
+    for part in parts_of(name):
         progress.say(f"{network.title}, {part.name}")
-        run = make_run(part, loaded, network.kind, data_spec(network.kind, half, places))
+        run = make_run(part, loaded, part.limit(name), data_spec(network.kind, half, places))
         results[part.name] = run_bench(run, folder_of(places.out, half, name, part), progress)
     return results
 
@@ -75,7 +96,12 @@ def folder_of(out: Path, half: Half, network: str, part: Part) -> Path:
     return out / half / network / part.name
 
 
-def make_run(part: Part, loaded: LoadedModel, kind: str, spec: str) -> Run:
+def parts_of(name: str) -> list[Part]:
+    """Return the parts that a network has."""
+    return [part for part in PARTS if part.limit(name) is not None]
+
+
+def make_run(part: Part, loaded: LoadedModel, limit: int | None, spec: str) -> Run:
     """Return a part as `sita bench` runs it."""
     from sita_workbench.corruptions import KINDS
 
@@ -87,7 +113,7 @@ def make_run(part: Part, loaded: LoadedModel, kind: str, spec: str) -> Run:
             spec,
             corrupt=corrupt,
             severities=part.severities,
-            limit=part.limits[kind],
+            limit=limit,
             seed=seed,
             size=loaded.size,
             crop=loaded.crop,

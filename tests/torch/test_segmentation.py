@@ -37,7 +37,7 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def test_every_place_votes_as_a_loop_in_float64(dimensions: int, recipe: str) -> None:
     model, x = dense(dimensions), pictures(dimensions)
     names = ["hflip"] if dimensions == 1 else ["rot90", "rot270"]
-    said = sita.adapt(model, recipe, **({} if recipe == "augbn" else {"top_k": 3}))(x)
+    said = sita.adapt(model, recipe, **({"priors": 0.8} if recipe == "augbn" else {"top_k": 3}))(x)
     assert said.shape == model(x).shape
     views = [lambda x: x, *(VIEWS[name] for name in names)]
     if recipe == "augbn":

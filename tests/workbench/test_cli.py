@@ -106,7 +106,7 @@ def test_the_demo_prints_a_table_and_draws_a_picture() -> None:
     for word in (*demo.SHOWN, "gaussian noise", "mean, corrupted", "ms per image", "sita.adapt(model)"):
         assert word in output
     assert re.search(
-        r"ops: \d+\.\d % right against source's \d+\.\d % on corrupted digits, without labels",
+        r"auto: \d+\.\d % right against source's \d+\.\d % on corrupted digits, without labels",
         " ".join(output.split()),
     )
     assert Path("sita-demo.png").read_bytes().startswith(b"\x89PNG")

@@ -106,13 +106,13 @@ def test_no_text_covers_another_or_leaves_the_page(draw: Callable[[], Figure]) -
         assert not boxes[one].padded(-1.5).overlaps(boxes[other].padded(-1.5)), (one.get_text(), other.get_text())
 
 
-def test_source_is_grey_ops_stands_out_and_no_two_methods_look_alike() -> None:
-    looks = looks_of([*METHODS, *(f"mine {number}" for number in range(8))])
+def test_source_is_grey_the_default_stands_out_and_no_two_methods_look_alike() -> None:
+    looks = looks_of([*METHODS, "auto", "shift", *(f"mine {number}" for number in range(8))])
     assert len({look.colour for look in looks.values()}) == len(looks)
     red, green, blue = to_rgb(looks["source"].colour)
     assert red == green == blue
-    assert [name for name, look in looks.items() if look.bold] == ["ops"]
-    assert looks["ops"].size == max(look.size for look in looks.values())
+    assert [name for name, look in looks.items() if look.bold] == ["auto"]
+    assert looks["auto"].size == max(look.size for look in looks.values())
 
 
 def test_the_front_is_what_no_cheaper_point_reaches() -> None:
