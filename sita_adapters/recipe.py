@@ -218,8 +218,8 @@ def _check_weights(recipe: Recipe) -> None:
     if len(recipe.combine) != recipe.candidate_count:
         raise RecipeError(
             f"combine: expected a weight for each of the {recipe.candidate_count} candidates; received "
-            f"{len(recipe.combine)}. Remedy: as many weights, or another recipe to change ('augbn' for one prior, 'ops' "
-            "for several)."
+            f"{len(recipe.combine)}. Remedy: as many weights, or another recipe to change: 'augbn' for one prior, "
+            "'ops' for several."
         )
     if recipe.top_k not in (None, recipe.candidate_count):
         raise RecipeError(
