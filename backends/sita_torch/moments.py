@@ -83,14 +83,16 @@ class _Contiguous(Features):
     @functools.cached_property
     def variances(self) -> torch.Tensor:  # type: ignore[override]
         """E[x²] − E[x]², or E[(x − E[x])²] where the first would cancel."""
-        _check_size(self.means, self.squares)
         area, square = self.lines.shape[2], self.means * self.means
         variances = self.squares / area - square
-        cancelled = (square > _LARGEST_RATIO**2 * variances).view(-1).nonzero().squeeze(1)
-        if len(cancelled):
-            centred = self.lines.view(-1, area).index_select(0, cancelled)
-            centred.sub_(self.means.view(-1).index_select(0, cancelled).unsqueeze(1))
-            variances.view(-1).index_copy_(0, cancelled, _sums_of_squares(centred).div_(area))
+        room = _room(square, variances)
+        if room is None:
+            return variances
+        _check_size(self.means, self.squares)
+        cancelled = (room > 0).view(-1).nonzero().squeeze(1)
+        centred = self.lines.view(-1, area).index_select(0, cancelled)
+        centred.sub_(self.means.view(-1).index_select(0, cancelled).unsqueeze(1))
+        variances.view(-1).index_copy_(0, cancelled, _sums_of_squares(centred).div_(area))
         return variances
 
     def target(self, weights: torch.Tensor, origins: torch.Tensor) -> _Pair:
@@ -104,9 +106,8 @@ class _Contiguous(Features):
         mean = torch.bmm(weights_of_images, means)
         square = mean * mean
         variance = torch.baddbmm(square, weights_of_images, squares, beta=-1, alpha=1 / self.lines.shape[2])
-        room = torch.add(square, variance, alpha=-(_LARGEST_RATIO**2))
-        least, most = torch.aminmax(room)
-        if most.item() <= 0 and least.item() > -math.inf:  # which a NaN is not, and squares may be infinite
+        room = _room(square, variance)
+        if room is None:
             return mean, variance
         # Image by image: an answer must not depend on what else is in its batch, to the last bit.
         safe = (room <= 0).all(2, keepdim=True).all(1, keepdim=True)
@@ -115,8 +116,9 @@ class _Contiguous(Features):
 
     def normalise(self, statistics: _Pair, gamma: torch.Tensor, beta: torch.Tensor, epsilon: float) -> torch.Tensor:
         """Return γ · (x − m) / sqrt(v + ε) + β by BatchNorm's kernel."""
-        shape = statistics[0].shape
-        return _batch_norm(self.x, *statistics, gamma.expand(shape), beta.expand(shape), epsilon)
+        count, channels = statistics[0].shape
+        gamma, beta = gamma.expand(channels).repeat(count), beta.expand(channels).repeat(count)
+        return _batch_norm(self.x, *statistics, gamma, beta, epsilon)
 
     def affine(self, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
         """Return x · scale + shift by BatchNorm's kernel."""
@@ -180,6 +182,14 @@ def _sample(x: torch.Tensor, places: int | None) -> torch.Tensor:
         return x
     lines = sampled_lines(tuple(int(size) for size in sizes), places)
     return x if lines.step == 1 else x[:, :, lines]
+
+
+def _room(square: torch.Tensor, variance: torch.Tensor) -> torch.Tensor | None:
+    """Return m² − 16 · v, which is above 0 where E[x²] − E[x]² = v cancels; None where all is well."""
+    room = torch.add(square, variance, alpha=-(_LARGEST_RATIO**2))
+    least, most = torch.aminmax(room)
+    fine = most.item() <= 0 and least.item() > -math.inf  # which a NaN is not, and squares may be infinite
+    return None if fine else room
 
 
 def _check_size(means: torch.Tensor, squares: torch.Tensor) -> None:

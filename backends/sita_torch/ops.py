@@ -36,7 +36,7 @@ def is_channels_last(x: torch.Tensor) -> bool:
 
 
 def _lerp(start: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    if is_traced() and torch.onnx.is_in_onnx_export():  # which would write a choice between two formulas
+    if torch.onnx.is_in_onnx_export():  # which would write a choice between two formulas
         return (1 - weight) * start + weight * end
     return torch.lerp(start, end, weight)
 

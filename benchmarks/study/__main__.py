@@ -41,7 +41,8 @@ def main() -> None:
         except (SitaError, OSError) as error:
             sys.exit(f"study: {error}")
     stored = json.loads(_STORED.read_text()) if _STORED.exists() else {}
-    stored.setdefault(options.half, {}).update(_collect(options))
+    found = {**stored.get(options.half, {}), **_collect(options)}
+    stored[options.half] = {name: found[name] for name in NETWORKS if name in found}
     write_json(_STORED, stored)
     if options.half == "confirm":
         docs = _ROOT / "docs"

@@ -30,7 +30,7 @@ corruptions`).
 
 def write_page(stored: Mapping[str, Any]) -> str:
     """Return the page for the confirming half."""
-    results = stored["confirm"]
+    results = {name: stored["confirm"][name] for name in NETWORKS if name in stored["confirm"]}
     return "\n".join([_HEAD, *_summary(results), *_each_network(results)]) + "\n"
 
 
@@ -90,4 +90,4 @@ def _each_network(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _gain(gain: Mapping[str, float]) -> str:
-    return f"{gain['score']:+.1f} ({gain['low']:+.1f} … {gain['high']:+.1f})"
+    return f"{gain['score']:+.1f} ({gain['low']:+.1f} … {gain['high']:+.1f})".replace("-", "−")
