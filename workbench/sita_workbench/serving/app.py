@@ -16,7 +16,7 @@ from sita_adapters.errors import SitaError
 
 from ..predictor import Predictor
 from .batching import Batcher, One
-from .decoding import UploadError, decode, read_upload
+from .decoding import UploadError, decode, limit_pillow, read_upload
 from .metrics import Metrics
 from .responses import changed, prior, to_headers, to_json, to_png
 from .settings import MAX_WAITING, READ_SECONDS, ServeSettings
@@ -31,6 +31,7 @@ class Service:
         self.batcher = Batcher(predictor, settings.batch, self.metrics.count_batch)
         self._decoders = ThreadPoolExecutor(2, "sita-decode")  # more would only hold more pictures in memory
         self._waiting = 0
+        limit_pillow(settings.max_pixels)
 
     async def predict(self, request: Request) -> Response:
         """Answer for an image. Whatever happens, the request is counted once."""

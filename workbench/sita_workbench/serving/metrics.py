@@ -84,7 +84,8 @@ class _AllWorkers:
         from prometheus_client.multiprocess import MultiProcessCollector
 
         totals = {"sita_answers_compared_total": 0.0, "sita_answers_changed_total": 0.0}
-        for metric in MultiProcessCollector(None, os.environ[FOLDER]).collect():
+        workers = MultiProcessCollector(None, os.environ[FOLDER])  # type: ignore[no-untyped-call]
+        for metric in workers.collect():  # type: ignore[no-untyped-call]
             for sample in metric.samples:
                 if sample.name in totals:
                     totals[sample.name] += sample.value

@@ -24,7 +24,7 @@ def changed(one: One) -> float | None:
 
 def prior(one: One) -> float | None:
     """Return λ of the most certain candidate; of label maps, the mean."""
-    return None if one.adapted.priors is None else float(np.mean(one.adapted.priors))
+    return None if one.adapted.priors is None else round(float(np.mean(one.adapted.priors)), 6)  # 0.8, not 0.80000001
 
 
 def to_json(one: One, name: Naming, milliseconds: float) -> dict[str, Any]:

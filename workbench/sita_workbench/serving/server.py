@@ -136,7 +136,7 @@ def _bind(host: str, port: int) -> socket.socket:
 @contextlib.contextmanager
 def _metrics_folder() -> Iterator[None]:
     """Give the workers a folder to count in, and remove it at the end."""
-    folder, before = tempfile.mkdtemp(prefix="sita-metrics-"), os.environ.get(FOLDER)
+    folder, before = tempfile.mkdtemp(prefix=f"sita-metrics-{os.getpid()}-"), os.environ.get(FOLDER)
     os.environ[FOLDER] = folder
     try:
         yield
