@@ -351,3 +351,40 @@ def test_what_cannot_be_served_is_an_error_before_anything_listens(folder: Path,
         taken.bind(("127.0.0.1", port := free_port()))
         taken.listen()
         assert f"cannot listen on 127.0.0.1, port {port}" in str(serve(net, "--port", str(port)))
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_trained_network_answers_a_thousand_requests_without_an_error(data: Path, tmp_path: Path) -> None:
+    with np.load(data / "cifar10" / "test_1000.npz") as stored:
+        pixels, labels = stored["images"], stored["labels"]
+    weights = str(data / "weights" / "cifar10_resnet20.safetensors")
+    bodies = [png(each) for each in pixels]
+    with start_server("cifar10-resnet20", "--weights", weights, "--recipe", "augbn", folder=tmp_path) as server:
+        numbers, told, lock = iter(range(len(bodies))), {}, threading.Lock()
+
+        def client() -> None:
+            with server.client() as connection:
+                while True:
+                    with lock:
+                        number = next(numbers, None)
+                    if number is None:
+                        return
+                    response = connection.post("/predict", content=bodies[number])
+                    with lock:
+                        told[number] = response.json() if response.status_code == 200 else None
+
+        threads = [threading.Thread(target=client) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        page = page_of(server)
+    assert None not in told.values()
+    assert page['sita_requests_total{outcome="ok"}'] == len(bodies)
+    loaded = load_model("cifar10-resnet20", weights)
+    adapted, encoded = loaded.adapt("augbn"), loaded.encode(pixels[:100])
+    expected = np.concatenate([loaded.run(adapted, each[None]) for each in encoded]).argmax(-1)
+    assert [told[number]["label"] for number in range(100)] == expected.tolist()
+    assert np.mean([told[number]["label"] == labels[number] for number in told]) > 0.85
+    assert page["sita_changed_share"] == np.mean([told[number]["changed"] for number in told])
