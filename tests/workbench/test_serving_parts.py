@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import threading
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image, ImageFile
@@ -20,8 +23,10 @@ from sita_workbench.commands.serve import read_baseline
 from sita_workbench.methods import Prediction
 from sita_workbench.models.loaded import LoadedModel
 from sita_workbench.predictor import Answers
+from sita_workbench.serving.app import Service, make_app
 from sita_workbench.serving.batching import Batcher, One
 from sita_workbench.serving.decoding import UploadError, decode
+from sita_workbench.serving.settings import ServeSettings
 
 LOADED = LoadedModel("test", None, ENCODINGS["unit"], 20, 1.0)
 
@@ -124,3 +129,48 @@ def test_the_baseline_is_that_of_the_recipe(tmp_path: Path) -> None:
     path.write_text("[]")
     with pytest.raises(sita.InputError, match=r"expected results\.json of sita bench"):
         read_baseline(path, "a: 1")
+
+
+class Failing(Counting):
+    """Cannot take any image."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        super().__init__()
+        self.loaded = loaded
+
+    def answer(self, pixels: np.ndarray) -> Answers:
+        raise sita.InputError("too small")
+
+
+def post(service: Service, content: bytes) -> httpx.Response:
+    """Ask the application itself, without a server."""
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(make_app(service), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.post("/predict", content=content)
+
+    service.batcher.start()
+    try:
+        return asyncio.run(ask())
+    finally:
+        service.batcher.stop()
+
+
+def test_whose_fault_it_is_decides_the_status() -> None:
+    settings, picture = ServeSettings("test"), png(noise(1)[0])
+    told = post(Service(Failing(replace(LOADED, size=None)), settings), picture)
+    assert (told.status_code, told.json()) == (422, {"error": "too small"})
+    assert post(Service(Failing(LOADED), settings), picture).status_code == 500
+    broken = Counting()
+    broken.go.set()
+    assert post(Service(broken, settings), png(np.zeros((20, 20, 3), np.uint8))).status_code == 500
+    assert post(Service(broken, settings), picture).status_code == 200
+
+
+def test_who_comes_when_too_many_wait_is_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sita_workbench.serving.app.MAX_WAITING", 0)
+    told = post(Service(Counting(), ServeSettings("test")), png(noise(1)[0]))
+    assert told.status_code == 503
+    assert told.headers["Retry-After"] == "1"
+    assert "waiting already" in told.json()["error"]

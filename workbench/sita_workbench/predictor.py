@@ -114,7 +114,9 @@ class ModelPredictor:
         own = self._run_source(images) if self._runs_source else None
         named = self._run_adapted(images)
         source = own or (self._predicted(named["source"]) if "source" in named else None)
-        rows = make_plan(self._recipe, spatial_kind(images.shape[1:3])).rows + self._runs_source
+        kinds = self.description.kinds
+        kind = kinds[0] if len(kinds) == 1 else spatial_kind(images.shape[1:3])
+        rows = make_plan(self._recipe, kind).rows + self._runs_source
         scores = self._predicted(named[self._scores_of(images, named)])
         return Answers(Prediction(scores.probabilities, named["prior"]), source, np.full(len(images), rows))
 

@@ -96,7 +96,7 @@ def serve(
       sita serve resnet50.onnx --batch 1
       sita serve timm:resnet50 --weights pretrained --cascade 0.1 --workers 2
     """
-    require("fastapi", "uvicorn", "prometheus_client", "multipart", extra="serve")
+    require("fastapi", "uvicorn", "prometheus_client", "python_multipart", extra="serve")
     from ..methods import open_recipe
     from ..serving.server import serve as run_server
     from ..serving.settings import ServeSettings

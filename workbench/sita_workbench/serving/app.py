@@ -40,8 +40,10 @@ class Service:
             outcome, response = "ok", await self._answer(request, started)
         except UploadError as error:
             outcome, response = error.outcome, _refuse(error)
-        except SitaError as error:  # the model cannot take this image: its size, for one
-            outcome, response = "unfit", JSONResponse({"error": str(error)}, 422)
+        except SitaError as error:
+            # A model that takes any size may not be able to take this one's; else it is not the image's fault.
+            outcome, status = ("unfit", 422) if self.predictor.loaded.sides is None else ("failed", 500)
+            response = JSONResponse({"error": str(error)}, status)
         except Exception:
             self.metrics.count_request("failed", time.perf_counter() - started)
             raise

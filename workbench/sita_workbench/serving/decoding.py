@@ -40,13 +40,18 @@ class UploadError(Exception):
 
 async def read_upload(request: Request, max_bytes: int) -> bytes:
     """Return the image's bytes from the body of a request: the body itself, or a file in a form."""
+    from starlette.requests import ClientDisconnect
+
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     form = kind == "multipart/form-data"
     if not form and kind and kind != "application/octet-stream" and not kind.startswith("image/"):
         raise UploadError(
             415, "wrong_type", f"Expected image/… or application/octet-stream, or multipart/form-data; received {kind}."
         )
-    body = await _read_body(request, max_bytes + (_FORM if form else 0), max_bytes)
+    try:
+        body = await _read_body(request, max_bytes + (_FORM if form else 0), max_bytes)
+    except ClientDisconnect as error:
+        raise UploadError(400, "disconnected", "Expected a whole body; the client has gone.") from error
     data = await _file_of_form(request, body) if form else body
     if len(data) > max_bytes:
         _refuse_size(max_bytes)
@@ -89,8 +94,10 @@ async def _file_of_form(request: Request, body: bytes) -> bytes:
     async def stream() -> AsyncIterator[bytes]:
         yield body
 
+    parser = MultiPartParser(request.headers, stream(), max_files=8, max_fields=8)  # type: ignore[arg-type]
+    parser.spool_max_size = len(body) + 1  # an image is not to be written to a disk
     try:
-        form = await MultiPartParser(request.headers, stream(), max_files=8, max_fields=8).parse()  # type: ignore[arg-type]
+        form = await parser.parse()
     except (MultiPartException, KeyError, ValueError) as error:
         reason = f"Expected a form with an image in it; it cannot be read: {_line(error)}"
         raise UploadError(400, "bad_form", reason) from error

@@ -27,6 +27,9 @@ _spawn = multiprocessing.get_context("spawn")  # a fork would copy what threads 
 
 _BACKLOG = 256
 
+_PAUSE = 5.0
+"""How many seconds to wait before a worker is started again that died while it loaded its model."""
+
 
 class ServerError(SitaError):
     """The server cannot start, or cannot go on."""
@@ -34,9 +37,14 @@ class ServerError(SitaError):
 
 @dataclass(eq=False)
 class _Worker:
+    """A worker process. The first ones must load their model; one that follows may die again."""
+
     process: Any
     connection: Connection
+    first: bool = True
     ready: bool = False
+    silent: bool = False
+    """Whether its connection has ended, so that there is nothing to hear."""
 
 
 def serve(
@@ -67,7 +75,7 @@ def _supervise(
     announced = False
     while True:
         sentinels = {worker.process.sentinel: worker for worker in group}
-        connections = {worker.connection: worker for worker in group if not worker.ready}
+        connections = {worker.connection: worker for worker in group if not (worker.ready or worker.silent)}
         found = wait([stopped, *sentinels, *connections])
         if stopped in found:
             return
@@ -77,19 +85,22 @@ def _supervise(
             announced = True
             say(f"Listening on http://{shown}:{port} with {len(group)} worker{'s' * (len(group) > 1)}. Ctrl-C ends it.")
         for worker in [sentinels[each] for each in found if each in sentinels]:
-            if not worker.ready:
+            worker.process.join()
+            if worker.first and not worker.ready:
                 raise ServerError(f"A worker ended (exit code {worker.process.exitcode}) before its model was loaded.")
             say(f"Worker {worker.process.pid} died (exit code {worker.process.exitcode}); another one starts.")
-            group[group.index(worker)] = _start(settings, listening)
+            if not worker.ready and wait([stopped], _PAUSE):  # it died while it loaded: something is wrong here
+                return
+            group[group.index(worker)] = _start(settings, listening, first=False)
             worker.connection.close()
 
 
-def _start(settings: ServeSettings, listening: socket.socket) -> _Worker:
+def _start(settings: ServeSettings, listening: socket.socket, *, first: bool = True) -> _Worker:
     ours, theirs = _spawn.Pipe()
     process = _spawn.Process(target=run_worker, args=(settings, listening, theirs), name="sita-worker")
     process.start()
     theirs.close()  # so that a worker's end can be noticed
-    return _Worker(process, ours)
+    return _Worker(process, ours, first)
 
 
 def _hear(worker: _Worker) -> None:
@@ -97,10 +108,8 @@ def _hear(worker: _Worker) -> None:
     try:
         word, detail = worker.connection.recv()
     except (EOFError, OSError):
-        worker.process.join(1)  # its sentinel tells the rest
-        raise ServerError(
-            f"A worker ended (exit code {worker.process.exitcode}) before its model was loaded."
-        ) from None
+        worker.silent = True  # its sentinel tells the rest
+        return
     if word == "failed":
         raise ServerError(detail)
     worker.ready = True
