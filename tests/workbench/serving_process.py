@@ -56,7 +56,7 @@ class Running:
         return f"http://127.0.0.1:{self.port}"
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=120, trust_env=False)
+        return httpx.Client(base_url=self.url, timeout=300, trust_env=False)
 
     def workers(self) -> list[int]:
         """The processes that hold the model; not the one that multiprocessing keeps for its own ends."""

@@ -7,16 +7,15 @@ where λ = 1 is among the candidates. So `sita predict` and `sita serve` know no
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 import sita_adapters as sita
-from sita_adapters.backend import backend_of
+from sita_adapters.backend import backend_of, read_adaptation, run_scores
 from sita_adapters.errors import InputError, OutputError, SitaError
-from sita_adapters.gauge import SCORES, output_names
+from sita_adapters.gauge import NAMES, SCORES, output_names
 from sita_adapters.outputs import find_scores, flatten
-from sita_adapters.plan import make_plan
 from sita_adapters.recipe import Recipe
 from sita_adapters.runtimes import ExportedFile, run_checked
 from sita_adapters.views import spatial_kind
@@ -86,20 +85,24 @@ class ModelPredictor:
         adapted = loaded.adapt(opened)
         self.loaded, self.recipe, self.cascade = loaded, str(opened), cascade
         self.description = sita.describe(adapted)
-        self._recipe, self._backend = opened, backend_of(adapted)
+        self._backend = backend_of(adapted)
         self._scores = self.description.scores
         _refuse_sigmoids(self._scores, loaded)
-        self._selector = self._backend.adaptation_of(adapted).output  # type: ignore[union-attr]
-        self._adapted, self._watched = adapted, self._backend.with_verdict(adapted)
+        self._adaptation = read_adaptation(adapted)
+        self._adapted = adapted
+        # One candidate with a fixed λ has no verdict to compute.
+        self._prior = None if opened.candidate_count > 1 or opened.rules else opened.lambdas[0]
+        self._watched = self._backend.with_verdict(adapted) if self._prior is None else None
         self._scores_name: str | None = None
+        self._moves_channels: dict[tuple[int, ...], bool] = {}
         # Of the ensemble every candidate is the source model, on its own view; the first is on the image itself.
-        self._runs_source = cascade is not None or (with_source and 1.0 not in opened.lambdas)
+        self._runs_source = with_source and 1.0 not in opened.lambdas
 
     def answer(self, pixels: np.ndarray) -> Answers:
         """Return an answer for every image."""
         images = self.loaded.encode(pixels)
         try:
-            found = self._adapt(images) if self.cascade is None else self._cascade(images, self.cascade)
+            found = self._answer(images) if self.cascade is None else self._cascade(images, self.cascade)
         except SitaError:
             raise
         except Exception as error:
@@ -110,47 +113,61 @@ class ModelPredictor:
         check_shape(found.adapted, self.loaded)
         return found
 
+    def _answer(self, images: np.ndarray) -> Answers:
+        """Adapt to every image, and run the source model beside it where it is wanted and not among the candidates."""
+        if not self._runs_source:
+            return self._adapt(images)
+        source, found = self._run(self.loaded.model, images), self._adapt(images)
+        return replace(found, source=source, rows=1 + found.rows)
+
     def _adapt(self, images: np.ndarray) -> Answers:
-        own = self._run_source(images) if self._runs_source else None
-        named = self._run_adapted(images)
-        source = own or (self._predicted(named["source"]) if "source" in named else None)
-        kinds = self.description.kinds
-        kind = kinds[0] if len(kinds) == 1 else spatial_kind(images.shape[1:3])
-        rows = make_plan(self._recipe, kind).rows + self._runs_source
-        scores = self._predicted(named[self._scores_of(images, named)])
-        return Answers(Prediction(scores.probabilities, named["prior"]), source, np.full(len(images), rows))
+        kinds = self._adaptation.kinds
+        plan, _ = self._adaptation.plan_for(kinds[0] if len(kinds) == 1 else spatial_kind(images.shape[1:3]))
+        rows = np.full(len(images), plan.rows)
+        if self._watched is None:
+            answer = self._run(self._adapted, images)
+            priors = np.full(answer.labels.shape, self._prior)
+            return Answers(Prediction(answer.probabilities, priors), answer if self._prior == 1.0 else None, rows)
+        output = self._backend.run(self._watched, self._arrange(images))
+        named = {name: self._backend.ops.to_numpy(array) for name, array in self._backend.file_outputs(output)}
+        answer = self._predicted(named[self._scores_of(images, named)])
+        source = self._predicted(named["source"]) if "source" in named else None
+        return Answers(Prediction(answer.probabilities, named["prior"]), source, rows)
 
     def _cascade(self, images: np.ndarray, threshold: float) -> Answers:
-        """Let the source model answer, and adapt the images whose mean entropy is above the threshold."""
-        source = self._run_source(images)
+        """Let the source model answer, and adapt to the images whose mean entropy is above the threshold."""
+        source = self._run(self.loaded.model, images)
         unsure = np.flatnonzero(source.entropies.reshape(len(images), -1).mean(axis=1) > threshold)
         probabilities, priors = source.probabilities.copy(), np.ones(source.labels.shape)
         rows = np.ones(len(images), int)
         if len(unsure):
-            adapted = self._adapt(images[unsure])
-            probabilities[unsure], priors[unsure] = adapted.adapted.probabilities, adapted.adapted.priors
-            rows[unsure] = 1 + adapted.rows
+            found = self._adapt(images[unsure])
+            probabilities[unsure], priors[unsure] = found.adapted.probabilities, found.adapted.priors
+            rows[unsure] += found.rows
         return Answers(Prediction(probabilities, priors), source, rows)
 
-    def _run_source(self, images: np.ndarray) -> Prediction:
-        return Prediction(to_probabilities(self.loaded.run(self.loaded.model, images), self._scores))
+    def _run(self, model: Any, images: np.ndarray) -> Prediction:
+        """Return the predictions of the source model, or of the adapted one without its verdict."""
+        return self._predicted(run_scores(model, self._arrange(images)))
 
-    def _run_adapted(self, images: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the outputs of the adapted model, and its gauge, by name."""
-        output = self._backend.run(self._watched, self.loaded.arrange(images))
-        return {name: self._backend.ops.to_numpy(array) for name, array in self._backend.file_outputs(output)}
+    def _arrange(self, images: np.ndarray) -> np.ndarray:
+        """Return images as `LoadedModel.arrange` does, which looks through the whole model: once for each size."""
+        shape = images.shape[1:]
+        if shape not in self._moves_channels:
+            arranged = self.loaded.arrange(images)
+            self._moves_channels[shape] = arranged.shape != images.shape or not np.array_equal(arranged, images)
+            return arranged
+        return np.moveaxis(images, -1, 1) if self._moves_channels[shape] else images
 
     def _scores_of(self, images: np.ndarray, named: dict[str, np.ndarray]) -> str:
         """Return which of the outputs the scores are; found out once."""
-        if SCORES in named:
+        if [name for name in named if name not in NAMES] == [SCORES]:
             return SCORES
         if self._scores_name is None:
-            output, is_array = (
-                self._backend.run(self._adapted, self.loaded.arrange(images[:1])),
-                self._backend.ops.is_array,
-            )
+            output = self._backend.run(self._adapted, self._arrange(images[:1]))
+            is_array = self._backend.ops.is_array
             paths = [path for path, _ in flatten(output, is_array)]
-            place = find_scores(output, self._selector, is_array, lambda array: len(array.shape) > 1)
+            place = find_scores(output, self._adaptation.output, is_array, lambda array: len(array.shape) > 1)
             self._scores_name = output_names(paths)[place]
         return self._scores_name
 
