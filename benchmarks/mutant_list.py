@@ -245,7 +245,7 @@ SOURCE = (
     Mutant(
         "an exported file not checked",
         "sita_adapters/export_check.py",
-        "if not np.mean(~(gaps <= TOLERANCE)) <= (",
+        "if not np.mean(~(gaps <= TOLERANCE)) <= allowed:",
         "if False:",
         ("tests/torch/test_export.py::test_a_file_that_answers_otherwise_is_not_kept",),
     ),

@@ -144,9 +144,8 @@ def verify(path: Path, format: str, check: Check, description: Description, clas
             if ties is not None and ties.shape == gaps.shape:
                 gaps = np.where(ties, 0.0, gaps)
             largest = max(largest, float(gaps.max(initial=0.0)))
-            if not np.mean(~(gaps <= TOLERANCE)) <= (
-                _STRAY_PIXELS if check.may_stray(place) and gaps.ndim > 1 else 0.0
-            ):
+            allowed = _STRAY_PIXELS if check.may_stray(place) and gaps.ndim > 1 else 0.0
+            if not np.mean(~(gaps <= TOLERANCE)) <= allowed:
                 raise ExportError(
                     f"The exported {TITLES[format]} answers otherwise than the adapted model: on {len(images)} images "
                     f"by up to {float(gaps.max()):.1e}, more than {TOLERANCE:.0e}. Nothing was written. Remedy: "
