@@ -125,12 +125,18 @@ def verify(path: Path, format: str, check: Check, description: Description, clas
     for batch in check.batches:
         images, expected = batch.images, batch.outputs
         try:
-            answered = file.run(images)
+            named = file.run_named(images)
         except Exception as error:
             raise ExportError(
                 f"{file.runtime} cannot run the exported {TITLES[format]} on {len(images)} images: "
                 f"{first_line(error)} Remedy: another format."
             ) from error
+        answered = list(named.values())
+        if missing := [name for name in check.verdict if name not in named]:
+            raise ExportError(
+                f"The exported {TITLES[format]} has no outputs called {', '.join(missing)}; it has {', '.join(named)}. "
+                "Remedy: export without verdict, or another format."
+            )
         if [array.shape for array in answered] != [array.shape for array in expected]:
             shapes = " and ".join(", ".join(str(a.shape) for a in arrays) for arrays in (expected, answered))
             raise ExportError(
