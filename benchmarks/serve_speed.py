@@ -163,12 +163,14 @@ def main() -> None:
     parser.add_argument("--recipe", default="augbn")
     parser.add_argument("--side", type=int, default=32)
     parser.add_argument("--batches", default="1,4,8")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=200, help="per round and server")
     options = parser.parse_args()
     pixels = pictures(options.side)
     bodies = [encode_png(each) for each in pixels]
     common = [options.model, "--weights", options.weights, "--recipe", options.recipe]
+    common += ["--threads", str(options.threads)]
     servers = {
         f"batch {batch}{'' if source else ', --no-source'}": Server(
             [*common, "--batch", batch, "--source" if source else "--no-source"]
@@ -183,7 +185,7 @@ def main() -> None:
             "weights": options.weights,
             "recipe": options.recipe,
             "pictures": str(Path(folder) / "pictures.npy"),
-            "threads": os.cpu_count() or 1,  # as many as the only worker of a server has
+            "threads": options.threads,
         }
         try:
             measure(servers, settings, bodies, options)
@@ -216,7 +218,9 @@ def measure(
 def report(
     found: dict[str, list[tuple[float, float]]], servers: dict[str, Server], options: argparse.Namespace
 ) -> None:
-    print(f"{options.model}, {options.recipe}, {options.side}², {CLIENTS} clients, {os.cpu_count()} cores")
+    print(
+        f"{options.model}, {options.recipe}, {options.side}², {CLIENTS} clients, {options.threads} thread(s), {os.cpu_count()} cores"
+    )
     print("| | images/s | × bare loop | CPU ms/image | × bare loop | p50 ms | p99 ms | errors |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name, turns in found.items():

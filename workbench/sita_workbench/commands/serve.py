@@ -32,6 +32,15 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
     workers: Annotated[int, typer.Option(min=1, help="Processes, each with the model and its share of the cores.")] = 1,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Threads that each worker computes with. By default the cores, shared out; with other work on the "
+            "machine, or small images, 1 is faster.",
+            show_default=False,
+        ),
+    ] = None,
     batch: Annotated[
         int, typer.Option(min=1, help="At most so many images that wait at the same time run in one call.")
     ] = 4,
@@ -124,7 +133,7 @@ def serve(
         max_bytes=round(max_mb * 1e6),
         max_pixels=round(max_pixels * 1e6),
         baseline=None if baseline is None else read_baseline(baseline, str(opened)),
-        threads=max(1, (os.cpu_count() or 1) // workers),
+        threads=threads or max(1, (os.cpu_count() or 1) // workers),
     )
     console = Console(stderr=True, highlight=False)
     console.print(Text(f"Loading {model} …"))
