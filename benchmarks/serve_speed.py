@@ -219,7 +219,8 @@ def report(
     found: dict[str, list[tuple[float, float]]], servers: dict[str, Server], options: argparse.Namespace
 ) -> None:
     print(
-        f"{options.model}, {options.recipe}, {options.side}², {CLIENTS} clients, {options.threads} thread(s), {os.cpu_count()} cores"
+        f"{options.model}, {options.recipe}, {options.side}²; {CLIENTS} clients; threads: {options.threads}, "
+        f"cores: {os.cpu_count()}"
     )
     print("| | images/s | × bare loop | CPU ms/image | × bare loop | p50 ms | p99 ms | errors |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")

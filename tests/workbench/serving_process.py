@@ -82,7 +82,7 @@ def start_server(*arguments: str, folder: Path, port: int | None = None) -> Iter
     environment.pop("KERAS_BACKEND", None)
     log = (folder / f"server-{port}.log").open("wb")
     process = subprocess.Popen(
-        [sys.executable, "-m", "sita_workbench.cli", "serve", *arguments, "--port", str(port)],
+        [sys.executable, "-m", "sita_workbench.cli", "serve", *arguments, "--port", str(port), "--threads", "1"],
         cwd=folder,
         env=environment,
         stdout=log,
