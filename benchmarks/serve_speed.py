@@ -53,17 +53,19 @@ import numpy as np, torch
 torch.set_num_threads(settings["threads"])
 from sita_workbench.models.loading import load_model
 loaded = load_model(settings["model"], settings["weights"])
-adapted, images = loaded.adapt(settings["recipe"]), loaded.encode(np.load(settings["pictures"]))
+adapted, images = loaded.adapt(settings["recipe"]), loaded.arrange(loaded.encode(np.load(settings["pictures"])))
+images = torch.from_numpy(np.ascontiguousarray(images)).split(1)
 models = {"bare": [adapted], "bare, with source": [loaded.model, adapted]}
+torch.set_grad_enabled(False)
 for model in models["bare, with source"]:
-    loaded.run(model, images[:1])
+    model(images[0])
 print("ready", flush=True)
 for line in sys.stdin:
     name, count = json.loads(line)
     wall, cpu = time.perf_counter(), time.process_time()
     for place in range(count):
         for model in models[name]:
-            loaded.run(model, images[place % len(images)][None])
+            model(images[place % len(images)])
     print(json.dumps([time.perf_counter() - wall, time.process_time() - cpu]), flush=True)
 """
 
