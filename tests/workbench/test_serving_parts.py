@@ -19,11 +19,11 @@ from serving_process import noise, png
 
 import sita_adapters as sita
 from sita_adapters.inputs import ENCODINGS
-from sita_workbench.commands.serve import read_baseline
 from sita_workbench.methods import Prediction
 from sita_workbench.models.loaded import LoadedModel
 from sita_workbench.predictor import Answers
 from sita_workbench.serving.app import Service, make_app
+from sita_workbench.serving.baseline import read_baseline
 from sita_workbench.serving.batching import Batcher, One
 from sita_workbench.serving.decoding import UploadError, decode
 from sita_workbench.serving.settings import ServeSettings

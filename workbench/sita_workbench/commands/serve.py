@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -107,6 +106,8 @@ def serve(
     """
     require("fastapi", "uvicorn", "prometheus_client", "python_multipart", extra="serve")
     from ..methods import open_recipe
+    from ..models.exported import is_exported
+    from ..serving.baseline import read_baseline
     from ..serving.server import serve as run_server
     from ..serving.settings import ServeSettings
     from .predict import read_names
@@ -117,6 +118,8 @@ def serve(
             "recipe: with share='batch' an answer depends on the images that happen to wait beside it. Expected "
             "share='image'. Remedy: another recipe."
         )
+    if baseline is not None and not is_exported(model):  # a file says itself what recipe it has
+        read_baseline(baseline, str(opened))
     settings = ServeSettings(
         model=model,
         weights=weights,
@@ -132,7 +135,7 @@ def serve(
         batch=batch,
         max_bytes=round(max_mb * 1e6),
         max_pixels=round(max_pixels * 1e6),
-        baseline=None if baseline is None else read_baseline(baseline, str(opened)),
+        baseline=None if baseline is None else str(baseline),
         threads=threads or max(1, (os.cpu_count() or 1) // workers),
     )
     console = Console(stderr=True, highlight=False)
@@ -140,21 +143,3 @@ def serve(
     run_server(
         settings, host=host, port=port, workers=workers, say=lambda text: console.print(Text(text), soft_wrap=True)
     )
-
-
-def read_baseline(path: Path, recipe: str) -> float:
-    """Return the share of answers that a recipe changed on clean images, from the results of `sita bench`."""
-    try:
-        methods: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["methods"]
-        shares = {method["recipe"]: (method.get("changed") or {}).get("clean") for method in methods}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"--baseline: expected results.json of sita bench; {path} cannot be read: {error!r}."
-        ) from error
-    if shares.get(recipe) is None:
-        known = [name for name, share in shares.items() if share is not None]
-        raise InputError(
-            f"--baseline: expected results on clean images for {recipe!r}; {path} has "
-            f"{'; '.join(known) or 'no such results'}. Remedy: sita bench --corrupt clean,… with the same recipe."
-        )
-    return float(shares[recipe])  # type: ignore[arg-type]

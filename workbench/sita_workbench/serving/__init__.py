@@ -7,6 +7,7 @@
     batching.py   images that wait at the same time run in one call of the model
     responses.py  an answer as JSON, or as a picture of labels
     metrics.py    what Prometheus reads, counted over all workers
+    baseline.py   what the gauge of shift is held against
     settings.py   what a worker has to know, as a value that can be handed to a process
 
 FastAPI and uvicorn, not LitServe, which was tried first (0.2.19): a request whose worker is killed never gets an answer

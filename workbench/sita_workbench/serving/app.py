@@ -25,9 +25,9 @@ from .settings import MAX_WAITING, READ_SECONDS, ServeSettings
 class Service:
     """A predictor behind HTTP: reads uploads, has them answered, and counts."""
 
-    def __init__(self, predictor: Predictor, settings: ServeSettings) -> None:
+    def __init__(self, predictor: Predictor, settings: ServeSettings, baseline: float | None = None) -> None:
         self.predictor, self.settings = predictor, settings
-        self.metrics = Metrics(settings.baseline)
+        self.metrics = Metrics(baseline)
         self.batcher = Batcher(predictor, settings.batch, self.metrics.count_batch)
         self._decoders = ThreadPoolExecutor(2, "sita-decode")  # more would only hold more pictures in memory
         self._waiting = 0

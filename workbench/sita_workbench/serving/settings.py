@@ -25,7 +25,7 @@ class ServeSettings:
     - `model` … `providers`: as `load_model` and `open_predictor` take them.
     - `batch`: how many images run at once, at most.
     - `max_bytes`, `max_pixels`: how large an upload, and an image before it is decoded, may be.
-    - `baseline`: the share of answers that adaptation changes on clean images, where it is known.
+    - `baseline`: results.json of `sita bench`, which says how many answers adaptation changes on clean images.
     - `threads`: how many a worker computes with.
     """
 
@@ -44,7 +44,7 @@ class ServeSettings:
     batch: int = 4
     max_bytes: int = 10_000_000
     max_pixels: int = 50_000_000
-    baseline: float | None = None
+    baseline: str | None = None
     threads: int = 1
 
     def name_of(self, label: int, loaded: LoadedModel, classes: int) -> str | None:

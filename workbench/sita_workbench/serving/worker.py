@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from sita_adapters.errors import SitaError
@@ -56,6 +57,7 @@ def _load(settings: ServeSettings) -> Any:
     from ..models.loading import load_model
     from ..predictor import open_predictor
     from .app import Service
+    from .baseline import read_baseline
 
     loaded = load_model(
         settings.model,
@@ -75,7 +77,8 @@ def _load(settings: ServeSettings) -> Any:
     sizes = range(1, settings.batch + 1) if loaded.framework.startswith("keras") else (1, settings.batch)
     for count in sizes:  # Keras compiles for every number of images
         predictor.answer(np.random.default_rng(0).integers(0, 256, (count, height, width, 3), np.uint8))
-    return Service(predictor, settings)
+    baseline = None if settings.baseline is None else read_baseline(Path(settings.baseline), predictor.recipe)
+    return Service(predictor, settings, baseline)
 
 
 def _end_with(parent: Connection) -> None:
