@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .errors import OutputError
+from .gauge import Gauge, read_gauge
 from .observe import LayerPriors, is_observed, record_vote, refuse_compiled
 from .ops import Array, Ops, SymbolicError
 from .outputs import find_scores, flatten, rebuild
 from .plan import Plan
 from .trial import WHOLE, checked_axes, whole_error
+from .votable import check_scores, could_be_scores
 from .voting import Verdict, decide
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class Answer:
 
     output: Any
     axes: list[int | None]
+    gauge: Gauge | None = None
 
 
 def keep_candidates(output: Any, call: Call) -> Candidates:
@@ -114,21 +117,26 @@ def _candidate_rows(array: Array, axis: int, plan: Plan, ops: Ops) -> Array:
     return ops.xp.stack([by_row[:, row] for row in plan.candidate_rows], axis=1)
 
 
-def collapse(parts: Sequence[Candidates], plan: Plan, adaptation: Adaptation, ops: Ops) -> Answer:
-    """Return the answer of the candidates that the parts of a Plan have."""
+def collapse(
+    parts: Sequence[Candidates], plan: Plan, adaptation: Adaptation, ops: Ops, *, gauged: bool = False
+) -> Answer:
+    """Return the answer of the candidates that the parts of a Plan have; `gauged` adds the gauge of shift."""
     candidates = parts[0] if len(parts) == 1 else _join(parts, ops)
-    if len(plan.candidate_rows) > 1:
-        arrays = _decide(candidates, plan, adaptation, ops)
+    several = len(plan.candidate_rows) > 1
+    gauge = None
+    if several or gauged or is_observed(adaptation):
+        vote = _vote(candidates, plan, adaptation, ops)
+        gauge = vote.gauge(candidates, plan, adaptation, ops) if gauged else None
+    if several:
+        arrays = _decided(candidates, vote, plan, ops)
+    elif plan.rows == 1:
+        return Answer(candidates.whole, candidates.axes, gauge)
     else:
-        if is_observed(adaptation):
-            _vote(candidates, plan, adaptation, ops)
-        if plan.rows == 1:
-            return Answer(candidates.whole, candidates.axes)
         pairs = zip(candidates.arrays, candidates.axes, strict=True)
         arrays = [array if axis is None else array[:, 0] for array, axis in pairs]
     pairs = zip(arrays, candidates.axes, strict=True)
     arrays = [ops.xp.moveaxis(array, 0, axis) if axis else array for array, axis in pairs]
-    return Answer(rebuild(candidates.output, iter(arrays), ops.is_array), candidates.axes)
+    return Answer(rebuild(candidates.output, iter(arrays), ops.is_array), candidates.axes, gauge)
 
 
 def _join(parts: Sequence[Candidates], ops: Ops) -> Candidates:
@@ -163,13 +171,12 @@ def concatenate(answers: Sequence[Answer], ops: Ops) -> Any:
     return rebuild(first.output, iter(joined), ops.is_array)
 
 
-def _decide(candidates: Candidates, plan: Plan, adaptation: Adaptation, ops: Ops) -> list[Array]:
+def _decided(candidates: Candidates, vote: _Vote, plan: Plan, ops: Ops) -> list[Array]:
     """Return the arrays of the answer: the scores as voted, the rest from the most certain candidate.
 
     A view that moves pixels lends nothing to the rest: a feature map would come back turned.
     """
-    place, verdict = _vote(candidates, plan, adaptation, ops)
-    scores = candidates.arrays[place]
+    scores, verdict = candidates.arrays[vote.place], vote.verdict
     in_place = [p for p, row in enumerate(plan.candidate_rows) if not plan.moves_pixels(row)]
     arrays = []
     for array, axis in zip(candidates.arrays, candidates.axes, strict=True):
@@ -199,10 +206,31 @@ def _of_most_certain(array: Array, entropies: Array, candidates: list[int], xp: 
     return chosen
 
 
-def _vote(candidates: Candidates, plan: Plan, adaptation: Adaptation, ops: Ops) -> tuple[int, Verdict]:
-    """Return where in the output the scores are, and what the candidates decide on them."""
+@dataclass(frozen=True)
+class _Vote:
+    """Where in the output the scores are, where in them the classes, from the end, and what was decided."""
+
+    place: int
+    class_axis: int
+    verdict: Verdict
+
+    def gauge(self, candidates: Candidates, plan: Plan, adaptation: Adaptation, ops: Ops) -> Gauge:
+        """Return the gauge of shift that it gives."""
+        return read_gauge(
+            candidates.arrays[self.place],
+            self.verdict,
+            plan,
+            candidates.layer_priors,
+            class_axis=self.class_axis,
+            scores=adaptation.scores,
+            ops=ops,
+        )
+
+
+def _vote(candidates: Candidates, plan: Plan, adaptation: Adaptation, ops: Ops) -> _Vote:
+    """Return what the candidates decide, after finding the scores in the output."""
     pairs = zip(candidates.arrays, candidates.axes, strict=True)
-    eligible = {id(array) for array, axis in pairs if axis == 0 and _could_be_scores(array, 1, adaptation, ops)}
+    eligible = {id(array) for array, axis in pairs if axis == 0 and could_be_scores(array, 1, adaptation, ops)}
     place = find_scores(candidates.output, adaptation.output, ops.is_array, lambda array: id(array) in eligible)
     scores, axis = candidates.arrays[place], candidates.axes[place]
     if axis != 0:
@@ -212,7 +240,7 @@ def _vote(candidates: Candidates, plan: Plan, adaptation: Adaptation, ops: Ops) 
             "puts the images first, say with output= where the scores are, or take a recipe with one prior ('augbn')."
         )
     shape = (scores.shape[0], *scores.shape[2:])
-    _check_scores(shape, ops.is_float(scores), plan, adaptation, ops)
+    check_scores(shape, ops.is_float(scores), plan, adaptation, ops)
     class_axis = ops.class_axis - (len(shape) if ops.class_axis > 0 else 0)
     verdict = decide(
         ops.precise(scores),
@@ -235,55 +263,4 @@ def _vote(candidates: Candidates, plan: Plan, adaptation: Adaptation, ops: Ops) 
             )
         except SymbolicError as error:
             raise refuse_compiled("The adapted model") from error
-    return place, verdict
-
-
-def scores_path(output: Any, plan: Plan, adaptation: Adaptation, ops: Ops) -> str:
-    """Return which array of an output the scores are, where a graph is made before any values run through it."""
-    found = flatten(output, ops.is_array)
-    votes = len(plan.candidate_rows) > 1
-    try:
-        place = find_scores(
-            output, adaptation.output, ops.is_array, lambda array: _could_be_scores(array, 0, adaptation, ops)
-        )
-    except OutputError:
-        if votes or adaptation.output is not None:
-            raise
-        return found[0][0]  # which nothing but an observer asks for
-    path, array = found[place]
-    if votes or adaptation.output is not None:
-        _check_scores(tuple(array.shape), ops.is_float(array), plan, adaptation, ops)
-    return path
-
-
-def _could_be_scores(array: Array, candidate_axes: int, adaptation: Adaptation, ops: Ops) -> bool:
-    least = 1 if adaptation.scores.startswith("sigmoid") else 2
-    return len(array.shape) - candidate_axes >= least and ops.is_float(array)
-
-
-def _check_scores(shape: tuple[Any, ...], is_float: bool, plan: Plan, adaptation: Adaptation, ops: Ops) -> None:
-    """Raise unless an output of this shape can be voted on."""
-    if not is_float:
-        raise OutputError(
-            f"Expected scores in floating point to vote on; received integers of shape {shape}: labels, perhaps. "
-            "Remedy: adapt a module that returns the scores, or say with output= where they are."
-        )
-    votes = len(plan.candidate_rows) > 1
-    each_label = adaptation.scores.startswith("sigmoid")
-    if not each_label and (len(shape) < 2 or (shape[ops.class_axis] or 2) < 2):
-        raise OutputError(
-            f"Expected scores {ops.scores_layout} of two classes or more to vote on; received shape {shape}. Remedy: "
-            "scores='sigmoid' (or 'sigmoid_probabilities') where each label is true or not by itself"
-            f"{', or a recipe with one prior (augbn)' if votes else ''}."
-        )
-    if len(shape) == 3 and ops.class_axis == 1 and "signal" not in adaptation.kinds and votes and not each_label:
-        raise OutputError(
-            f"Whether the classes come second or last in scores of shape {shape} is not known: queries or time steps "
-            "of an image have them last, where the vote would be wrong. Remedy: adapt a module that puts out "
-            "(N, classes, places, 1), or take a recipe with one prior ('augbn')."
-        )
-    if len(shape) > 2 and any(map(plan.moves_pixels, plan.candidate_rows)):
-        raise OutputError(
-            f"The model answers for every place (output shape {shape}), and views that move pixels cannot be averaged "
-            "place by place. Remedy: task='segmentation', or an ensemble of views that keep them: augment='blur'."
-        )
+    return _Vote(place, class_axis, verdict)

@@ -22,7 +22,9 @@ class Card:
     - `recipe`, `scores`, `class_axis`: what the adapted model was made with, what its scores are and where the classes.
     - `scores_place`: which of its outputs the scores are.
     - `input_shape`: None where any number goes.
-    - `inputs`, `size`, `crop`, `task`, `names`, `model`, `weights`: as `sita predict` needs them, where they are known.
+    - `verdict`: the names of its outputs that tell how far an image is from the training images; empty without any.
+    - `rows`: how many rows it runs for an image, which is what it costs.
+    - `inputs`, `crop`, `task`, `names`, `model`, `weights`: as `sita predict` needs them, where they are known.
     """
 
     recipe: str
@@ -36,6 +38,8 @@ class Card:
     names: tuple[str, ...] = ()
     model: str = ""
     weights: str = ""
+    verdict: tuple[str, ...] = ()
+    rows: int | None = None
 
     def to_json(self) -> str:
         """Return it as text."""
@@ -47,7 +51,8 @@ def read_card(text: str, where: str) -> Card:
     try:
         fields: dict[str, Any] = json.loads(text)
         fields.pop("version", None)
-        for name in ("input_shape", "names"):
+        fields.setdefault("verdict", ())  # files of earlier versions have none
+        for name in ("input_shape", "names", "verdict"):
             fields[name] = tuple(fields[name])
         return Card(**{**fields, "inputs": fields["inputs"] and Inputs(**fields["inputs"])})
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from .candidates import Answer, Candidates, collapse, concatenate, keep_candidates
 from .errors import BypassError, InputError
 from .expansion import expand, expand_aligned, redraw_for_each
+from .gauge import Gauge
 from .inputs import Inputs
 from .observe import is_observed
 from .ops import Array, Ops
@@ -89,7 +90,7 @@ class Call:
     """What a trial found out; None while a compiler or exporter follows a model that was never tried."""
     layers_run: int = 0
     priors_set: list[tuple[str, Array]] | None = None
-    """The layers' names, and λ that each set by a rule, (B, R, 1), or (B, 1, 1): kept where somebody observes."""
+    """The layers' names, and λ that each set by a rule, (B, R, 1), or (B, 1, 1): kept where somebody asks for it."""
 
 
 class _Thread(threading.local):
@@ -118,20 +119,43 @@ def predict(
     `batch` holds the images (B, …), then the arguments that have an entry for each of them. Under `max_rows`, images
     run in rounds, and an image's priors in parts; the answers are the same. `findings` is what a trial found out.
     """
-    plan, parts = adaptation.plan_for(canvas.kind)
+    plan, _ = adaptation.plan_for(canvas.kind)
     ops = canvas.ops
 
     def answer(some: list[Array]) -> Answer:
-        kept: list[Candidates] = []
-        for part in parts:
-            with ops.after(kept[-1].arrays if kept else ()):
-                kept.append(_run_part(some, forward, part, adaptation, canvas, findings))
-        return collapse(kept, plan, adaptation, ops)
+        return _answer(some, forward, adaptation, canvas, findings)
 
     images = batch[0].shape[0]  # None where a graph leaves it open
     if adaptation.max_rows is None or (images is not None and plan.rows * images <= adaptation.max_rows):
         return answer(batch).output
     return concatenate(ops.map_batches(answer, batch, max(1, adaptation.max_rows // plan.rows)), ops)
+
+
+def predict_with_gauge(
+    batch: list[Array], forward: Forward, adaptation: Adaptation, canvas: Canvas, findings: Findings | None
+) -> tuple[Any, Gauge]:
+    """Return what `predict` does, all rows at once, and the gauge of shift, as arrays that an exporter can follow."""
+    answer = _answer(batch, forward, adaptation, canvas, findings, gauged=True)
+    assert answer.gauge is not None
+    return answer.output, answer.gauge
+
+
+def _answer(
+    batch: list[Array],
+    forward: Forward,
+    adaptation: Adaptation,
+    canvas: Canvas,
+    findings: Findings | None,
+    *,
+    gauged: bool = False,
+) -> Answer:
+    """Run the parts of the Plan one after the other, and collapse them."""
+    plan, parts = adaptation.plan_for(canvas.kind)
+    kept: list[Candidates] = []
+    for part in parts:
+        with canvas.ops.after(kept[-1].arrays if kept else ()):
+            kept.append(_run_part(batch, forward, part, adaptation, canvas, findings, gauged=gauged))
+    return collapse(kept, plan, adaptation, canvas.ops, gauged=gauged)
 
 
 def _run_part(  # noqa: PLR0917
@@ -141,6 +165,8 @@ def _run_part(  # noqa: PLR0917
     adaptation: Adaptation,
     canvas: Canvas,
     findings: Findings | None,
+    *,
+    gauged: bool,
 ) -> Candidates:
     """Run all rows of a Plan at once, and keep those that may answer."""
     images, *aligned = batch
@@ -157,7 +183,7 @@ def _run_part(  # noqa: PLR0917
     call = Call(
         adaptation, plan, entries, ops, weights, origins, priors, places=adaptation.recipe.places, findings=findings
     )
-    if rules and is_observed(adaptation):
+    if rules and (gauged or is_observed(adaptation)):
         call.priors_set = []
     output = run_rows(rows, forward, call)
     if plan.blends and not call.layers_run:

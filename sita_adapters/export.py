@@ -12,18 +12,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .api import describe
-from .backend import Backend, backend_of, read_adaptation
+from .backend import Backend, backend_of
 from .card import KEY, Card, card_path
 from .description import Description
-from .errors import ExportError, OutputError, SitaError, suggestion
-from .export_check import TITLES, Check, Expected, verify
-from .observe import observe
-from .outputs import Selector, find_scores, flatten
-from .plan import refuse_resampling
+from .errors import ExportError, SitaError, suggestion
+from .export_check import TITLES, Check, make_check, verify
+from .plan import make_plan, refuse_resampling
 from .runtimes import RUNTIMES, SUFFIXES, Shape, first_line, installed_runtime
+from .views import SpatialKind, spatial_kind
 
 _NATIVE_SUFFIX = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".pt", "litert": ".tflite", "saved_model": ""}
 
@@ -54,7 +51,14 @@ class Exported:
         return f"{self.path}: {TITLES[self.format]}, images ({shape}); {checked}"
 
 
-def export(adapted: Any, path: str | os.PathLike[str], *, example: Any = None, format: str | None = None) -> Exported:
+def export(
+    adapted: Any,
+    path: str | os.PathLike[str],
+    *,
+    example: Any = None,
+    format: str | None = None,
+    verdict: bool = False,
+) -> Exported:
     """Write an adapted model to a file that takes a batch of images, of any number, and returns their predictions.
 
     It holds the views, the blending and the vote, and needs neither this library nor the model's code. What was written
@@ -66,10 +70,14 @@ def export(adapted: Any, path: str | os.PathLike[str], *, example: Any = None, f
     - `example`: a batch of images as the adapted model takes them. PyTorch needs one, which fixes their height and
       width; Keras only where the model leaves these open.
     - `format`: "onnx", "pt2", "torchscript", "litert" or "saved_model", where the ending does not say it.
+    - `verdict`: put out, beside the scores, what tells how far an image is from the training images, as
+      `sita.observe` has it: `prior` and `entropy`, (N,) or a map per image, and `source`, the scores of the source
+      model, where λ = 1 is a candidate. The outputs have these names in the file; an only output of the model's own is
+      called `scores`.
 
     >>> print(sita.export(adapted, "model.onnx", example=images))
     """
-    return export_with_card(adapted, path, example, format)
+    return export_with_card(adapted, path, example, format, verdict=verdict)
 
 
 def export_with_card(
@@ -78,6 +86,8 @@ def export_with_card(
     example: Any,
     format: str | None = None,
     about: Mapping[str, Any] | None = None,
+    *,
+    verdict: bool = False,
 ) -> Exported:
     """As `export`. `about`, fields of `Card`, is kept with the file.
 
@@ -91,7 +101,7 @@ def export_with_card(
     _check_place(target, chosen)
     with _temporary_directory(target) as folder:
         made = folder / f"model{_NATIVE_SUFFIX[chosen]}"
-        check = _write(backend, adapted, made, chosen, example)
+        check = _write(backend, adapted, made, chosen, example, verdict=verdict)
         card = _make_card(description, backend, check, about or {})
         if chosen == "onnx":
             _write_metadata(made, card)
@@ -192,17 +202,13 @@ def _move(made: Path, target: Path) -> None:
         raise ExportError(f"{str(target)!r} could not be written: {error}. Remedy: another place.") from error
 
 
-def _write(backend: Backend, adapted: Any, path: Path, format: str, example: Any) -> Check:
+def _write(backend: Backend, adapted: Any, path: Path, format: str, example: Any, *, verdict: bool) -> Check:
     """Write the file, and run the adapted model on what it is to be checked with."""
     try:
         images = backend.read_example(adapted, example)
-        backend.write(adapted, path, format, images)
-        batches = []
-        votes = read_adaptation(adapted).recipe.candidate_count > 1
-        for batch in (images, images[:1], np.concatenate([images, images[::-1]])):
-            outputs = backend.file_outputs(backend.run(adapted, batch))
-            ties = _near_ties(backend, adapted, batch) if votes else None
-            batches.append(Expected(batch, [backend.ops.to_numpy(array) for _, array in outputs], ties))
+        written = backend.with_verdict(adapted) if verdict else adapted
+        backend.write(written, path, format, images)
+        return make_check(backend, adapted, written, images)
     except SitaError:
         raise
     except Exception as error:
@@ -210,30 +216,6 @@ def _write(backend: Backend, adapted: Any, path: Path, format: str, example: Any
             f"The adapted model could not be exported to {TITLES[format]}: {first_line(error)} Remedy: where the "
             f"plain model cannot be exported either, {_others(backend, format)}; else report it to us."
         ) from error
-    place = _scores_place(backend, backend.run(adapted, images), read_adaptation(adapted).output, len(images))
-    return Check((None, *images.shape[1:]), tuple(batches), place)
-
-
-def _near_ties(backend: Backend, adapted: Any, images: np.ndarray) -> np.ndarray:
-    """Return where rounding could decide the vote on these images otherwise, (N, …)."""
-    with observe(adapted) as seen:
-        backend.run(adapted, images)
-    return seen.near_ties
-
-
-def _scores_place(backend: Backend, output: Any, selector: Selector, count: int) -> int | None:
-    """Return which of a file's outputs the scores are; None where a recipe of one candidate leaves it open."""
-    ops = backend.ops
-
-    def eligible(array: Any) -> bool:
-        return len(array.shape) > 1 and ops.is_float(array) and array.shape[0] == count
-
-    try:
-        path = flatten(output, ops.is_array)[find_scores(output, selector, ops.is_array, eligible)][0]
-    except OutputError:
-        return None
-    paths = [path for path, _ in backend.file_outputs(output)]
-    return paths.index(path) if path in paths else None
 
 
 def _others(backend: Backend, format: str) -> str:
@@ -250,8 +232,17 @@ def _make_card(description: Description, backend: Backend, check: Check, about: 
         scores_place=check.scores_place or 0,
         input_shape=check.input_shape,
         inputs=description.inputs,
+        verdict=check.verdict,
+        rows=make_plan(description.recipe, _kind(description, check.input_shape, backend.ops.class_axis)).rows,
     )
     return replace(known, **about)
+
+
+def _kind(description: Description, shape: Shape, channel_axis: int) -> SpatialKind:
+    """Return what the adapted model takes images of this shape for, which decides their views."""
+    if len(description.kinds) == 1:
+        return description.kinds[0]
+    return spatial_kind([size or 0 for place, size in enumerate(shape) if place not in (0, channel_axis % len(shape))])
 
 
 def _write_metadata(path: Path, card: Card) -> None:

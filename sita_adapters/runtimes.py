@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 
 from .card import KEY, Card, card_path, read_card
-from .errors import ExportError, InputError
+from .errors import ExportError, InputError, SitaError
 
 Shape = tuple["int | None", ...]
+
+_PROVIDER = "ExecutionProvider"
+"""What the names of onnxruntime's providers end in."""
 
 SUFFIXES = {
     ".onnx": "onnx",
@@ -41,13 +44,17 @@ RUNTIMES = {
 
 @dataclass(frozen=True, eq=False)
 class ExportedFile:
-    """A file that was opened: it takes images as the adapted model does, and returns its outputs in order."""
+    """A file that was opened: it takes images as the adapted model does, and returns its outputs by name, in order."""
 
     path: Path
     runtime: str
-    run: Callable[[np.ndarray], list[np.ndarray]]
+    run_named: Callable[[np.ndarray], dict[str, np.ndarray]]
     input_shape: Shape | None
     card: Card | None = None
+
+    def run(self, images: np.ndarray) -> list[np.ndarray]:
+        """Return its outputs in order."""
+        return list(self.run_named(images).values())
 
 
 def format_of(path: Path) -> str | None:
@@ -62,15 +69,18 @@ def installed_runtime(format: str) -> str | None:
     return next((name for name in RUNTIMES[format] if find_spec(name) is not None), None)
 
 
-def open_exported(path: Path, format: str) -> ExportedFile:
-    """Open an exported file with the runtime of its format."""
+def open_exported(path: Path, format: str, providers: Sequence[str] | None = None) -> ExportedFile:
+    """Open an exported file with the runtime of its format.
+
+    `providers` are onnxruntime's, for an ONNX file: what runs it, by preference; None: the CPU.
+    """
     runtime = installed_runtime(format)
     if runtime is None:
         package = RUNTIMES[format][0].replace("_", "-")
         raise ExportError(f"{path} needs {package} to run, which is not installed. Remedy: pip install {package}")
     try:
-        opened = _OPENERS[format](path)
-    except ExportError:
+        opened = _open_onnx(path, providers) if format == "onnx" else _OPENERS[format](path)
+    except SitaError:
         raise
     except Exception as error:
         raise ExportError(
@@ -80,7 +90,7 @@ def open_exported(path: Path, format: str) -> ExportedFile:
     if opened.card is not None or not beside.is_file():
         return opened
     card = read_card(beside.read_text(encoding="utf-8"), str(beside))
-    return ExportedFile(path, opened.runtime, opened.run, opened.input_shape or card.input_shape, card)
+    return replace(opened, input_shape=opened.input_shape or card.input_shape, card=card)
 
 
 def first_line(error: BaseException) -> str:
@@ -93,17 +103,32 @@ def first_line(error: BaseException) -> str:
     return said if said.endswith((".", "!", "?")) else f"{said}."
 
 
-def _open_onnx(path: Path) -> ExportedFile:
+def _open_onnx(path: Path, providers: Sequence[str] | None = None) -> ExportedFile:
     onnxruntime = import_module("onnxruntime")
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(path), providers=_read_providers(providers, onnxruntime))
     (image,) = session.get_inputs()
     shape = tuple(size if isinstance(size, int) else None for size in image.shape)
     written = session.get_modelmeta().custom_metadata_map.get(KEY)
+    names = [output.name for output in session.get_outputs()]
 
-    def run(images: np.ndarray) -> list[np.ndarray]:
-        return list(session.run(None, {image.name: images}))
+    def run(images: np.ndarray) -> dict[str, np.ndarray]:
+        return dict(zip(names, session.run(None, {image.name: images}), strict=True))
 
     return ExportedFile(path, "onnxruntime", run, shape, written and read_card(written, str(path)))
+
+
+def _read_providers(providers: Sequence[str] | None, onnxruntime: Any) -> list[str]:
+    """Return the providers' full names; one may be given without the ending that all of them have."""
+    available = onnxruntime.get_available_providers()
+    short = {name.removesuffix(_PROVIDER).lower(): name for name in available}
+    found = [short.get(name.removesuffix(_PROVIDER).lower(), "") for name in providers or ["CPU"]]
+    if not all(found):
+        raise InputError(
+            f"providers: expected some of {', '.join(name.removesuffix(_PROVIDER) for name in available)}, which this "
+            f"onnxruntime has; received {', '.join(providers or ())}. Remedy: leave it out for the CPU, or install the "
+            "onnxruntime that brings the provider."
+        )
+    return found
 
 
 def _open_torch(load: Callable[[str], Any]) -> Callable[[Path], ExportedFile]:
@@ -111,11 +136,11 @@ def _open_torch(load: Callable[[str], Any]) -> Callable[[Path], ExportedFile]:
         torch = import_module("torch")
         module = load(str(path))
 
-        def run(images: np.ndarray) -> list[np.ndarray]:
+        def run(images: np.ndarray) -> dict[str, np.ndarray]:
             with torch.no_grad():
                 output = module(torch.from_numpy(np.array(images, order="C")))
-            tensors = list(output.values()) if isinstance(output, dict) else _listed(output)
-            return [tensor.numpy() for tensor in tensors]
+            named = output if isinstance(output, dict) else dict(enumerate(_listed(output)))
+            return {str(name): tensor.numpy() for name, tensor in named.items()}
 
         return ExportedFile(path, "torch", run, None)
 
@@ -138,9 +163,9 @@ def _open_saved_model(path: Path) -> ExportedFile:
     signature = loaded.signatures["serving_default"]
     ((name, spec),) = signature.structured_input_signature[1].items()
 
-    def run(images: np.ndarray) -> list[np.ndarray]:
+    def run(images: np.ndarray) -> dict[str, np.ndarray]:
         outputs = signature(**{name: tensorflow.constant(images)})
-        return [np.asarray(outputs[key]) for key in _in_order(outputs)]
+        return {key: np.asarray(outputs[key]) for key in _in_order(outputs)}
 
     # The function runs only as long as what was loaded is held.
     run.loaded = loaded  # type: ignore[attr-defined]
@@ -158,9 +183,9 @@ def _open_litert(path: Path) -> ExportedFile:
     runner = interpreter.get_signature_runner()
     (argument,) = runner.get_input_details()
 
-    def run(images: np.ndarray) -> list[np.ndarray]:
+    def run(images: np.ndarray) -> dict[str, np.ndarray]:
         outputs = runner(**{argument: images})
-        return [outputs[key] for key in _in_order(outputs)]
+        return {key: outputs[key] for key in _in_order(outputs)}
 
     shape = tuple(int(size) if size > 0 else None for size in image["shape_signature"])
     return ExportedFile(path, name, run, shape)
@@ -177,7 +202,6 @@ def _listed(output: Any) -> Sequence[Any]:
 
 
 _OPENERS: dict[str, Callable[[Path], ExportedFile]] = {
-    "onnx": _open_onnx,
     "pt2": _open_torch(_load_program),
     "torchscript": _open_torch(_load_script),
     "litert": _open_litert,
@@ -185,10 +209,10 @@ _OPENERS: dict[str, Callable[[Path], ExportedFile]] = {
 }
 
 
-def run_checked(file: ExportedFile, images: np.ndarray) -> list[np.ndarray]:
-    """Run a file on images; raise an InputError where it cannot take them."""
+def run_checked(file: ExportedFile, images: np.ndarray) -> dict[str, np.ndarray]:
+    """Run a file on images; return its outputs by name, or raise an InputError where it cannot take them."""
     try:
-        return file.run(images)
+        return file.run_named(images)
     except Exception as error:
         raise InputError(
             f"{file.path} failed on images of shape {images.shape}: {first_line(error)} Expected {file.input_shape}."

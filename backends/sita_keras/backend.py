@@ -14,7 +14,6 @@ from keras.src.models import Functional
 
 from sita_adapters import engine
 from sita_adapters.backend import Settings, read_adaptation
-from sita_adapters.candidates import scores_path
 from sita_adapters.cascade import CascadeRule
 from sita_adapters.errors import AlreadyAdaptedError, CloneError, InputError, NoBatchNormError
 from sita_adapters.outputs import flatten
@@ -22,13 +21,14 @@ from sita_adapters.plan import Plan
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import select
 from sita_adapters.trial import WHOLE, whole_error
+from sita_adapters.votable import scores_path
 from sita_adapters.voting import Scores, read_scores
 
 from .batchnorm import AdaptedBatchNorm
 from .call import AdaptedCall, AdaptedModel
 from .cascade import Cascade
 from .clone import clone
-from .exporting import FORMATS, file_outputs, read_example, write
+from .exporting import FORMATS, WithVerdict, file_outputs, read_example, write
 from .inspection import channels_come_first, find_image, find_layers, image_kind, scores_of, walk_layers
 from .ops import KERAS
 from .trial import try_out
@@ -122,6 +122,9 @@ class KerasBackend:
         """Return the model's output in numpy, compiled."""
         struct = getattr(model, "_inputs_struct", None)
         return model.predict_on_batch(batch if struct is None else tree.pack_sequence_as(struct, [batch]))
+
+    def with_verdict(self, adapted: Any) -> WithVerdict:
+        return WithVerdict(adapted)
 
     def read_example(self, adapted: Any, example: Any) -> np.ndarray:
         return read_example(adapted, example)

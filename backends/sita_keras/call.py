@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -12,6 +12,7 @@ from keras.src.models import Functional
 
 from sita_adapters import engine
 from sita_adapters.errors import BypassError, CloneError, InputError, RecipeError
+from sita_adapters.gauge import Gauge
 from sita_adapters.inputs import Inputs
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo
@@ -89,6 +90,15 @@ class AdaptedCall(keras.layers.Layer):
         """Return an answer for every image."""
         if training:
             raise refuse_training("An adapted model")
+        return self._run(images, engine.predict)
+
+    def call_with_gauge(self, images: Any) -> tuple[Any, Gauge]:
+        """Return an answer for every image, and the gauge of shift: as outputs, which a graph can have."""
+        found: tuple[Any, Gauge] = self._run(images, engine.predict_with_gauge)
+        return found
+
+    def _run(self, images: Any, predict: Callable[..., Any]) -> Any:
+        """Make the engine predict, with the clone."""
         self.check_source()
         if images.shape[0] == 0:
             raise InputError(
@@ -96,7 +106,7 @@ class AdaptedCall(keras.layers.Layer):
                 "Remedy: leave empty batches out."
             )
         canvas = self._canvas(len(images.shape))
-        return engine.predict([images], self.run_clone, self.adaptation, canvas, self.findings)
+        return predict([images], self.run_clone, self.adaptation, canvas, self.findings)
 
     def run_clone(self, rows: list[Any]) -> Any:
         """Run the clone on the rows of all images. (Not named `forward`: on torch, Keras' layers have one.)"""

@@ -17,6 +17,11 @@ from keras import tree
 
 from sita_adapters.errors import ExportError
 from sita_adapters.export import require_exporter
+from sita_adapters.gauge import name_outputs
+from sita_adapters.outputs import flatten
+
+from .call import AdaptedModel
+from .ops import KERAS
 
 FORMATS = ("onnx", "litert", "saved_model")
 
@@ -30,8 +35,25 @@ _PACKAGES = {
 }
 
 
+class WithVerdict(keras.Model):
+    """An adapted model that puts out the gauge of shift beside its own outputs, all of them by name."""
+
+    def __init__(self, adapted: AdaptedModel) -> None:
+        super().__init__(name=adapted.name)
+        self.adapted = adapted
+        self._inputs_struct = adapted._inputs_struct  # where `write` and `run` look how images are handed over
+        self.run_eagerly = adapted.run_eagerly
+
+    def call(self, inputs: Any, training: bool | None = None) -> dict[str, Any]:
+        """Return the adapted model's answer, and the gauge."""
+        (images,) = tree.flatten(inputs)
+        output, gauge = self.adapted.adapted_call.call_with_gauge(images)
+        named = name_outputs(flatten(output, KERAS.is_array), gauge)
+        return {name: named[name] for name in sorted(named)}  # as Keras flattens a dict, where a tracer would not
+
+
 def write(adapted: keras.Model, path: Path, format: str, images: np.ndarray) -> None:
-    """Write an adapted model to a file that takes any number of images."""
+    """Write an adapted model, as it is or with its verdict, to a file that takes any number of images."""
     engine = keras.backend.backend()
     if engine not in _ABLE[format]:
         able = {kind: ", ".join(engines) for kind, engines in _ABLE.items() if engine in engines}
@@ -44,9 +66,26 @@ def write(adapted: keras.Model, path: Path, format: str, images: np.ndarray) -> 
     require_exporter(*_PACKAGES.get((format, engine), ()), to=format)
     signature = [tree.map_structure(lambda _: _spec(adapted, images), adapted._inputs_struct)]
     with _quiet():
-        adapted(arrange_inputs(adapted, images))  # Keras exports no model that was never called
+        output = adapted(arrange_inputs(adapted, images))  # Keras exports no model that was never called
         kind = {"saved_model": "tf_saved_model"}.get(format, format)
         adapted.export(str(path), format=kind, verbose=False, input_signature=signature)
+    if format == "onnx" and isinstance(adapted, WithVerdict):
+        _name_onnx_outputs(path, list(output))
+
+
+def _name_onnx_outputs(path: Path, names: list[str]) -> None:
+    """Give the outputs of an ONNX file these names: on torch, Keras' exporter leaves them numbers.
+
+    Each by an operator that copies, so that whatever else reads the output, a subgraph for one, still finds it.
+    """
+    import onnx
+
+    model = onnx.load(str(path))
+    for output, name in zip(model.graph.output, names, strict=True):
+        if output.name != name:
+            model.graph.node.append(onnx.helper.make_node("Identity", [output.name], [name]))
+            output.name = name
+    onnx.save(model, str(path))
 
 
 def file_outputs(output: Any) -> list[tuple[str, Any]]:

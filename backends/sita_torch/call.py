@@ -14,6 +14,7 @@ from torch import nn
 
 from sita_adapters import engine
 from sita_adapters.errors import CloneError, InputError, SitaError
+from sita_adapters.gauge import Gauge
 from sita_adapters.trial import Findings
 from sita_adapters.view_steps import Canvas
 from sita_adapters.views import spatial_kind
@@ -42,9 +43,19 @@ class Adaptation(engine.Adaptation):
 
 def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Run the adapted model. A module-level function, because exporters and pickle follow no closure."""
+    return _run(model, Arguments(args, kwargs), engine.predict)
+
+
+def forward_with_gauge(model: nn.Module, images: torch.Tensor) -> tuple[Any, Gauge]:
+    """Run the adapted model on images; return its output and the gauge of shift."""
+    found: tuple[Any, Gauge] = _run(model, Arguments((images,), {}), engine.predict_with_gauge)
+    return found
+
+
+def _run(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) -> Any:
+    """Make the engine predict, with the model's own forward."""
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
     refuse_transforms(model)
-    arguments = Arguments(args, kwargs)
     images = arguments.batch[0]
     dimensions = check_images(images, adaptation.layout)
     # Not is_traced(): where torch.compile gave this frame up, it would follow that one, and say yes.
@@ -61,7 +72,7 @@ def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return own_forward(running, arguments, rows)
 
     try:
-        return engine.predict(arguments.batch, forward, adaptation, canvas, findings)
+        return predict(arguments.batch, forward, adaptation, canvas, findings)
     except SitaError:
         raise
     except Exception as error:

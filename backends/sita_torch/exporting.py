@@ -14,9 +14,10 @@ from torch import nn
 
 from sita_adapters.errors import ExportError, SitaError
 from sita_adapters.export import require_exporter
+from sita_adapters.gauge import SCORES, name_outputs
 from sita_adapters.outputs import flatten
 
-from .call import try_out_example
+from .call import forward_with_gauge, try_out_example
 from .ops import TORCH
 
 FORMATS = ("onnx", "pt2", "torchscript")
@@ -25,13 +26,35 @@ _IMAGES = "images"
 
 
 def write(adapted: nn.Module, path: Path, format: str, example: np.ndarray) -> None:
-    """Write an adapted module to a file that takes any number of images of the example's height and width."""
+    """Write an adapted module, as it is or with its verdict, to a file.
+
+    It takes any number of images of the height and width of the example.
+    """
     images = torch.from_numpy(example)
     writers: dict[str, Callable[..., None]] = {"onnx": _to_onnx, "pt2": _to_pt2, "torchscript": _to_torchscript}
-    try_out_example(adapted, images)
+    try_out_example(adapted.adapted if isinstance(adapted, WithVerdict) else adapted, images)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on sizes that a trace keeps, and on exporters that will go one day
         writers[format](adapted, path, images)
+
+
+class WithVerdict(nn.Module):
+    """An adapted model that puts out the gauge of shift beside its own outputs, all of them by name."""
+
+    def __init__(self, adapted: nn.Module) -> None:
+        super().__init__()
+        if adapted._forward_hooks or adapted._forward_pre_hooks:
+            raise ExportError(
+                f"verdict: {type(adapted).__name__} has forward hooks on itself, which would not run in a file with a "
+                "verdict. Remedy: export without verdict, or put the hooks on one of its submodules."
+            )
+        self.adapted = adapted
+        self.training = False
+
+    def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the adapted model's answer, and the gauge."""
+        output, gauge = forward_with_gauge(self.adapted, images)
+        return name_outputs(flatten(output, TORCH.is_array), gauge)
 
 
 class _Plain(nn.Module):
@@ -58,7 +81,7 @@ def _to_onnx(adapted: nn.Module, path: Path, images: torch.Tensor) -> None:
     require_exporter("onnx", to="onnx")
     module = _Plain(adapted, by_name=False)
     names = [name for name, _ in flatten(adapted(images), TORCH.is_array)]
-    outputs = ["scores"] if len(names) == 1 else names
+    outputs = [SCORES] if len(names) == 1 else names
     dynamic = {name: {0: "batch"} for name in (_IMAGES, *outputs)}
     try:
         torch.onnx.export(

@@ -66,3 +66,30 @@ def _run_torch(path: Path, batch: np.ndarray) -> list[np.ndarray]:
     with torch.no_grad():
         output = module(torch.from_numpy(batch))
     return [tensor.numpy() for tensor in (output.values() if isinstance(output, dict) else [output])]
+
+
+def run_named(path: Path, batch: np.ndarray) -> dict[str, np.ndarray]:
+    """Return every output of a file that was exported with a verdict, by name."""
+    if path.suffix == ".onnx":
+        import onnx
+
+        names = [output.name for output in onnx.load(path).graph.output]
+        return dict(zip(names, _run_onnx(path, batch), strict=True))
+    if path.suffix == ".tflite":
+        import tensorflow
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            runner = tensorflow.lite.Interpreter(str(path)).get_signature_runner()
+        (argument,) = runner.get_input_details()
+        return dict(runner(**{argument: batch}))
+    if not path.suffix:
+        import tensorflow
+
+        loaded = tensorflow.saved_model.load(str(path))
+        return {name: np.asarray(array) for name, array in loaded.serve(batch).items()}
+    import torch
+
+    module = torch.export.load(path).module() if path.suffix == ".pt2" else torch.jit.load(path)
+    with torch.no_grad():
+        return {name: tensor.numpy() for name, tensor in module(torch.from_numpy(batch)).items()}

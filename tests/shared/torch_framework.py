@@ -32,12 +32,12 @@ class Network(nn.Module):
         x = torch.relu(self.bn1(self.conv1(x)))
         x = torch.relu(self.bn2(self.conv2(x)) + x)
         features = torch.relu(self.bn3(self.conv3(x)))
-        pooled = features.movedim(1, -1) if self.dense else features.mean((2, 3))
+        pooled = features.permute(0, 2, 3, 1) if self.dense else features.mean((2, 3))
         scores = self.head(pooled)
         if self.activation is not None:
             scores = scores.softmax(-1) if self.activation == "softmax" else scores.sigmoid()
         if self.dense:
-            scores = scores.movedim(-1, 1)
+            scores = scores.permute(0, 3, 1, 2)
         return arrange(self.output, scores, features)
 
 

@@ -148,6 +148,7 @@ def test_batches_equal_one_at_a_time(folder: Path) -> None:
     from sita_workbench.corruptions import corrupt
 
     picked = [place * 70 // 12 for place in range(12)]
+    said: dict[str, list[int]] = {}
     for name in ("source", "augbn", "ops"):
         adapted = small() if name == "source" else sita.adapt(small(), name)
         right, entropies = 0, []
@@ -158,8 +159,14 @@ def test_batches_equal_one_at_a_time(folder: Path) -> None:
                 logits = adapted(torch.from_numpy(encoded).permute(2, 0, 1)[None].float())[0].double()
             p = logits.softmax(0)
             right += int(p.argmax() == labels[place])
+            said.setdefault(name, []).append(int(p.argmax()))
             entropies.append(float(-(p * p.log()).sum()))
-        found = next(m for m in results["methods"] if m["name"] == name)["conditions"]["contrast/5"]
+        method = next(m for m in results["methods"] if m["name"] == name)
+        assert method["changed"]["clean"] is None
+        assert method["changed"]["corrupted"] == pytest.approx(
+            np.mean(np.array(said[name]) != said["source"]), abs=1e-6
+        )
+        found = method["conditions"]["contrast/5"]
         assert found["score"] == pytest.approx(100 * right / 12, abs=1e-4)
         assert found["entropy"] == pytest.approx(np.mean(entropies), abs=1e-4)
 
@@ -192,6 +199,7 @@ def test_segmentation(folder: Path) -> None:
     assert results["setup"]["metric"] == "mIoU"
     ops = results["methods"][-1]
     assert sum(ops["priors"]["clean"]["count"]) == 9 * 14 * 16
+    assert ops["changed"] == {"corrupted": None, "clean": None}  # maps are not kept
     assert 0 < ops["clean"]["score"] < 100
 
 

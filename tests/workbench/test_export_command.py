@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from nets import images, tiny
 from PIL import Image
 from typer.testing import CliRunner
@@ -52,7 +53,8 @@ def test_export_then_predict_says_the_same_as_predict(model: str, file: str, fol
     assert f"sita predict {file} IMAGE" in output
     assert Path(f"{file}.json").is_file() == (file == "net.ts")
     pictures = ("noise0.png", "noise1.png", "--top", "3", "--json")
-    from_file = json.loads(invoke("predict", file, *pictures))
+    trust = () if file.endswith(".onnx") else ("--trust",)
+    from_file = json.loads(invoke("predict", file, *pictures, *trust))
     from_model = json.loads(invoke("predict", model, *pictures, *options))
     assert from_file["recipe"] == from_model["recipe"]
     for ours, theirs in zip(from_file["images"], from_model["images"], strict=True):
@@ -63,10 +65,60 @@ def test_export_then_predict_says_the_same_as_predict(model: str, file: str, fol
         assert ours["adapted"]["entropy"] == pytest.approx(theirs["adapted"]["entropy"], abs=1e-4)
         assert [one["label"] for one in ours["adapted"]["top"]] == [one["label"] for one in theirs["adapted"]["top"]]
     with pytest.raises(sita.InputError, match=r"--recipe: .* was exported with a recipe of its own"):
-        invoke("predict", file, "noise0.png", "--recipe", "bn")
-    table = invoke("predict", file, "noise0.png")
+        invoke("predict", file, "noise0.png", "--recipe", "bn", *trust)
+    table = invoke("predict", file, "noise0.png", *trust)
     assert re.search(r"image +augbn +p +entropy\s", table)
     assert "source" not in table
+
+
+def test_a_file_with_a_verdict_says_all_that_the_model_says(folder: Path) -> None:
+    Path("net.py").write_text(CLASSIFIER)
+    output = invoke("export", "net.py:build", "--recipe", "ops_shared", "--verdict", "--triton", "models")
+    file = "models/net_py_build/1/model.onnx"
+    assert f"sita predict {file} IMAGE" in output
+    pictures = ("noise0.png", "noise1.png", "--top", "2", "--json")
+    from_file = json.loads(invoke("predict", file, *pictures, "--providers", "CPU"))
+    from_model = json.loads(invoke("predict", "net.py:build", *pictures, "--recipe", "ops_shared"))
+    for ours, theirs in zip(from_file["images"], from_model["images"], strict=True):
+        assert ours["changed"] == theirs["changed"]
+        assert ours["prior"] == pytest.approx(theirs["prior"], abs=1e-6)
+        assert ours["source"]["label"] == theirs["source"]["label"]
+        assert ours["source"]["probability"] == pytest.approx(theirs["source"]["probability"], abs=1e-4)
+    assert re.search(r"image +ops_shared +p +entropy +λ +source", invoke("predict", file, "noise0.png"))
+    config = Path("models/net_py_build/config.pbtxt").read_text()
+    assert 'name: "net_py_build"' in config
+    assert 'name: "images" data_type: TYPE_FP32 dims: [ 3, 20, 20 ]' in config
+    assert re.search(r'name: "scores" data_type: TYPE_FP32 dims: \[ \d+ \]', config)
+    assert 'name: "prior" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] }' in config
+    assert "dynamic_batching" in config
+    with pytest.raises(sita.InputError, match=r"--providers|providers: expected some of"):
+        invoke("predict", file, "noise0.png", "--providers", "Nothing")
+    with pytest.raises(sita.InputError, match="--out FILE or --triton DIR; received neither"):
+        invoke("export", "net.py:build")
+    with pytest.raises(sita.InputError, match="is an exported file, which is adapted already"):
+        invoke("inspect", file)
+
+
+def test_files_that_can_execute_code_are_opened_only_when_trusted(folder: Path) -> None:
+    Path("net.py").write_text(CLASSIFIER)
+    invoke("export", "net.py:build", "--recipe", "source", "--out", "net.ts")
+    Path("net.pt2").write_bytes(b"")
+    for file, why in (("net.ts", "holds code of its own"), ("net.pt2", "unrestricted unpickling")):
+        with pytest.raises(sita.InputError, match=f"{why}.*--trust, if you know who made the file"):
+            invoke("predict", file, "noise0.png")
+    assert "noise0.png" in invoke("predict", "net.ts", "noise0.png", "--trust")
+
+
+def test_pickled_weights_are_read_only_when_trusted(folder: Path) -> None:
+    Path("net.py").write_text(CLASSIFIER)
+    torch.save(tiny(), "whole.pt")
+    torch.save(tiny().state_dict(), "tensors.pt")
+    predict = ("predict", "net.py:build", "noise0.png", "--recipe", "bn", "--json", "--weights")
+    expected = json.loads(invoke(*predict, "tensors.pt"))["images"]
+    for command in (predict, ("inspect", "net.py:build", "--weights")):
+        with pytest.raises(sita.InputError, match=r"pickled objects, which can execute code.*Remedy: torch\.save"):
+            invoke(*command, "whole.pt")
+    assert json.loads(invoke(*predict, "whole.pt", "--trust"))["images"] == expected
 
 
 STREETS = """

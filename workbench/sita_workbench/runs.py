@@ -171,6 +171,7 @@ def _summarise(run: Run, log: ResultLog, setup: Mapping[str, Any]) -> dict[str, 
     conditions = run.data.conditions
     classes = run.data.classes or _count_classes(log)
     scores: dict[str, dict[str, metrics.Score]] = {}
+    sources: Mapping[str, metrics.Entries] = {}
     methods = []
     for method in run.methods:
         seeds = run.seeds_of(method, changing)
@@ -202,6 +203,8 @@ def _summarise(run: Run, log: ResultLog, setup: Mapping[str, Any]) -> dict[str, 
         ]
         summary["seeds"] = [round(value, 4) for value in per_seed]
         summary["priors"] = _priors(method, entries, groups)
+        sources = entries if method.name == SOURCE else sources
+        summary["changed"] = {group: _changed(entries, sources, names) for group, names in groups.items()}
         pooled = [entry for name in corrupted or clean for entry in entries[name]]
         summary["entropy_bins"] = metrics.bin_entropies(pooled, classes)
         methods.append(summary)
@@ -223,6 +226,22 @@ def _gain(
     if not names:
         return None
     return (metrics.mean_score([own[n] for n in names]) - metrics.mean_score([source[n] for n in names])).to_dict()
+
+
+def _changed(
+    own: Mapping[str, metrics.Entries], source: Mapping[str, metrics.Entries], names: Sequence[str]
+) -> float | None:
+    """Return the share of labels that are not the source model's; None for label maps, which are not kept.
+
+    The source model is run once where the images do not depend on the seed.
+    """
+    shares = [
+        float(np.mean(entry["said"] != source[name][min(place, len(source[name]) - 1)]["said"]))
+        for name in names
+        for place, entry in enumerate(own[name])
+        if "said" in entry
+    ]
+    return round(float(np.mean(shares)), 6) if shares else None
 
 
 def _priors(

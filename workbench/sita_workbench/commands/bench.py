@@ -17,7 +17,7 @@ from rich.text import Text
 
 from sita_adapters.errors import InputError, SitaError
 
-from .options import require
+from .options import Trust, require
 
 if TYPE_CHECKING:
     from ..runs import Run
@@ -77,6 +77,7 @@ def bench(
     threads: Annotated[int | None, typer.Option(min=1, help="Threads for PyTorch.")] = None,
     out: Annotated[Path, typer.Option(help="The folder for results, figures and the report.")] = Path("sita-bench"),
     restart: Annotated[bool, typer.Option("--restart", help="Delete earlier results in the folder.")] = False,
+    trust: Trust = False,
 ) -> None:
     """See on your own model and images whether adaptation helps, and what it costs.
 
@@ -117,6 +118,7 @@ def bench(
         size=size,
         inputs=inputs,
         ignore=ignore,
+        trust=trust,
     )
     _set_threads(threads, run)
     if restart:
@@ -147,6 +149,7 @@ def _make_run(
     size: int | None,
     inputs: str | None,
     ignore: int | None,
+    trust: bool,
 ) -> Run:
     from ..data.opening import open_data
     from ..methods import read_methods
@@ -156,7 +159,7 @@ def _make_run(
 
     if study is not None and recipes != DEFAULT_RECIPES:
         raise SitaError("--study has its own recipes; received --recipes as well. Remedy: leave one of them out.")
-    loaded = load_model(model, weights, inputs=inputs, size=size)
+    loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust)
     methods = read_methods(recipes, loaded.task) if study is None else study_methods(study, loaded)
     if study == "seeds" and seeds == 1:
         seeds = 5

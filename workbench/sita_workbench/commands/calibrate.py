@@ -16,7 +16,7 @@ from rich.text import Text
 from sita_adapters.errors import InputError
 
 from .image_files import check_images, find_images, read_image
-from .options import ModelSpec, PixelInputs, Side, TaskName, Weights, require
+from .options import ModelSpec, PixelInputs, Side, TaskName, Trust, Weights, require
 
 if TYPE_CHECKING:
     from sita_adapters import Recipe
@@ -63,6 +63,7 @@ def calibrate(
     task: TaskName = None,
     inputs: PixelInputs = None,
     size: Side = None,
+    trust: Trust = False,
 ) -> None:
     """Choose how far to adapt a model, on ordinary images of yours.
 
@@ -96,7 +97,7 @@ def calibrate(
     check_images(paths)
     console, errors = Console(highlight=False), Console(stderr=True)
     with errors.status(f"Loading {model} …"):
-        loaded = load_model(model, weights, inputs=inputs, size=size)
+        loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust)
         loaded = replace(loaded, task=task or loaded.task)
     pixels, labels = _read_data(data, limit, loaded) if data else (_read_all(paths, limit, loaded), None)
     settings: dict[str, Any] = {"inputs": loaded.inputs, "scores": loaded.scores}

@@ -11,9 +11,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from sita_adapters.errors import InputError
 from sita_adapters.recipe import DEFAULT
 
-from .options import USUAL_SIDE, ModelSpec, PixelInputs, RecipeName, Side, TaskName, Weights
+from .options import USUAL_SIDE, ModelSpec, PixelInputs, RecipeName, Side, TaskName, Trust, Weights
 
 if TYPE_CHECKING:
     from ..models.loaded import LoadedModel
@@ -23,18 +24,35 @@ def export(
     model: ModelSpec,
     *,
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             help="The file to write. A PyTorch model: .onnx, .pt2 (torch.export), .pt or .ts (TorchScript). A Keras "
             "model: .onnx, .tflite (LiteRT), or a folder's name without an ending (SavedModel).",
             show_default=False,
         ),
-    ],
+    ] = None,
+    verdict: Annotated[
+        bool,
+        typer.Option(
+            "--verdict",
+            help="Put out λ (prior), the entropy and the source model's scores (source) beside the scores, so that "
+            "whatever runs the file can watch for shift.",
+        ),
+    ] = False,
+    triton: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write a model repository of Triton's here, instead of --out: an ONNX file and its config.pbtxt.",
+            show_default=False,
+        ),
+    ] = None,
     weights: Weights = None,
     recipe: RecipeName = DEFAULT,
     task: TaskName = None,
     inputs: PixelInputs = None,
     size: Side = None,
+    trust: Trust = False,
 ) -> None:
     """Write an adapted model to a file that runs without Python.
 
@@ -52,26 +70,49 @@ def export(
       sita export keras:ResNet50 --weights resnet50.weights.h5 \\
         --out resnet50.tflite
       sita predict resnet50.onnx cat.jpg
+      sita export timm:resnet50 --weights pretrained --verdict --triton models
     """
     from sita_adapters.export import export_with_card
 
     from ..methods import open_recipe
     from ..models.loading import load_model
 
+    target = _read_target(model, out, triton)
     open_recipe(recipe, task or "classification")  # reports a wrong name before a model is loaded
     console, errors = Console(highlight=False), Console(stderr=True)
     with errors.status(f"Loading {model} …"):
-        loaded = load_model(model, weights, inputs=inputs, size=size)
+        loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust)
         loaded = replace(loaded, task=task or loaded.task)
         adapted = loaded.adapt(open_recipe(recipe, loaded.task))
         example = loaded.arrange(_make_example(loaded))
     about = {name: getattr(loaded, name) for name in ("inputs", "crop", "task", "names", "weights")}
-    with errors.status(f"Writing {out} …"):
-        exported = export_with_card(adapted, out, np.ascontiguousarray(example), about={**about, "model": loaded.spec})
+    with errors.status(f"Writing {target} …"):
+        target.parent.mkdir(parents=triton is not None, exist_ok=True)
+        exported = export_with_card(
+            adapted, target, np.ascontiguousarray(example), about={**about, "model": loaded.spec}, verdict=verdict
+        )
+        if triton is not None:
+            from ..triton import write_config
+
+            console.print(Text(f"{write_config(target)}: Triton's, for batches of any size"), soft_wrap=True)
     console.print(Text(str(exported)), soft_wrap=True)
-    console.print(Text(f"Run it: sita predict {out} IMAGE{'' if loaded.inputs else ' --inputs NAME'}"), soft_wrap=True)
+    trusted = "" if target.suffix == ".onnx" else " --trust"
+    given = "" if loaded.inputs else " --inputs NAME"
+    console.print(Text(f"Run it: sita predict {target} IMAGE{trusted}{given}"), soft_wrap=True)
     if loaded.weights == "random":
         console.print(Text("Random weights: its predictions mean nothing."))
+
+
+def _read_target(model: str, out: Path | None, triton: Path | None) -> Path:
+    """Return the file to write: the one that was named, or the first version of a model in Triton's repository."""
+    if (out is None) == (triton is None):
+        received = "neither" if out is None else "both"
+        raise InputError(f"Expected --out FILE or --triton DIR; received {received}. Remedy: give one of them.")
+    if out is not None:
+        return out
+    assert triton is not None
+    name = "".join(letter if letter.isalnum() else "_" for letter in Path(model.rpartition("/")[2]).name)
+    return triton / name / "1" / "model.onnx"
 
 
 def _make_example(loaded: LoadedModel) -> np.ndarray:

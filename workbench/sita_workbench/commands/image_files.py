@@ -10,7 +10,7 @@ import numpy as np
 
 from sita_adapters.errors import InputError
 
-from ..data.images import ENDINGS, Fit, opened
+from ..data.images import ENDINGS, opened
 
 if TYPE_CHECKING:
     from ..models.loaded import LoadedModel
@@ -46,12 +46,6 @@ def check_images(paths: Sequence[Path]) -> None:
 def read_image(path: Path, loaded: LoadedModel) -> np.ndarray:
     """Return an image in bytes (h, w, 3), at the size that the model takes."""
     from PIL import ImageOps
-    from PIL.Image import Resampling
 
     with opened(path) as file:
-        image = ImageOps.exif_transpose(file).convert("RGB")
-    if loaded.task != "segmentation":
-        image = Fit(loaded.sides, loaded.crop).apply(image)
-    elif loaded.sides is not None:  # a label map covers the whole image
-        image = image.resize(loaded.sides[::-1], Resampling.BILINEAR)
-    return np.asarray(image)
+        return loaded.fit(ImageOps.exif_transpose(file).convert("RGB"))

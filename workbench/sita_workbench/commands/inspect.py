@@ -22,7 +22,7 @@ from sita_adapters.errors import InputError, SitaError
 from sita_adapters.inputs import ENCODINGS, Inputs
 from sita_adapters.recipe import DEFAULT
 
-from .options import USUAL_SIDE, ModelSpec, PixelInputs, RecipeName, Side, TaskName, Weights, require
+from .options import USUAL_SIDE, ModelSpec, PixelInputs, RecipeName, Side, TaskName, Trust, Weights, require
 
 if TYPE_CHECKING:
     from sita_adapters import Description
@@ -51,6 +51,7 @@ def inspect(
     task: TaskName = None,
     inputs: PixelInputs = None,
     size: Side = None,
+    trust: Trust = False,
     measure: Annotated[
         bool, typer.Option("--time/--no-time", help="Measure the time per image of every recipe, on one thread.")
     ] = True,
@@ -81,7 +82,7 @@ def inspect(
     with errors.status(f"Loading {model} …"):
         if weights is None and not has_weights(model):
             weights = "random"
-        loaded = load_model(model, weights, inputs=inputs, size=size)
+        loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust)
         loaded = replace(loaded, task=task or loaded.task)
         description = describe(loaded.adapt(open_recipe(recipe, loaded.task), layers))
     console.print(_facts(loaded, description))

@@ -26,12 +26,41 @@ ModelSpec = Annotated[
     ),
 ]
 
+AnyModel = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="As for sita inspect: timm:NAME, torchvision:NAME, keras:NAME, cifar10-resnet20, file.py:function, …; or "
+        "a file that sita export wrote (.onnx, .pt2, .pt, .tflite, a SavedModel's folder), which contains its weights "
+        "and its recipe.",
+        show_default=False,
+    ),
+]
+
 Weights = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
         help="A file (.safetensors, .pt, .pth, .npz, .weights.h5, .keras), pretrained (a download), or random. Your "
         "own function returns a model with weights.",
+        show_default=False,
+    ),
+]
+
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Open files that can execute code when they are loaded, too: pickles, .pt2, TorchScript, Lambda layers. "
+        "SECURITY.md says which files execute what.",
+    ),
+]
+
+Providers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME,…",
+        help="What onnxruntime runs an .onnx file on, by preference: CUDA,CPU for one. By default the CPU.",
         show_default=False,
     ),
 ]
@@ -62,6 +91,11 @@ TaskName = Annotated[
         show_default=False,
     ),
 ]
+
+
+def read_providers(providers: str | None) -> list[str] | None:
+    """Return the names that are separated by commas."""
+    return None if providers is None else [name.strip() for name in providers.split(",") if name.strip()]
 
 
 def require(*packages: str, extra: str) -> None:

@@ -16,23 +16,13 @@ from sita_adapters.errors import InputError, SitaError, suggestion
 from sita_adapters.recipe import DEFAULT, RECIPES
 
 from .image_files import check_images, find_images, read_image
-from .options import PixelInputs, Side, TaskName, Weights, require
+from .options import AnyModel, PixelInputs, Providers, Side, TaskName, Trust, Weights, read_providers, require
 
 if TYPE_CHECKING:
     from sita_adapters.recipe import Task
 
-    from .prediction import Answer, FilePredictor, ModelPredictor
-
-AnyModel = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="As for sita inspect: timm:NAME, torchvision:NAME, keras:NAME, cifar10-resnet20, file.py:function, …; or "
-        "a file that sita export wrote (.onnx, .pt2, .pt, .tflite, a SavedModel's folder), which contains its weights "
-        "and its recipe.",
-        show_default=False,
-    ),
-]
+    from ..predictor import Predictor
+    from .prediction import Answer
 
 
 def predict(
@@ -75,6 +65,8 @@ def predict(
             min=0.01, max=1.0, help="Keep this share of the shorter side, not the usual one.", show_default=False
         ),
     ] = None,
+    trust: Trust = False,
+    providers: Providers = None,
 ) -> None:
     """Label images with an adapted model, beside the source model.
 
@@ -84,8 +76,8 @@ def predict(
     images; the lower, the stranger). Beside it stands the source model's
     prediction, marked ≠ where it differs. Images are resized and cropped as
     the model expects them. Of a segmentation model the table shows the share
-    of each label. An exported file contains no source model and gives its own
-    predictions only, without λ.
+    of each label. An exported file says λ, and what the source model answers,
+    if it was written with --verdict.
 
     Examples:
       sita predict cifar10-resnet20 cat.png --weights resnet20.safetensors
@@ -98,16 +90,27 @@ def predict(
     require("PIL", "scipy", extra="torch")
     from ..methods import open_recipe
     from ..progress import ConsoleProgress
+    from .prediction import predict_file
     from .prediction_report import PredictionReport
 
     open_recipe(recipe or DEFAULT, task or "classification")
     _check_kind(corrupt)
     paths = find_images(images)
     check_images(paths)
-    names = None if labels is None else _read_names(labels)
+    names = None if labels is None else read_names(labels)
     errors = Console(stderr=True)
     with errors.status(f"Loading {model} …"):
-        predictor = _load(model, recipe, weights=weights, inputs=inputs, size=size, task=task, crop=crop)
+        predictor = _load(
+            model,
+            recipe,
+            weights=weights,
+            inputs=inputs,
+            size=size,
+            task=task,
+            crop=crop,
+            trust=trust,
+            providers=read_providers(providers),
+        )
     loaded = predictor.loaded
     if out is not None and loaded.task != "segmentation":
         raise InputError(
@@ -121,7 +124,7 @@ def predict(
                 from ..corruptions import corrupt as corrupt_image
 
                 pixels = corrupt_image(pixels, corrupt, severity, seed=seed, index=place)
-            answers.append(predictor.predict(path, pixels))
+            answers.append(predict_file(predictor, path, pixels))
             known = _check_names(names, loaded.names, answers[0].classes)
             advance()
     maps = None if out is None else _write_maps(answers, out)
@@ -142,21 +145,14 @@ def _load(
     size: int | None,
     task: Task | None,
     crop: float | None,
-) -> ModelPredictor | FilePredictor:
-    from .prediction import ModelPredictor, is_exported, open_file
-
-    if is_exported(model):
-        if recipe is not None:
-            raise InputError(
-                f"--recipe: {model} was exported with a recipe of its own; received {recipe!r}. "
-                "Remedy: leave --recipe out, or export the model again (sita export --recipe)."
-            )
-        return open_file(model, weights=weights, inputs=inputs, size=size, task=task, crop=crop)
+    trust: bool,
+    providers: list[str] | None,
+) -> Predictor:
     from ..models.loading import load_model
+    from ..predictor import open_predictor
 
-    loaded = load_model(model, weights, inputs=inputs, size=size)
-    loaded = replace(loaded, task=task or loaded.task, crop=crop or loaded.crop)
-    return ModelPredictor(loaded, recipe or DEFAULT)
+    loaded = load_model(model, weights, inputs=inputs, size=size, exported=True, trust=trust, providers=providers)
+    return open_predictor(replace(loaded, task=task or loaded.task, crop=crop or loaded.crop), recipe)
 
 
 def _check_kind(corrupt: str | None) -> None:
@@ -169,7 +165,8 @@ def _check_kind(corrupt: str | None) -> None:
         )
 
 
-def _read_names(path: Path) -> tuple[str, ...]:
+def read_names(path: Path) -> tuple[str, ...]:
+    """Return the names of the classes, one per line of a file."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except ValueError as error:

@@ -115,9 +115,9 @@ class PredictionReport:
         return str(label) if name is None else f"{label} {name}"
 
     def _label_table(self) -> Table:
-        both = self._has_source
-        headings = (self._heading, "p", "entropy", *(("λ", "", "source", "p", "entropy") if both else ()))
-        table = _make_table("image", *headings)
+        both, told = self._has_source, all(answer.adapted.priors is not None for answer in self.answers)
+        columns = (*(("λ",) if told else ()), *(("", "source", "p", "entropy") if both else ()))
+        table = _make_table("image", self._heading, "p", "entropy", *columns)
         for column in table.columns:
             if column.header in ("p", "entropy", "λ"):
                 column.justify, column.no_wrap = "right", True
@@ -128,8 +128,9 @@ class PredictionReport:
             mark = Text("≠" if answer.changed else "", "bold yellow")
             for place, (cells, others) in enumerate(zip(ours, theirs, strict=True)):
                 first = place == 0
-                between = (prior, mark) if first else ("", "")
-                table.add_row(Text(answer.path.name if first else ""), *cells, *((*between, *others) if both else ()))
+                name = Text(answer.path.name if first else "")
+                beside = (mark if first else "", *others) if both else ()
+                table.add_row(name, *cells, *((prior if first else "",) if told else ()), *beside)
         return table
 
     def _cells(self, predicted: Prediction, style: str) -> list[tuple[Text, str, str]]:
@@ -158,7 +159,7 @@ class PredictionReport:
 def _entry_of(
     answer: Answer, summarise: Callable[[Prediction], dict[str, Any]], changed: bool | float
 ) -> dict[str, Any]:
-    """Return an answer as JSON; an exported file has no source model and no λ."""
+    """Return an answer as JSON; an exported file has neither source nor λ without a verdict."""
     entry: dict[str, Any] = {"file": str(answer.path)}
     if answer.source is not None:
         entry["changed"] = changed

@@ -24,7 +24,7 @@ SETTINGS = ("inputs", "size", "crop", "task", "scores")
 """What the function may say about its model."""
 
 
-def load_from_file(spec: str, weights: str | None) -> LoadedModel:
+def load_from_file(spec: str, weights: str | None, *, trust: bool = False) -> LoadedModel:
     """Return the model that the function returns, with the weights of a file where one is given."""
     if weights in ("random", "pretrained"):
         raise InputError(
@@ -37,7 +37,7 @@ def load_from_file(spec: str, weights: str | None) -> LoadedModel:
         endings = model_weights.KERAS_ENDINGS if keras else model_weights.TORCH_ENDINGS
         load = model_weights.load_keras if keras else model_weights.load_torch
         path, own = model_weights.find_file(spec, weights, endings), model
-        model, origin = load(lambda classes: own, path, spec), model_weights.name_file(path)
+        model, origin = load(lambda classes: own, path, spec, trust=trust), model_weights.name_file(path)
     if keras:
         settings = {"size": keras_size(model), **settings}
     else:

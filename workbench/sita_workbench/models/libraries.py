@@ -24,41 +24,41 @@ def _suggest(library: str, name: str, known: Iterable[str]) -> str:
     return suggestion(f"{library}:{name}", (f"{library}:{each}" for each in known))
 
 
-def _fill_own(build: model_weights.Build, spec: str, weights: str) -> tuple[Any, str]:
+def _fill_own(build: model_weights.Build, spec: str, weights: str, trust: bool) -> tuple[Any, str]:
     _import("torch", spec)
     if weights == "pretrained":
         raise InputError(f"weights: there are none to download for {spec}. Remedy: a file, or 'random'.")
-    return _fill_torch(build, spec, weights)
+    return _fill_torch(build, spec, weights, trust=trust)
 
 
-def _from_cifar(depth: int, spec: str, weights: str) -> LoadedModel:
+def _from_cifar(depth: int, spec: str, weights: str, trust: bool) -> LoadedModel:
     def build(classes: int | None) -> Any:
         from ..networks.cifar_resnet import CifarResNet
 
         return CifarResNet(depth, classes or 10)
 
-    model, origin = _fill_own(build, spec, weights)
+    model, origin = _fill_own(build, spec, weights, trust)
     names = _CIFAR10 if model.linear.out_features == len(_CIFAR10) else ()
     return LoadedModel(spec, model, ENCODINGS["imagenet"], 32, 1.0, weights=origin, names=names)
 
 
-def _from_cifar_small(name: str, spec: str, weights: str) -> LoadedModel:
+def _from_cifar_small(name: str, spec: str, weights: str, trust: bool) -> LoadedModel:
     def build(classes: int | None) -> Any:
         from ..networks.cifar_small import NETWORKS
 
         return NETWORKS[name](classes or len(_CIFAR10))
 
-    model, origin = _fill_own(build, spec, weights)
+    model, origin = _fill_own(build, spec, weights, trust)
     return LoadedModel(spec, model, ENCODINGS["imagenet"], 32, 1.0, weights=origin, names=_CIFAR10)
 
 
-def _from_camvid(spec: str, weights: str) -> LoadedModel:
+def _from_camvid(spec: str, weights: str, trust: bool) -> LoadedModel:
     def build(classes: int | None) -> Any:
         from ..networks.roadnet import RoadNet
 
         return RoadNet()
 
-    model, origin = _fill_own(build, spec, weights)
+    model, origin = _fill_own(build, spec, weights, trust)
     from ..data.segmentation import CAMVID_CLASSES
     from ..networks.roadnet import SIZE
 
@@ -67,7 +67,7 @@ def _from_camvid(spec: str, weights: str) -> LoadedModel:
     )
 
 
-def _from_timm(spec: str, name: str, weights: str, size: int | None) -> LoadedModel:
+def _from_timm(spec: str, name: str, weights: str, size: int | None, trust: bool) -> LoadedModel:
     _import("torch", spec)
     timm = _import("timm", spec)
     data = _import("timm.data", spec)
@@ -80,13 +80,13 @@ def _from_timm(spec: str, name: str, weights: str, size: int | None) -> LoadedMo
     def download() -> Any:
         return timm.create_model(name, pretrained=True)
 
-    model, origin = _fill_torch(build, spec, weights, download)
+    model, origin = _fill_torch(build, spec, weights, download, trust=trust)
     known = data.resolve_model_data_config(model)
     inputs = Inputs(mean=known["mean"], std=known["std"])
     return LoadedModel(spec, model, inputs, _square(known["input_size"][1:]), known["crop_pct"], weights=origin)
 
 
-def _from_torchvision(spec: str, name: str, weights: str, size: int | None) -> LoadedModel:
+def _from_torchvision(spec: str, name: str, weights: str, size: int | None, trust: bool) -> LoadedModel:
     _import("torch", spec)
     models = _import("torchvision.models", spec)
     segmenters = models.list_models(module=_import("torchvision.models.segmentation", spec))
@@ -105,7 +105,7 @@ def _from_torchvision(spec: str, name: str, weights: str, size: int | None) -> L
     def download() -> Any:
         return models.get_model(plain, weights="DEFAULT")
 
-    model, origin = _fill_torch(build, spec, weights, download)
+    model, origin = _fill_torch(build, spec, weights, download, trust=trust)
     published = models.get_model_weights(plain)
     # A file most often holds the weights that were published first.
     like = published.DEFAULT if weights == "pretrained" else next(iter(published))
@@ -139,7 +139,7 @@ def keras_encoding(application: Callable[..., Any]) -> str:
     return _KERAS_ENCODINGS.get(application.__module__.rpartition(".")[2], "byte")
 
 
-def _from_keras(spec: str, name: str, weights: str, size: int | None) -> LoadedModel:
+def _from_keras(spec: str, name: str, weights: str, size: int | None, trust: bool) -> LoadedModel:
     quiet_tensorflow()
     keras = _import("keras", spec)
     known = [each for each in dir(keras.applications) if each[0].isupper()]
@@ -165,7 +165,7 @@ def _from_keras(spec: str, name: str, weights: str, size: int | None) -> LoadedM
             model.set_weights(trained.get_weights())
     else:
         path = model_weights.find_file(spec, weights, model_weights.KERAS_ENDINGS)
-        model, origin = model_weights.load_keras(build, path, spec), model_weights.name_file(path)
+        model, origin = model_weights.load_keras(build, path, spec, trust=trust), model_weights.name_file(path)
     return LoadedModel(spec, model, ENCODINGS[keras_encoding(application)], keras_size(model) or 224, weights=origin)
 
 
@@ -184,7 +184,12 @@ def _square(sides: Any) -> Size:
 
 
 def _fill_torch(
-    build: model_weights.Build, spec: str, weights: str, download: Callable[[], Any] | None = None
+    build: model_weights.Build,
+    spec: str,
+    weights: str,
+    download: Callable[[], Any] | None = None,
+    *,
+    trust: bool = False,
 ) -> tuple[Any, str]:
     """Return the module in eval mode with the requested weights, and their origin."""
     import torch
@@ -201,7 +206,7 @@ def _fill_torch(
         if weights == "random":
             return seeded(None).eval(), weights
         path = model_weights.find_file(spec, weights, model_weights.TORCH_ENDINGS)
-        return model_weights.load_torch(seeded, path, spec).eval(), model_weights.name_file(path)
+        return model_weights.load_torch(seeded, path, spec, trust=trust).eval(), model_weights.name_file(path)
     except RuntimeError as error:  # timm: an unknown tag
         raise InputError(f"{spec} cannot be made: {error}") from error
 
@@ -255,9 +260,9 @@ def _import(name: str, spec: str) -> Any:
         ) from error
 
 
-_Loader = Callable[[str, str, str, "int | None"], LoadedModel]
+_Loader = Callable[[str, str, str, "int | None", bool], LoadedModel]
 LIBRARIES: Mapping[str, _Loader] = {"timm": _from_timm, "torchvision": _from_torchvision, "keras": _from_keras}
-OWN: Mapping[str, Callable[[str, str], LoadedModel]] = {
+OWN: Mapping[str, Callable[[str, str, bool], LoadedModel]] = {
     **{f"cifar10-resnet{depth}": partial(_from_cifar, depth) for depth in (20, 32, 44, 56, 110)},
     **{f"cifar10-{name}": partial(_from_cifar_small, name) for name in ("densenet", "mobilenet")},
     "camvid-roadnet": _from_camvid,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,12 @@ from sita_adapters.backend import backend_of, run_scores
 from sita_adapters.errors import InputError
 from sita_adapters.inputs import ENCODINGS, Inputs
 from sita_adapters.recipe import Recipe, Task
+from sita_adapters.runtimes import ExportedFile
+
+from ..data.images import Fit
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 Size = int | tuple[int, int] | None
 """Height and width, one number for a square; None: any."""
@@ -22,13 +28,14 @@ class LoadedModel:
     """A model, and how images are encoded for it.
 
     - `spec`: the text that it was loaded by.
-    - `model`: a torch Module in eval mode, or a keras.Model.
+    - `model`: a torch Module in eval mode, or a keras.Model; None where it is an exported file.
     - `inputs`: how pixels are encoded; None where a file of the user's does not say, and then `encode` raises.
     - `size`: the height and width that it takes; None: any.
     - `crop`: the share of an image's shorter side that the centre crop keeps.
     - `scores`: what its scores are, as `adapt` takes it.
     - `weights`: their origin: a file's name and sha256, "pretrained", "random", "its own".
     - `names`: the names of its classes where they are known; else empty.
+    - `file`: the exported file that it is, which is adapted already; else None.
     """
 
     spec: str
@@ -40,10 +47,13 @@ class LoadedModel:
     scores: str | None = None
     weights: str = "its own"
     names: tuple[str, ...] = ()
+    file: ExportedFile | None = None
 
     @property
     def framework(self) -> str:
-        """The framework's name, and for Keras its backend."""
+        """The framework's name, and for Keras its backend; of a file, what runs it."""
+        if self.file is not None:
+            return self.file.runtime
         return backend_of(self.model).label
 
     @property
@@ -65,6 +75,19 @@ class LoadedModel:
                 "Remedy: --inputs NAME, or let the function return (model, {'inputs': 'imagenet'})."
             )
         return self.inputs
+
+    def fit(self, image: Image) -> np.ndarray:
+        """Return an RGB picture in bytes (h, w, 3), resized and cropped to what the model takes.
+
+        A label map covers the whole image: there, nothing is cropped.
+        """
+        from PIL.Image import Resampling
+
+        if self.task != "segmentation":
+            image = Fit(self.sides, self.crop).apply(image)
+        elif self.sides is not None:
+            image = image.resize(self.sides[::-1], Resampling.BILINEAR)
+        return np.asarray(image)
 
     def encode(self, images: np.ndarray) -> np.ndarray:
         """Return RGB bytes (N, h, w, 3) as the model takes them, in float32, channels last.

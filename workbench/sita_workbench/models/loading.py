@@ -2,45 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sita_adapters.errors import InputError, suggestion
 from sita_adapters.inputs import read_inputs
 
+from .exported import is_exported, load_exported
 from .file import load_from_file
 from .libraries import LIBRARIES, OWN
 from .loaded import LoadedModel
 
 
 def load_model(
-    spec: str, weights: str | None = None, *, inputs: str | None = None, size: int | None = None
+    spec: str,
+    weights: str | None = None,
+    *,
+    inputs: str | None = None,
+    size: int | None = None,
+    exported: bool = False,
+    trust: bool = False,
+    providers: Sequence[str] | None = None,
 ) -> LoadedModel:
-    """Return the model that a spec names, with its weights, ready to run.
+    """Return the model that a spec names, with its weights, ready to run. Every command gets its model here.
 
     - `spec`: `timm:NAME`, `torchvision:NAME`, `torchvision:segmentation.NAME`, `keras:NAME` (keras.applications),
       `cifar10-resnet20` (32, 44, 56, 110), `camvid-roadnet`, or `file.py:function`, which is called without arguments
-      and returns the model, or (model, dict) with any of inputs, size, crop, task, scores.
+      and returns the model, or (model, dict) with any of inputs, size, crop, task, scores. With `exported`, also a
+      file that `sita export` wrote, which is adapted already (`LoadedModel.file`).
     - `weights`: a file, "pretrained" (the library downloads them) or "random" (always the same). Required, except for a
       function, which returns a model with weights.
     - `inputs`: a name of `sita_adapters.inputs.ENCODINGS`, instead of the model's usual encoding.
     - `size`: height and width, instead of the model's usual size.
+    - `trust`: open files that can execute code when they are loaded, too.
+    - `providers`: what onnxruntime runs an .onnx file on; None: the CPU.
     """
     encoding = read_inputs(inputs)
     if size is not None and size < 1:
         raise InputError(f"size: expected a whole number of pixels, 1 or more; received {size}.")
     library, colon, name = spec.partition(":")
-    if has_weights(spec):
-        loaded = load_from_file(spec, weights)
+    if not has_weights(spec) and spec not in OWN and is_exported(spec):
+        if not exported:
+            raise _refuse_exported(spec)
+        loaded = load_exported(spec, weights=weights, size=size, trust=trust, providers=providers)
+    elif providers:
+        raise InputError(
+            f"--providers: these are onnxruntime's, for .onnx files; {spec} is none. Remedy: leave it out."
+        )
+    elif has_weights(spec):
+        loaded = load_from_file(spec, weights, trust=trust)
     elif colon and library in LIBRARIES:
-        loaded = LIBRARIES[library](spec, name, _require_weights(spec, weights), size)
+        loaded = LIBRARIES[library](spec, name, _require_weights(spec, weights), size, trust)
     elif spec in OWN:
-        loaded = OWN[spec](spec, _require_weights(spec, weights))
+        loaded = OWN[spec](spec, _require_weights(spec, weights), trust)
     else:
         raise InputError(
             "model: expected timm:NAME, torchvision:NAME, torchvision:segmentation.NAME, keras:NAME, file.py:function "
             f"or one of {', '.join(OWN)}; received {spec!r}.{_advise(spec)}"
         )
     return replace(loaded, inputs=encoding or loaded.inputs, size=size or loaded.size)
+
+
+def _refuse_exported(spec: str) -> InputError:
+    return InputError(
+        f"model: expected a model that can be adapted; {spec} is an exported file, which is adapted already. Remedy: "
+        "give it to sita predict, score or serve, or give the model that it was made from."
+    )
 
 
 def has_weights(spec: str) -> bool:

@@ -11,6 +11,8 @@ import numpy as np
 
 from sita_adapters.errors import InputError
 
+from .trusting import refuse_untrusted
+
 TORCH_ENDINGS = (".safetensors", ".pt", ".pth", ".pth.tar", ".bin", ".npz")
 KERAS_ENDINGS = (".keras", ".weights.h5", ".h5", ".npz", ".safetensors")
 
@@ -22,6 +24,9 @@ _Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 # The keys under which training frameworks store the weights, and the prefixes that they add to the names.
 _WRAPPINGS = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
+
+# What torch.load(weights_only=True) says of a file that holds more than tensors.
+_PICKLED = ("Unsupported global", "Unsupported class", "TorchScript archive")
 
 _SHOWN = 3
 
@@ -48,12 +53,15 @@ def name_file(path: Path) -> str:
     return f"{path.name} sha256 {digest.hexdigest()[:12]}"
 
 
-def load_torch(build: Build, path: Path, spec: str) -> Any:
-    """Return the module with the file's weights, made for their number of classes."""
+def load_torch(build: Build, path: Path, spec: str, *, trust: bool = False) -> Any:
+    """Return the module with the file's weights, made for their number of classes.
+
+    `trust` unpickles whatever the file holds, a whole module for one, of which the weights are taken.
+    """
     import torch
 
     model = build(None)
-    state = _without_prefix(_read_state(path), model.state_dict())
+    state = _without_prefix(_read_state(path, trust), model.state_dict())
     stored = {name: tuple(value.shape) for name, value in state.items()}
     if classes := _other_classes(stored, _shapes(model.state_dict()), axis=0):
         model = build(classes)
@@ -67,21 +75,26 @@ def load_torch(build: Build, path: Path, spec: str) -> Any:
     return model
 
 
-def _read_state(path: Path) -> dict[str, Any]:
+def _read_state(path: Path, trust: bool) -> dict[str, Any]:
     """Return the tensors of a file by name, unwrapped."""
     import torch
 
     try:
         if path.suffix.lower() in (".safetensors", ".npz"):
             return {name: torch.from_numpy(value) for name, value in _read_arrays(path).items()}
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        found = torch.load(path, map_location="cpu", weights_only=not trust)
     except InputError:
         raise
     except Exception as error:
+        if not trust and any(sign in str(error) for sign in _PICKLED):
+            reason = "it holds pickled objects, which can execute code when they are loaded"
+            raise refuse_untrusted(f"weights: {path}", reason, "torch.save(model.state_dict(), path)") from error
         raise InputError(
             f"weights: {path} cannot be read as a file of tensors: {first_line(error)} "
             "Remedy: torch.save(model.state_dict(), path), not the model itself."
         ) from error
+    if isinstance(found, torch.nn.Module):
+        found = found.state_dict()
     for key in _WRAPPINGS:
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
             found = found[key]
@@ -105,8 +118,11 @@ def _without_prefix(state: dict[str, Any], own: Collection[str]) -> dict[str, An
     return state
 
 
-def load_keras(build: Build, path: Path, spec: str) -> Any:
-    """Return the Keras model with the file's weights; a .keras file contains the model as well."""
+def load_keras(build: Build, path: Path, spec: str, *, trust: bool = False) -> Any:
+    """Return the Keras model with the file's weights; a .keras file contains the model as well.
+
+    Without `trust`, Keras' safe mode refuses what a .keras file could execute: Lambda layers, for one.
+    """
     import keras
 
     name = path.name.lower()
@@ -114,7 +130,7 @@ def load_keras(build: Build, path: Path, spec: str) -> Any:
         return _load_keras_arrays(build, path, spec)
     try:
         if name.endswith(".keras"):
-            return keras.saving.load_model(path, compile=False)
+            return keras.saving.load_model(path, compile=False, safe_mode=not trust)
         model = build(None)
         model.load_weights(path)
     except InputError:

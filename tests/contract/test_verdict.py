@@ -1,0 +1,109 @@
+"""Files exported with a verdict say what `observe` says of the adapted model, and what the source model answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import exported_files
+import numpy as np
+import pytest
+from small_network import images
+
+import sita_adapters as sita
+from sita_adapters import candidates
+from sita_adapters.backend import backend_of
+from sita_adapters.gauge import Gauge
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
+
+OPS = sita.Recipe(priors=(0.5, 0.75, 1.0), top_k=2)
+RULES = sita.Recipe(priors=(1.0, sita.ByShift(strength=0.9, half_shift=0.3, half_area=50)), n_views=0)
+
+
+def check_file(backend: Any, file: str, folder: Path, recipe: sita.Recipe, **settings: Any) -> dict[str, np.ndarray]:
+    """Export, run the file on other images, and hold it against `observe` and the plain model; return its outputs."""
+    exported_files.need(file)
+    model, batch = backend.model(**settings), images(5, seed=10)
+    adapted = sita.adapt(model, recipe)
+    path = sita.export(adapted, folder / file, example=backend.to_images(images(2)), verdict=True).path
+    said = exported_files.run_named(path, np.asarray(backend.to_images(batch)))
+    with sita.observe(adapted) as seen:
+        backend.run(adapted, batch)
+    assert not seen.near_ties.any()
+    np.testing.assert_allclose(said["prior"], seen.priors, atol=1e-6)
+    np.testing.assert_allclose(said["entropy"], seen.entropies.min(axis=1), atol=1e-5)
+    if 1.0 in seen.candidates:
+        source = np.moveaxis(said["source"], 1, -1) if backend.name == "torch" else said["source"]
+        np.testing.assert_allclose(source, backend.run(model, batch), atol=1e-4)
+    else:
+        assert "source" not in said
+    return said
+
+
+def test_a_file_says_what_observe_says(backend: Any, file: str, tmp_path: Path) -> None:
+    said = check_file(backend, file, tmp_path, OPS)
+    assert said.keys() == {"scores", "prior", "entropy", "source"}
+    assert said["prior"].shape == said["entropy"].shape == (5,)
+    assert len(set(said["prior"].tolist())) > 1
+
+
+def test_a_file_computes_the_mean_of_what_a_rule_sets(backend: Any, file: str, tmp_path: Path) -> None:
+    said = check_file(backend, file, tmp_path, RULES)
+    assert len(set(said["prior"].tolist())) > 2
+
+
+def test_one_candidate_has_its_prior_for_every_image(backend: Any, tmp_path: Path) -> None:
+    said = check_file(backend, backend.files[0], tmp_path, sita.Recipe(priors=0.8, n_views=1))
+    np.testing.assert_allclose(said["prior"], np.full(5, 0.8), atol=1e-6)
+    assert said.keys() == {"scores", "prior", "entropy"}
+
+
+@pytest.mark.parametrize("recipe", [OPS, RULES], ids=["ops", "rules"])
+def test_every_pixel_has_a_verdict(backend: Any, recipe: sita.Recipe, tmp_path: Path) -> None:
+    model = backend.model(dense=True)
+    adapted = sita.adapt(model, recipe, task="segmentation")
+    path = sita.export(adapted, tmp_path / backend.files[0], example=backend.to_images(images(2)), verdict=True).path
+    batch = images(2, seed=3)
+    said = exported_files.run_named(path, np.asarray(backend.to_images(batch)))
+    with sita.observe(adapted) as seen:
+        backend.run(adapted, batch)
+    first, second = np.sort(seen.entropies, axis=1)[:, :2].swapaxes(0, 1)
+    clear = second - first > 1e-4
+    assert said["prior"].shape == said["entropy"].shape == (2, 12, 12)
+    assert clear.mean() > 0.9
+    np.testing.assert_allclose(said["prior"][clear], seen.priors[clear], atol=1e-6)
+    np.testing.assert_allclose(said["entropy"], seen.entropies.min(axis=1), atol=1e-4)
+
+
+@pytest.mark.parametrize("wrong", ["prior", "entropy", "source"])
+def test_a_file_whose_verdict_is_wrong_is_not_kept(
+    backend: Any, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported_files.need(backend.files[0])
+    adapted = sita.adapt(backend.model(), OPS)
+    own, read, write = backend_of(adapted), candidates.read_gauge, backend_of(adapted).write
+
+    def write_wrongly(*arguments: Any) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(candidates, "read_gauge", spoil)
+            write(*arguments)
+
+    def spoil(*arguments: Any, **settings: Any) -> Gauge:
+        gauge = read(*arguments, **settings)
+        return Gauge(**{**gauge.outputs(), wrong: 1.01 * gauge.outputs()[wrong] + 0.01})
+
+    monkeypatch.setattr(own, "write", write_wrongly)
+    with pytest.raises(sita.ExportError, match="answers otherwise"):
+        sita.export(adapted, tmp_path / backend.files[0], example=backend.to_images(images(2)), verdict=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_outputs_beside_the_scores_keep_their_names(backend: Any, tmp_path: Path) -> None:
+    exported_files.need(backend.files[0])
+    adapted = sita.adapt(backend.model("dict"), OPS)
+    exported = sita.export(adapted, tmp_path / backend.files[0], example=backend.to_images(images(2)), verdict=True)
+    said = exported_files.run_named(exported.path, np.asarray(backend.to_images(images(3, seed=3))))
+    assert said.keys() == {"logits", "features", "prior", "entropy", "source"}
+    assert exported.difference is not None
+    assert exported.difference < 1e-5

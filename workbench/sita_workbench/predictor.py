@@ -1,0 +1,227 @@
+"""A model that answers for batches of images: a live one, adapted, or an exported file.
+
+Both put out the same arrays by name (`sita_adapters.gauge`), in one run: the scores, λ, and the source model's scores
+where λ = 1 is among the candidates. So `sita predict` and `sita serve` know no difference between them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+import sita_adapters as sita
+from sita_adapters.backend import backend_of, read_adaptation, run_scores
+from sita_adapters.errors import InputError, OutputError, SitaError
+from sita_adapters.gauge import NAMES, SCORES, output_names
+from sita_adapters.outputs import find_scores, flatten
+from sita_adapters.recipe import DEFAULT, Recipe
+from sita_adapters.runtimes import ExportedFile, run_checked
+from sita_adapters.views import spatial_kind
+
+from .methods import Prediction, open_recipe, to_probabilities
+from .models.exported import channels_first
+from .models.loaded import LoadedModel
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a batch of N images got: p (N, …, classes) and λ (N, …) of the adapted model, p of the source model.
+
+    - `adapted.priors` is None, and `source` is, where an exported file puts out neither.
+    - `rows`: how many rows were run for each image, (N,); 0 where a file does not say.
+    """
+
+    adapted: Prediction
+    source: Prediction | None
+    rows: np.ndarray
+
+
+class Predictor(Protocol):
+    """Answers for images in bytes (N, h, w, 3), all of one size."""
+
+    loaded: LoadedModel
+    recipe: str
+
+    def answer(self, pixels: np.ndarray) -> Answers:
+        """Return an answer for every image, which does not depend on the others."""
+
+
+def open_predictor(
+    loaded: LoadedModel, recipe: str | None = None, *, with_source: bool = True, cascade: float | None = None
+) -> Predictor:
+    """Return what answers with a loaded model.
+
+    - `recipe`: a name or a file, for a live model; an exported file has its own.
+    - `with_source`: run the source model, too, where λ = 1 is not a candidate anyway.
+    - `cascade`: adapt only what the source model is unsure of, by its entropy in nats.
+    """
+    loaded.require_inputs()
+    if loaded.file is None:
+        return ModelPredictor(loaded, recipe or DEFAULT, with_source=with_source, cascade=cascade)
+    if recipe is not None:
+        raise InputError(
+            f"--recipe: {loaded.spec} was exported with a recipe of its own; received {recipe!r}. "
+            "Remedy: leave --recipe out, or export the model again (sita export --recipe)."
+        )
+    if cascade is not None:
+        raise InputError(
+            f"--cascade: {loaded.spec} runs all of its rows for every image. Remedy: leave the option out, or give the "
+            "model itself."
+        )
+    return FilePredictor(loaded, loaded.file)
+
+
+class ModelPredictor:
+    """A live model, source and adapted."""
+
+    def __init__(
+        self, loaded: LoadedModel, recipe: str, *, with_source: bool = True, cascade: float | None = None
+    ) -> None:
+        opened: Recipe = open_recipe(recipe, loaded.task)
+        adapted = loaded.adapt(opened)
+        self.loaded, self.recipe, self.cascade = loaded, str(opened), cascade
+        self.description = sita.describe(adapted)
+        self._backend = backend_of(adapted)
+        self._scores = self.description.scores
+        _refuse_sigmoids(self._scores, loaded)
+        self._adaptation = read_adaptation(adapted)
+        self._adapted = adapted
+        # One candidate with a fixed λ has no verdict to compute.
+        self._prior = None if opened.candidate_count > 1 or opened.rules else opened.lambdas[0]
+        self._watched = self._backend.with_verdict(adapted) if self._prior is None else None
+        self._scores_name: str | None = None
+        self._moves_channels: dict[tuple[int, ...], bool] = {}
+        # Of the ensemble every candidate is the source model, on its own view; the first is on the image itself.
+        self._runs_source = with_source and 1.0 not in opened.lambdas
+
+    def answer(self, pixels: np.ndarray) -> Answers:
+        """Return an answer for every image."""
+        images = self.loaded.encode(pixels)
+        try:
+            found = self._answer(images) if self.cascade is None else self._cascade(images, self.cascade)
+        except SitaError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"{self.loaded.spec} failed on an image of {pixels.shape[2]} × {pixels.shape[1]}: {error}. "
+                "Remedy: --size of its images."
+            ) from error
+        check_shape(found.adapted, self.loaded)
+        return found
+
+    def _answer(self, images: np.ndarray) -> Answers:
+        """Adapt to every image, and run the source model beside it where it is wanted and not among the candidates."""
+        if not self._runs_source:
+            return self._adapt(images)
+        source, found = self._run(self.loaded.model, images), self._adapt(images)
+        return replace(found, source=source, rows=1 + found.rows)
+
+    def _adapt(self, images: np.ndarray) -> Answers:
+        kinds = self._adaptation.kinds
+        plan, _ = self._adaptation.plan_for(kinds[0] if len(kinds) == 1 else spatial_kind(images.shape[1:3]))
+        rows = np.full(len(images), plan.rows)
+        if self._watched is None:
+            answer = self._run(self._adapted, images)
+            priors = np.full(answer.labels.shape, self._prior)
+            return Answers(Prediction(answer.probabilities, priors), answer if self._prior == 1.0 else None, rows)
+        output = self._backend.run(self._watched, self._arrange(images))
+        named = {name: self._backend.ops.to_numpy(array) for name, array in self._backend.file_outputs(output)}
+        answer = self._predicted(named[self._scores_of(images, named)])
+        source = self._predicted(named["source"]) if "source" in named else None
+        return Answers(Prediction(answer.probabilities, named["prior"]), source, rows)
+
+    def _cascade(self, images: np.ndarray, threshold: float) -> Answers:
+        """Let the source model answer, and adapt to the images whose mean entropy is above the threshold."""
+        source = self._run(self.loaded.model, images)
+        unsure = np.flatnonzero(source.entropies.reshape(len(images), -1).mean(axis=1) > threshold)
+        probabilities, priors = source.probabilities.copy(), np.ones(source.labels.shape)
+        rows = np.ones(len(images), int)
+        if len(unsure):
+            found = self._adapt(images[unsure])
+            probabilities[unsure], priors[unsure] = found.adapted.probabilities, found.adapted.priors
+            rows[unsure] += found.rows
+        return Answers(Prediction(probabilities, priors), source, rows)
+
+    def _run(self, model: Any, images: np.ndarray) -> Prediction:
+        """Return the predictions of the source model, or of the adapted one without its verdict."""
+        return self._predicted(run_scores(model, self._arrange(images)))
+
+    def _arrange(self, images: np.ndarray) -> np.ndarray:
+        """Return images as `LoadedModel.arrange` does, which looks through the whole model: once for each size."""
+        shape = images.shape[1:]
+        if shape not in self._moves_channels:
+            arranged = self.loaded.arrange(images)
+            self._moves_channels[shape] = arranged.shape != images.shape or not np.array_equal(arranged, images)
+            return arranged
+        return np.moveaxis(images, -1, 1) if self._moves_channels[shape] else images
+
+    def _scores_of(self, images: np.ndarray, named: dict[str, np.ndarray]) -> str:
+        """Return which of the outputs the scores are; found out once."""
+        if [name for name in named if name not in NAMES] == [SCORES]:
+            return SCORES
+        if self._scores_name is None:
+            output = self._backend.run(self._adapted, self._arrange(images[:1]))
+            is_array = self._backend.ops.is_array
+            paths = [path for path, _ in flatten(output, is_array)]
+            place = find_scores(output, self._adaptation.output, is_array, lambda array: len(array.shape) > 1)
+            self._scores_name = output_names(paths)[place]
+        return self._scores_name
+
+    def _predicted(self, raw: np.ndarray) -> Prediction:
+        return Prediction(to_probabilities(np.moveaxis(raw, self._backend.ops.class_axis, -1), self._scores))
+
+
+@dataclass(eq=False)
+class FilePredictor:
+    """An exported file. With a verdict it says λ, and what the source model answers; without, neither."""
+
+    loaded: LoadedModel
+    file: ExportedFile
+
+    def __post_init__(self) -> None:
+        self.recipe = self.file.card.recipe if self.file.card else "as exported"
+
+    def answer(self, pixels: np.ndarray) -> Answers:
+        """Return an answer for every image."""
+        card, first = self.file.card, channels_first(self.file)
+        images = self.loaded.encode(pixels)
+        named = run_checked(self.file, np.ascontiguousarray(np.moveaxis(images, -1, 1) if first else images))
+        class_axis = card.class_axis if card else (1 if first else -1)
+
+        def predicted(raw: np.ndarray) -> Prediction:
+            moved = np.moveaxis(raw, class_axis, -1)
+            return Prediction(to_probabilities(moved, card.scores if card else _guess_scores(moved)))
+
+        if card:
+            _refuse_sigmoids(card.scores, self.loaded)
+        adapted = predicted(list(named.values())[card.scores_place if card else 0])
+        check_shape(adapted, self.loaded)
+        verdict = {name: named[name] for name in card.verdict} if card else {}
+        source = predicted(verdict["source"]) if "source" in verdict else None
+        rows = np.full(len(pixels), (card.rows if card else None) or 0)
+        return Answers(replace(adapted, priors=verdict.get("prior")), source, rows)
+
+
+def check_shape(predicted: Prediction, loaded: LoadedModel) -> None:
+    """Raise unless there are scores of at least two classes for every image, or every pixel of it."""
+    shape = predicted.probabilities.shape[1:]
+    expected = 3 if loaded.task == "segmentation" else 1
+    if len(shape) != expected or shape[-1] < 2:
+        remedy = {1: "--task classification", 3: "--task segmentation"}.get(len(shape), "another model")
+        raise OutputError(
+            f"Expected scores of at least two classes for {'every pixel' if expected == 3 else 'the image'}; "
+            f"{loaded.spec} returned shape {shape} for one image. Remedy: {remedy}."
+        )
+
+
+def _refuse_sigmoids(scores: str, loaded: LoadedModel) -> None:
+    if scores.startswith("sigmoid"):
+        raise OutputError(f"Expected one label per image or pixel; {loaded.spec} has a sigmoid per label.")
+
+
+def _guess_scores(raw: np.ndarray) -> str:
+    """Guess what the scores of a file without a card are."""
+    sums_to_one = bool((raw >= 0).all()) and bool(np.allclose(raw.sum(axis=-1), 1.0, atol=1e-3))
+    return "probabilities" if sums_to_one else "logits"

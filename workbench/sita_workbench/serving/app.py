@@ -1,0 +1,138 @@
+"""The application that every worker runs: /predict, /health, /info and /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+from sita_adapters.errors import SitaError
+
+from ..predictor import Predictor
+from .batching import Batcher, One
+from .decoding import UploadError, decode, limit_pillow, read_upload
+from .metrics import Metrics
+from .responses import changed, prior, to_headers, to_json, to_png
+from .settings import MAX_WAITING, READ_SECONDS, ServeSettings
+
+
+class Service:
+    """A predictor behind HTTP: reads uploads, has them answered, and counts."""
+
+    def __init__(self, predictor: Predictor, settings: ServeSettings, baseline: float | None = None) -> None:
+        self.predictor, self.settings = predictor, settings
+        self.metrics = Metrics(baseline)
+        self.batcher = Batcher(predictor, settings.batch, self.metrics.count_batch)
+        self._decoders = ThreadPoolExecutor(2, "sita-decode")  # more would only hold more pictures in memory
+        self._waiting = 0
+        limit_pillow(settings.max_pixels)
+
+    async def predict(self, request: Request) -> Response:
+        """Answer for an image. Whatever happens, the request is counted once."""
+        started = time.perf_counter()
+        try:
+            outcome, response = "ok", await self._answer(request, started)
+        except UploadError as error:
+            outcome, response = error.outcome, _refuse(error)
+        except SitaError as error:
+            # A model that takes any size may not be able to take this one's; else it is not the image's fault.
+            outcome, status = ("unfit", 422) if self.predictor.loaded.sides is None else ("failed", 500)
+            response = JSONResponse({"error": str(error)}, status)
+        except Exception:
+            self.metrics.count_request("failed", time.perf_counter() - started)
+            raise
+        self.metrics.count_request(outcome, time.perf_counter() - started)
+        return response
+
+    async def _answer(self, request: Request, started: float) -> Response:
+        if self._waiting >= MAX_WAITING:
+            raise UploadError(503, "busy", f"{MAX_WAITING} requests are waiting already. Remedy: try again later.")
+        self._waiting += 1
+        try:
+            one = await self._predict(request)
+        finally:
+            self._waiting -= 1
+        milliseconds = 1000 * (time.perf_counter() - started)
+        self.metrics.count_answer(prior(one), changed(one), one.rows)
+        loaded = self.predictor.loaded
+        if loaded.task == "segmentation":
+            return Response(to_png(one), media_type="image/png", headers=to_headers(one, milliseconds))
+        return JSONResponse(
+            to_json(one, lambda label, classes: self.settings.name_of(label, loaded, classes), milliseconds)
+        )
+
+    async def _predict(self, request: Request) -> One:
+        limits = self.settings
+        try:
+            data = await asyncio.wait_for(read_upload(request, limits.max_bytes), READ_SECONDS)
+        except asyncio.TimeoutError as error:
+            reason = f"Expected the whole image within {READ_SECONDS} s; received a part of it."
+            raise UploadError(408, "too_slow", reason) from error
+        loop = asyncio.get_running_loop()
+        pixels = await loop.run_in_executor(self._decoders, decode, data, self.predictor.loaded, limits.max_pixels)
+        return await asyncio.wrap_future(self.batcher.submit(pixels))
+
+    def info(self) -> dict[str, Any]:
+        """Return what is served: what `describe` says, and the limits."""
+        loaded, limits = self.predictor.loaded, self.settings
+        card = None if loaded.file is None else loaded.file.card
+        described = getattr(self.predictor, "description", None)
+        rows = described.rows if described is not None else card.rows if card else None
+        return {
+            "model": loaded.spec,
+            "weights": loaded.weights,
+            "framework": loaded.framework,
+            "task": loaded.task,
+            "size": loaded.sides,
+            "recipe": self.predictor.recipe,
+            "rows": rows,
+            "verdict": list(card.verdict) if card else ["prior", "entropy", "source"],
+            "cascade": limits.cascade,
+            "batch": limits.batch,
+            "max_mb": limits.max_bytes / 1e6,
+            "max_pixels": limits.max_pixels,
+            "description": None if described is None else str(described),
+        }
+
+
+def _refuse(error: UploadError) -> Response:
+    headers = {"Retry-After": "1"} if error.status == 503 else None
+    # What was not read of a body stays in the connection, where a next request would begin.
+    if error.status in (408, 413, 503):
+        headers = {**(headers or {}), "Connection": "close"}
+    return JSONResponse({"error": error.reason}, error.status, headers)
+
+
+def make_app(service: Service, when_ready: Callable[[], None] = lambda: None) -> FastAPI:
+    """Return the application. It answers nothing but what is listed here: no pages of documentation, either."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.batcher.start()
+        when_ready()
+        yield
+        await asyncio.get_running_loop().run_in_executor(None, service.batcher.stop)
+
+    app = FastAPI(title="sita", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    async def info() -> dict[str, Any]:
+        return service.info()
+
+    async def metrics() -> Response:
+        page, content_type = await asyncio.get_running_loop().run_in_executor(None, service.metrics.page)
+        return Response(page, media_type=content_type)
+
+    app.add_route("/predict", service.predict, methods=["POST"])
+    app.add_api_route("/health", health)
+    app.add_api_route("/info", info)
+    app.add_api_route("/metrics", metrics)
+    return app

@@ -1,0 +1,53 @@
+"""What a worker has to know: the model as text, and the limits. A value, so that a process can be given it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sita_adapters.recipe import Task
+
+from ..models.loaded import LoadedModel
+
+MAX_WAITING = 64
+"""How many requests may wait in a worker; more are told to come back, before their images are read."""
+
+READ_SECONDS = 30
+"""How long a client may take to send an image."""
+
+GRACE_SECONDS = 10
+"""How long requests that are being answered may take when the server is told to end."""
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """What is served, and within which limits.
+
+    - `model` … `providers`: as `load_model` and `open_predictor` take them.
+    - `batch`: how many images run at once, at most.
+    - `max_bytes`, `max_pixels`: how large an upload, and an image before it is decoded, may be.
+    - `baseline`: results.json of `sita bench`, which says how many answers adaptation changes on clean images.
+    - `threads`: how many a worker computes with.
+    """
+
+    model: str
+    weights: str | None = None
+    recipe: str | None = None
+    inputs: str | None = None
+    size: int | None = None
+    task: Task | None = None
+    crop: float | None = None
+    names: tuple[str, ...] = ()
+    trust: bool = False
+    providers: tuple[str, ...] | None = None
+    with_source: bool = True
+    cascade: float | None = None
+    batch: int = 4
+    max_bytes: int = 10_000_000
+    max_pixels: int = 50_000_000
+    baseline: str | None = None
+    threads: int = 1
+
+    def name_of(self, label: int, loaded: LoadedModel, classes: int) -> str | None:
+        """Return a class's name, where it is known."""
+        names = self.names or loaded.names
+        return names[label] if len(names) == classes else None
