@@ -24,8 +24,8 @@ def serve(
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"One of {', '.join(RECIPES)}, or a file of sita calibrate. By default {DEFAULT}; an exported file has its "
-            "own.",
+            help=f"One of {', '.join(RECIPES)}, or a file of sita calibrate. By default {DEFAULT}; an exported file "
+            "has its own.",
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
