@@ -312,7 +312,7 @@ def record_vote(
 def _confidences(candidates: np.ndarray, scores: Scores, class_axis: int) -> np.ndarray:
     """Return the probability of the likeliest class; of labels with a sigmoid each, that of what is said of each."""
     likely = probabilities(candidates, scores, class_axis)
-    return np.maximum(likely, 1 - likely) if scores.startswith("sigmoid") else likely.max(axis=class_axis)
+    return np.asarray(np.maximum(likely, 1 - likely) if scores.startswith("sigmoid") else likely.max(axis=class_axis))
 
 
 def refuse_compiled(what: str) -> SitaError:

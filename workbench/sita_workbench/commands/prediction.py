@@ -61,7 +61,7 @@ class ModelPredictor:
                 f"{self.loaded.spec} failed on {path}, an image of {pixels.shape[1]} × {pixels.shape[0]}: {error}. "
                 "Remedy: --size of its images."
             ) from error
-        _check_shape(adapted, self.loaded)
+        check_shape(adapted, self.loaded)
         priors = np.full(adapted.labels.shape, self._prior) if adapted.priors is None else adapted.priors
         return Answer(path, Prediction(adapted.probabilities[0], priors[0]), Prediction(source.probabilities[0]))
 
@@ -85,11 +85,12 @@ class FilePredictor:
         if scores.startswith("sigmoid"):
             raise OutputError(f"Expected one label per image or pixel; {self.loaded.spec} has a sigmoid per label.")
         predicted = Prediction(to_probabilities(raw, scores))
-        _check_shape(predicted, self.loaded)
+        check_shape(predicted, self.loaded)
         return Answer(path, Prediction(predicted.probabilities[0]))
 
 
-def _check_shape(predicted: Prediction, loaded: LoadedModel) -> None:
+def check_shape(predicted: Prediction, loaded: LoadedModel) -> None:
+    """Raise unless there are scores of at least two classes for every image, or every pixel of it."""
     shape = predicted.probabilities.shape[1:]
     expected = 3 if loaded.task == "segmentation" else 1
     if len(shape) != expected or shape[-1] < 2:
