@@ -122,10 +122,13 @@ def _map(job: Job, numbers: Sequence[int], workers: int, board: Any) -> Iterator
 def _connected(address: str | None, cores: int) -> Iterator[None]:
     """Connect to a cluster, or start one; a connection that was there before stays."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
+    # Ray warns of arguments in its object store, which Ray Data itself puts there: on the driver's node, with which
+    # the run ends anyway.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     import ray
+    import ray.data
 
-    for name in ("ray", "ray.data"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)  # it announces every step
     if ray.is_initialized():
         yield
         return

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import sita_adapters as sita
-from sita_adapters.errors import InputError
+from sita_adapters.errors import OutputError
 from sita_adapters.recipe import read_recipe
 
 from ..methods import SOURCE, Method, Prediction, prepare, to_probabilities
@@ -43,13 +43,12 @@ def use_one_thread() -> None:
 class Answers:
     """What a batch of N images got: p and λ of the adapted model; label and probability of the source model's, (N, …).
 
-    The further axes are those of the pixels, where each gets a label.
+    The further axes are those of the pixels, where each gets a label. What a model does not say is None.
     """
 
     adapted: Prediction
-    priors: np.ndarray
-    source_labels: np.ndarray
-    source_confidences: np.ndarray
+    source_labels: np.ndarray | None
+    source_confidences: np.ndarray | None
 
 
 class Scorer:
@@ -82,21 +81,21 @@ class Scorer:
         if self.recipe.candidate_count > 1 or self.recipe.rules:
             with sita.observe(self._adapted.model) as seen:
                 raw = self._adapted.run(encoded)
-            adapted, priors = Prediction(to_probabilities(raw, self._adapted.scores)), seen.priors
+            adapted = Prediction(to_probabilities(raw, self._adapted.scores), seen.priors)
         else:
-            seen, adapted = None, self._adapted.predict(encoded)
-            priors = np.full(adapted.labels.shape, self.recipe.lambdas[0])
+            seen, alone = None, self._adapted.predict(encoded)
+            adapted = Prediction(alone.probabilities, np.full(alone.labels.shape, self.recipe.lambdas[0]))
         check_shape(adapted, self.loaded)
         if self._source is None and seen is not None:
             place = seen.candidates.index(1.0)
-            return Answers(adapted, priors, seen.labels[:, place], seen.confidences[:, place])
+            return Answers(adapted, seen.labels[:, place], seen.confidences[:, place])
         source = adapted if self._source is None else self._source.predict(encoded)
-        return Answers(adapted, priors, source.labels, source.probabilities.max(axis=-1))
+        return Answers(adapted, source.labels, source.probabilities.max(axis=-1))
 
     def name(self, label: int, classes: int) -> str | None:
         """Return a class's name, where it is known."""
         if self._names and len(self._names) != classes:
-            raise InputError(
+            raise OutputError(
                 f"--labels: expected a name for each of the model's {classes} classes; received {len(self._names)}."
             )
         names = self._names or self.loaded.names

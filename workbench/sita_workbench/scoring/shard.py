@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sita_adapters.errors import SitaError, SitaWarning
+from sita_adapters.errors import InputError, SitaError, SitaWarning
 
 from ..files import write_atomically
 from .folder import OutputFolder
@@ -94,9 +94,8 @@ def score_images(
     for batch in _read_batches(scorer, paths, base, scored.failed):
         try:
             scored.rows += _rows(scorer, batch, maps)
-        except SitaError:
-            raise
-        except Exception:
+        except Exception as error:
+            _raise_if_general(error)
             _score_one_by_one(scorer, batch, maps, scored)
         if report is not None:
             report(len(scored.rows) + len(scored.failed))
@@ -143,12 +142,17 @@ def _score_one_by_one(scorer: Scorer, batch: list[_Image], maps: Path | None, sc
     for image in batch:
         try:
             scored.rows += _rows(scorer, [image], maps)
-        except SitaError:
-            raise
         except Exception as error:
+            _raise_if_general(error)
             height, width = image.pixels.shape[:2]
-            reason = f"The model failed on an image of {width} × {height}: {error}. Remedy: --size."
+            reason = f"The model failed on an image of {width} × {height}: {error} Remedy: --size."
             scored.failed.append({"path": image.path, "reason": reason})
+
+
+def _raise_if_general(error: Exception) -> None:
+    """Raise what would come back with every image; an InputError is of the image at hand."""
+    if isinstance(error, SitaError) and not isinstance(error, InputError):
+        raise error
 
 
 def _rows(scorer: Scorer, batch: list[_Image], maps: Path | None) -> list[dict[str, Any]]:
@@ -171,9 +175,9 @@ def _label_rows(scorer: Scorer, answers: Answers, batch: list[_Image]) -> list[d
             "class_name": scorer.name(label, classes),
             "probability": float(adapted.probabilities[place, label]),
             "entropy": float(adapted.entropies[place]),
-            "prior": float(answers.priors[place]),
-            "source_label": int(answers.source_labels[place]),
-            "source_probability": float(answers.source_confidences[place]),
+            "prior": _mean(adapted.priors, place),
+            "source_label": None if answers.source_labels is None else int(answers.source_labels[place]),
+            "source_probability": _mean(answers.source_confidences, place),
         }
         for place, image in enumerate(batch)
     ]
@@ -186,7 +190,8 @@ def _map_rows(scorer: Scorer, answers: Answers, batch: list[_Image], maps: Path 
     adapted, rows = answers.adapted, []
     classes = adapted.probabilities.shape[-1]
     for place, image in enumerate(batch):
-        labels, source = adapted.labels[place], answers.source_labels[place]
+        labels = adapted.labels[place]
+        source = None if answers.source_labels is None else answers.source_labels[place]
         label = int(np.bincount(labels.ravel()).argmax())
         file = None
         if maps is not None:
@@ -200,14 +205,18 @@ def _map_rows(scorer: Scorer, answers: Answers, batch: list[_Image], maps: Path 
                 "class_name": scorer.name(label, classes),
                 "probability": float(adapted.probabilities[place].max(axis=-1).mean()),
                 "entropy": float(adapted.entropies[place].mean()),
-                "prior": float(answers.priors[place].mean()),
-                "source_label": int(np.bincount(source.ravel()).argmax()),
-                "source_probability": float(answers.source_confidences[place].mean()),
-                "changed": float((labels != source).mean()),
+                "prior": _mean(adapted.priors, place),
+                "source_label": None if source is None else int(np.bincount(source.ravel()).argmax()),
+                "source_probability": _mean(answers.source_confidences, place),
+                "changed": None if source is None else float((labels != source).mean()),
                 "map": None if file is None else str(Path(*file.parts[-3:])),
             }
         )
     return rows
+
+
+def _mean(values: np.ndarray | None, place: int) -> float | None:
+    return None if values is None else float(values[place].mean())
 
 
 def row_schema(segments: bool = False) -> pa.Schema:

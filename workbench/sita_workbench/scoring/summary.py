@@ -25,7 +25,8 @@ _WIDTH = 30
 class Scored:
     """A set of images that were scored: how many have a row, and how many failed.
 
-    - `changed`: the share whose label differs from the source model's; of label maps, of their pixels.
+    - `changed`: the share whose label differs from the source model's; of label maps, of their pixels. None where it is
+      not known what the source model says.
     - `priors`: how many images have which λ, of the most certain candidate; rounded where there are many values.
     - `reasons`: the first few reasons of failures.
     """
@@ -33,7 +34,7 @@ class Scored:
     output: Path
     rows: int
     failed: int
-    changed: float
+    changed: float | None
     priors: dict[float, int]
     reasons: tuple[str, ...] = ()
 
@@ -61,8 +62,9 @@ class Scored:
     def lines(self) -> Iterator[str]:
         """Yield the summary as text."""
         yield f"{self.rows:,} images have an answer, {self.failed:,} failed."
-        if self.rows:
+        if self.changed is not None:
             yield f"{100 * self.changed:.1f} % of the labels differ from the source model's."
+        if self.priors:
             yield "λ of the most certain candidate (1: like the training images; the lower, the stranger):"
             most = max(self.priors.values())
             for prior, count in self.priors.items():
@@ -84,28 +86,39 @@ def finish(folder: OutputFolder, shards: int) -> Scored:
     table = pa.concat_tables([failed_schema().empty_table(), *failed])
     with write_atomically(folder.path / "failed.parquet") as temporary:
         pq.write_table(table, temporary)
-    rows, changed, priors = 0, 0.0, Counter[float]()
-    for number in numbers:
-        found, differ, chosen = _count(folder.part(number))
-        rows, changed = rows + found, changed + differ
-        priors.update(chosen)
+    counts = [_count(folder.part(number)) for number in numbers]
+    rows, compared = sum(count.rows for count in counts), sum(count.compared for count in counts)
+    changed = sum(count.changed for count in counts) / compared if compared else None
+    priors = sum((count.priors for count in counts), Counter[float]())
     reasons = tuple(table.column("reason").slice(0, 3).to_pylist())
-    scored = Scored(folder.path, rows, len(table), changed / max(1, rows), _round(priors), reasons)
+    scored = Scored(folder.path, rows, len(table), changed, _round(priors), reasons)
     write_json(folder.path / "summary.json", scored.to_dict())
     return scored
 
 
-def _count(part: Path) -> tuple[int, float, Counter[float]]:
-    """Return the rows of a part, how many of their labels changed, and how often each λ is there."""
+@dataclass(frozen=True)
+class _Count:
+    """The rows of a part, how many were compared with the source model and changed, and how often each λ is there."""
+
+    rows: int
+    compared: int
+    changed: float
+    priors: Counter[float]
+
+
+def _count(part: Path) -> _Count:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(part) as file:
         maps = "changed" in file.schema_arrow.names
-        names = ["changed"] if maps else ["label", "source_label"]
-        table = file.read(columns=["prior", *names])
-    columns = [table.column(name).to_numpy() for name in names]
-    changed = float(columns[0].sum() if maps else (columns[0] != columns[1]).sum())
-    return len(table), changed, Counter(np.round(table.column("prior").to_numpy(), 3).tolist())
+        table = file.read(columns=["prior", "label", "source_label", *(["changed"] if maps else [])])
+    compared = table.filter(table.column("source_label").is_valid())
+    if maps:
+        changed = compared.column("changed").to_numpy().sum()
+    else:
+        changed = (compared.column("label").to_numpy() != compared.column("source_label").to_numpy()).sum()
+    priors = table.column("prior").drop_null().to_numpy()
+    return _Count(len(table), len(compared), float(changed), Counter(np.round(priors, 3).tolist()))
 
 
 def _round(priors: Counter[float]) -> dict[float, int]:
