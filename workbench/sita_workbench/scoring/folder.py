@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,7 +115,7 @@ def prepare_folder(
     digest = hashlib.sha256()
     for path in paths:
         digest.update(_encode(path) + b"\n")
-    relative = any(not Path(path).is_absolute() for path in paths)
+    relative = not all(map(os.path.isabs, paths))
     about = {
         **identity,
         "images": len(paths),

@@ -47,6 +47,7 @@ def run_local(job: Job, numbers: Sequence[int], workers: int, events: Events) ->
             if message is None:
                 running.discard(worker)
                 _count_kill(worker, kills)
+                worker.stop()
                 events.say(f"A worker was lost ({worker.ending()}); shard {worker.number} is done again.")
                 waiting.appendleft(worker.number)
             elif "batch" in message:
@@ -105,6 +106,10 @@ class _Worker:
         self._stopped = True
         self._process.kill()
         self._process.wait()
+        self._log.close()
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def ending(self) -> str:
         """Say how it ended."""
@@ -125,8 +130,9 @@ class _Worker:
 
     def _hear(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.endswith("\n"):  # a killed worker may leave half a line
-                self._inbox.put((self, json.loads(line)))
+        with self._process.stdout as lines:
+            for line in lines:
+                if line.endswith("\n"):  # a killed worker may leave half a line
+                    self._inbox.put((self, json.loads(line)))
         if not self._stopped:
             self._inbox.put((self, None))

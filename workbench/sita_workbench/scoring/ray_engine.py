@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -18,7 +19,8 @@ from typing import Any
 from sita_adapters.errors import InputError, SitaError
 
 from .events import BatchDone, Events, to_error
-from .shard import ShardDone, score_shard
+from .local import ATTEMPTS, usable_cores
+from .shard import Report, ShardDone, score_shard
 from .spec import Job
 
 _STORE = 100 * 2**20
@@ -41,30 +43,51 @@ class ShardActor:
         import ray
 
         node = ray.get_runtime_context().get_node_id()
-        messages = []
-        for number in map(int, batch["number"]):
+        number = int(batch["number"][0])
 
-            def report(images: int, number: int = number) -> None:
-                self._board.add.remote((number, images, os.getpid(), node))
+        def report(images: int) -> None:
+            self._board.add.remote((number, images, os.getpid(), node))
 
-            messages.append(json.dumps(_score(self._job, number, report)))
-        return {"message": messages}
+        return {"message": [json.dumps(self._score(number, report))]}
+
+    def _score(self, number: int, report: Report) -> dict[str, Any]:
+        from .worker import describe_error
+
+        try:
+            _refuse_after_kills(number, self._attempt(number))
+            return {"done": asdict(score_shard(self._job, number, report))}
+        except Exception as error:
+            return {"error": describe_error(error)}
+
+    def _attempt(self, number: int) -> int:
+        """Return how often the shard was begun, this time included; Ray itself would begin it for ever."""
+        import ray
+
+        try:
+            return int(ray.get(self._board.begin.remote(number)))
+        except ray.exceptions.RayError:  # the board is lost
+            return 1
 
 
-def _score(job: Job, number: int, report: Any) -> dict[str, Any]:
-    from .worker import describe_error
-
-    try:
-        return {"done": asdict(score_shard(job, number, report))}
-    except Exception as error:
-        return {"error": describe_error(error)}
+def _refuse_after_kills(number: int, attempt: int) -> None:
+    if attempt > ATTEMPTS:
+        raise SitaError(
+            f"Actors ended {ATTEMPTS} times while they scored shard {number}. What is done is kept. Remedy: fewer "
+            "--workers, if memory ran out."
+        )
 
 
 class Board:
-    """The actor to which the others report their batches, and which the driver reads."""
+    """The actor to which the others report what they do, and which the driver reads."""
 
     def __init__(self) -> None:
         self._reports: list[tuple[int, int, int, str]] = []
+        self._begun = Counter[int]()
+
+    def begin(self, number: int) -> int:
+        """Count that a shard is begun, and return how often it was."""
+        self._begun[number] += 1
+        return self._begun[number]
 
     def add(self, report: tuple[int, int, int, str]) -> None:
         """Take a report."""
@@ -78,8 +101,6 @@ class Board:
 
 def run_ray(job: Job, numbers: Sequence[int], workers: int | None, events: Events, address: str | None) -> None:
     """Score these shards on a cluster: the one at `address`, or one on this machine that ends with the run."""
-    from .local import usable_cores
-
     cores = min(workers or usable_cores(), len(numbers))
     with _connected(address, cores):
         import ray

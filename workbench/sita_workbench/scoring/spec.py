@@ -101,7 +101,8 @@ def _file_of(model: str) -> tuple[str, str, str]:
     file, colon, function = model.rpartition(":")
     if file.endswith(".py"):
         return file, colon, function
-    return (model, "", "") if Path(model).exists() else ("", "", "")
+    exported = Path(model).is_file() or Path(model, "saved_model.pb").is_file()
+    return (model, "", "") if exported else ("", "", "")
 
 
 def _name(path: Path) -> str:
