@@ -4,11 +4,13 @@
     python benchmarks/score_speed.py --sets cifar --images 2000 --rounds 3
 
 Every round runs everything once, in turns; a ratio is of two figures of the same round: the median, and the range.
-Speed is counted from the first batch to the last, without the start of the processes, which is shown beside it: a set
-that is worth being cut into shards is large.
+Speed is counted from when all workers have processed a batch until the last one, without the start of the processes: a
+set that is worth being cut into shards is large.
 
-The bare loop runs the adapted model, in a process of its own with one thread, on images that are decoded and encoded
-already, in batches as large as the engine's.
+- `bare`: the adapted model, in a process with one thread, on images that are decoded and encoded already, in batches as
+  large as the engine's.
+- `shards`: the function that scores a shard, in such a process.
+- `local1`, `local2`, `ray2`: the engines, with one worker and with two.
 """
 
 from __future__ import annotations
@@ -27,7 +29,12 @@ import numpy as np
 from PIL import Image
 
 from sita_workbench import ModelSpec, score
+from sita_workbench.commands.image_files import read_image
+from sita_workbench.scoring import score_shard
 from sita_workbench.scoring.events import BatchDone
+from sita_workbench.scoring.folder import OutputFolder, choose_shard, prepare_folder
+from sita_workbench.scoring.scorer import Scorer, use_one_thread
+from sita_workbench.scoring.spec import make_job
 
 SETS = {
     "cifar": (ModelSpec("cifar10-resnet20", "random", "auto"), 32, 2000),
@@ -40,39 +47,46 @@ SETS = {
 """
 
 
+RUNS = ("bare", "shards", "local1", "local2", "ray2")
+RATIOS = (("shards", "bare"), ("local1", "bare"), ("local2", "local1"), ("ray2", "local2"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", default="cifar,photos", help="cifar (32²), photos (224²)")
     parser.add_argument("--images", type=int, help="how many images (2000 and 200)")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--runs", default="bare,local1,local2,ray2", help="what to run, of bare, local1, local2, ray2")
-    parser.add_argument("--bare", nargs=2, metavar=("SET", "FOLDER"), help=argparse.SUPPRESS)
+    parser.add_argument("--runs", default=",".join(RUNS), help=f"what to run, of {', '.join(RUNS)}")
+    parser.add_argument("--alone", nargs=3, metavar=("RUN", "SET", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.bare:
-        print(json.dumps(run_bare(*options.bare)))
+    if options.alone:
+        run, name, folder = options.alone
+        print(json.dumps((run_bare if run == "bare" else run_shards)(name, folder)))
         return
     for name in options.sets.split(","):
         measure(name, options.images or SETS[name][2], options.rounds, options.runs.split(","))
 
 
 def measure(name: str, count: int, rounds: int, runs: list[str]) -> None:
+    found: dict[str, list[dict[str, float]]] = {run: [] for run in runs}
     with tempfile.TemporaryDirectory() as place:
         images = Path(place, "images")
         draw(images, count, SETS[name][1])
-        found: dict[str, list[float]] = {run: [] for run in runs}
         for turn in range(rounds):
             for run in runs if turn % 2 == 0 else runs[::-1]:
-                output = Path(place, f"{run}-{turn}")
-                figures = start_bare(name, images) if run == "bare" else run_engine(name, images, output, run)
-                found[run].append(figures["rate"])
-                print(
-                    f"{name} {run:<7} {figures['rate']:8.2f} images/s, {figures['seconds']:6.1f} s in all", flush=True
-                )
-    for over, under in (("local1", "bare"), ("local2", "local1"), ("ray2", "local2")):
-        if over in found and under in found:
-            ratios = [a / b for a, b in zip(found[over], found[under], strict=True)]
-            spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-            print(f"{name} {over} over {under}: {statistics.median(ratios):.2f} ({spread})", flush=True)
+                if run in ("bare", "shards"):
+                    figures = run_alone(run, name, images)
+                else:
+                    figures = run_engine(name, images, Path(place, f"{run}-{turn}"))
+                found[run].append(figures)
+                print(f"{name} {run:<7}", *(f"{key} {value:.2f}" for key, value in figures.items()), flush=True)
+    for over, under in RATIOS:
+        for kind in ("images/s", "images per CPU second"):
+            pairs = zip(found.get(over, []), found.get(under, []), strict=False)
+            ratios = [a[kind] / b[kind] for a, b in pairs if kind in a and kind in b]
+            if ratios:
+                middle, spread = statistics.median(ratios), f"{min(ratios):.2f} to {max(ratios):.2f}"
+                print(f"{name} {over} over {under}, {kind}: {middle:.2f} ({spread})", flush=True)
 
 
 def draw(folder: Path, count: int, side: int) -> None:
@@ -86,57 +100,81 @@ def draw(folder: Path, count: int, side: int) -> None:
         Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{place:05d}.{ending}")
 
 
-def run_engine(name: str, images: Path, output: Path, run: str) -> dict[str, float]:
+def run_engine(name: str, images: Path, output: Path) -> dict[str, float]:
+    run = output.name.partition("-")[0]
     engine: Any = run[:-1]
-    batches: list[tuple[float, int]] = []
+    workers = int(run[-1])
     done: dict[int, int] = {}
+    seen: set[int] = set()
+    all_there: tuple[float, int] | None = None
+    start = last = time.perf_counter()
 
     def note(batch: BatchDone) -> None:
-        done[batch.number] = batch.images
-        batches.append((time.perf_counter(), sum(done.values())))
+        nonlocal all_there, last
+        seen.add(batch.pid)
+        done[batch.number], last = batch.images, time.perf_counter()
+        if all_there is None and len(seen) == workers:
+            all_there = last, sum(done.values())
 
-    start = time.perf_counter()
-    score(SETS[name][0], images, output, engine=engine, workers=int(run[-1]), watch=note)
-    seconds = time.perf_counter() - start
-    (first, before), (last, after) = batches[0], batches[-1]
-    return {"rate": (after - before) / (last - first), "seconds": seconds}
+    score(SETS[name][0], images, output, engine=engine, workers=workers, watch=note)
+    assert all_there is not None
+    rate = (sum(done.values()) - all_there[1]) / (last - all_there[0])
+    return {"images/s": rate, "seconds in all": time.perf_counter() - start}
 
 
-def start_bare(name: str, images: Path) -> dict[str, float]:
-    """Run the loop in a process of its own, as a worker is."""
-    command = [sys.executable, __file__, "--bare", name, str(images)]
-    start = time.perf_counter()
+def run_alone(run: str, name: str, images: Path) -> dict[str, float]:
+    """Run in a process of its own, as a worker is."""
+    command = [sys.executable, __file__, "--alone", run, name, str(images)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return {**figures, "seconds": time.perf_counter() - start}
+    return figures
 
 
 def run_bare(name: str, folder: str) -> dict[str, float]:
-    from sita_workbench.commands.image_files import read_image
-    from sita_workbench.scoring.scorer import Scorer, use_one_thread
-
+    """Run the adapted model on encoded images, in the batches that the shards' images run in."""
     use_one_thread()
-    spec = SETS[name][0]
+    spec, side, _ = SETS[name]
     scorer = Scorer(spec)
     adapted = scorer.loaded.adapt(scorer.recipe)
     paths = sorted(Path(folder).iterdir())
-    side = SETS[name][1]
-    at_once = scorer.images_per_call(side, side)
-    pixels = np.stack([read_image(path, scorer.loaded) for path in paths])
-    # In rows of the list's own shards, as the engine's batches are.
-    from sita_workbench.scoring.folder import choose_shard
-
-    shard = choose_shard(len(paths))
+    at_once, shard = scorer.images_per_call(side, side), choose_shard(len(paths))
+    shards = [paths[first : first + shard] for first in range(0, len(paths), shard)]
     batches = [
-        scorer.loaded.encode(part[start : start + at_once])
-        for part in (pixels[first : first + shard] for first in range(0, len(pixels), shard))
+        scorer.loaded.encode(np.stack([read_image(path, scorer.loaded) for path in part[start : start + at_once]]))
+        for part in shards
         for start in range(0, len(part), at_once)
     ]
     scorer.loaded.run(adapted, batches[0])  # the trial before the first answer
-    start = time.perf_counter()
+    clock = Clock()
     for batch in batches[1:]:
         scorer.loaded.run(adapted, batch)
-    return {"rate": (len(pixels) - len(batches[0])) / (time.perf_counter() - start)}
+    return clock.rates(len(paths) - len(batches[0]))
+
+
+def run_shards(name: str, folder: str) -> dict[str, float]:
+    """Call the shard function, as a worker does, one shard after the other: reading, answers, Parquet."""
+    use_one_thread()
+    paths = [str(path) for path in sorted(Path(folder).iterdir())]
+    with tempfile.TemporaryDirectory() as place:
+        job = make_job(SETS[name][0], Path(place))
+        shards = prepare_folder(OutputFolder(Path(place)), {}, paths, None, job.base)
+        score_shard(job, 0)
+        clock = Clock()
+        for number in range(1, len(shards)):
+            score_shard(job, number)
+        return clock.rates(shards.images - shards.size)
+
+
+class Clock:
+    """Time on the wall, and of the processor: the latter is little disturbed by what else runs on the machine."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def rates(self, images: int) -> dict[str, float]:
+        """Return how many images were processed per second since this was made."""
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        return {"images/s": images / wall, "images per CPU second": images / cpu}
 
 
 if __name__ == "__main__":
