@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,12 @@ def main() -> None:
     parser.add_argument("--sets", default="cifar,photos", help="cifar (32²), photos (224²)")
     parser.add_argument("--images", type=int, help="how many images (2000 and 200)")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--recipe", help="another one than auto")
     parser.add_argument("--runs", default=",".join(RUNS), help=f"what to run, of {', '.join(RUNS)}")
     parser.add_argument("--alone", nargs=3, metavar=("RUN", "SET", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.recipe:
+        SETS.update({name: (replace(spec, recipe=options.recipe), *rest) for name, (spec, *rest) in SETS.items()})
     if options.alone:
         run, name, folder = options.alone
         print(json.dumps((run_bare if run == "bare" else run_shards)(name, folder)))
@@ -124,7 +128,7 @@ def run_engine(name: str, images: Path, output: Path) -> dict[str, float]:
 
 def run_alone(run: str, name: str, images: Path) -> dict[str, float]:
     """Run in a process of its own, as a worker is."""
-    command = [sys.executable, __file__, "--alone", run, name, str(images)]
+    command = [sys.executable, __file__, "--alone", run, name, str(images), "--recipe", SETS[name][0].recipe]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures

@@ -119,6 +119,7 @@ def _read_batches(
     from ..commands.image_files import read_image
 
     batch: list[_Image] = []
+    at_once = 1
     for place, path in enumerate(paths):
         start = time.perf_counter()
         try:
@@ -129,8 +130,10 @@ def _read_batches(
         if batch and batch[0].pixels.shape != pixels.shape:
             yield batch
             batch = []
+        if not batch:
+            at_once = scorer.images_per_call(*pixels.shape[:2])
         batch.append(_Image(path, place, pixels, time.perf_counter() - start))
-        if len(batch) == scorer.images_per_call(*pixels.shape[:2]):
+        if len(batch) == at_once:
             yield batch
             batch = []
     if batch:
