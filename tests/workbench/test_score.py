@@ -89,6 +89,16 @@ def test_rows_are_what_the_adapted_and_the_source_model_say(recipe: str) -> None
     assert recipe == "source" or columns["label"] != columns["source_label"]
 
 
+def test_random_views_are_drawn_by_the_recipes_own_seed() -> None:
+    paths = draw_images(Path("images"), 6)
+    recipe = sita.Recipe(priors=0.6, augment="paper", seed=5)
+    rows = score_images(ModelSpec(NET, recipe=recipe.to_json()), paths).rows
+    model = runpy.run_path("net.py")["build"]()[0].eval()
+    with torch.inference_mode():
+        likely = sita.adapt(model, recipe, inputs="unit")(read_pixels(paths)).softmax(1).numpy()
+    np.testing.assert_allclose([row["probability"] for row in rows], likely.max(1), atol=1e-5)
+
+
 def test_images_of_several_sizes_keep_their_order() -> None:
     """They run in batches of one size each, and get the answers that they get alone."""
     paths = draw_images(Path("images"), 9, sides=(12, 12, 16))

@@ -105,8 +105,8 @@ def score(
       sita score net.py:build --input images.parquet --output scored \\
         --engine ray --address auto --workers 32
 
-    On a cluster, model files, images and DIR are on a disk that all nodes
-    see. In Python: sita_workbench.score. Then, for one:
+    All nodes of a cluster have sita-adapters, and see the model's files, the
+    images and DIR under the same paths. In Python: sita_workbench.score. Then:
       pandas.read_parquet("scored/parts").query("label != source_label")
     """
     require("PIL", "scipy", extra="torch")

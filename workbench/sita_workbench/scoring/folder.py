@@ -179,5 +179,5 @@ def _describe_difference(folder: Path, old: dict[str, Any], new: dict[str, Any])
 
 def leftovers(folder: OutputFolder) -> Iterator[Path]:
     """Yield what killed workers had begun to write."""
-    for place in (folder.parts, folder.failures):
-        yield from place.glob(".part-*")
+    for pattern in ("parts/.part-*", "failed/.part-*", "maps/*/.*.png"):
+        yield from folder.path.glob(pattern)

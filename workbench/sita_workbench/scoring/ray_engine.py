@@ -19,12 +19,15 @@ from typing import Any
 from sita_adapters.errors import InputError, SitaError
 
 from .events import BatchDone, Events, to_error
-from .local import ATTEMPTS, usable_cores
+from .local import usable_cores
 from .shard import Report, ShardDone, score_shard
 from .spec import Job
 
 _STORE = 100 * 2**20
 """Memory for the objects of a cluster of our own: rows here are tiny."""
+
+_ATTEMPTS = 10
+"""How often a shard is begun. More often than by local workers: the nodes of a cluster come and go."""
 
 _POLL_SECONDS = 0.5
 
@@ -70,9 +73,9 @@ class ShardActor:
 
 
 def _refuse_after_kills(number: int, attempt: int) -> None:
-    if attempt > ATTEMPTS:
+    if attempt > _ATTEMPTS:
         raise SitaError(
-            f"Actors ended {ATTEMPTS} times while they scored shard {number}. What is done is kept. Remedy: fewer "
+            f"Actors ended {_ATTEMPTS} times while they scored shard {number}. What is done is kept. Remedy: fewer "
             "--workers, if memory ran out."
         )
 
@@ -124,8 +127,6 @@ def run_ray(job: Job, numbers: Sequence[int], workers: int | None, events: Event
 def _map(job: Job, numbers: Sequence[int], workers: int, board: Any) -> Iterator[dict[str, Any]]:
     import ray
 
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
     # One block per shard: an actor that is lost loses the shard that it was at, and nothing else.
     rows = ray.data.from_items([{"number": number} for number in numbers], override_num_blocks=len(numbers))
     scored = rows.map_batches(
@@ -135,8 +136,13 @@ def _map(job: Job, numbers: Sequence[int], workers: int, board: Any) -> Iterator
         num_cpus=1,
         fn_constructor_args=(job, board),
     )
-    for row in scored.iter_rows():
-        yield json.loads(row["message"])
+    context = ray.data.DataContext.get_current()
+    before, context.enable_progress_bars = context.enable_progress_bars, False
+    try:
+        for row in scored.iter_rows():
+            yield json.loads(row["message"])
+    finally:
+        context.enable_progress_bars = before
 
 
 @contextlib.contextmanager
@@ -178,7 +184,9 @@ def _polling(board: Any, events: Events) -> Iterator[None]:
     ended = threading.Event()
 
     def poll() -> None:
-        while not ended.wait(_POLL_SECONDS):
+        last = False
+        while not last:
+            last = ended.wait(_POLL_SECONDS)
             with contextlib.suppress(ray.exceptions.RayError):
                 for report in ray.get(board.take.remote()):
                     events.batch(BatchDone(*report))

@@ -60,7 +60,8 @@ class Scorer:
         self.loaded.require_inputs()
         self.recipe = spec.open_recipe(self.loaded.task)
         self._names = spec.names
-        self._adapted = prepare(Method(f"adapted: {self.recipe.name}", self.recipe), self.loaded)
+        adapted = Method(f"adapted: {self.recipe.name}", self.recipe)
+        self._adapted = prepare(adapted, self.loaded, seed=self.recipe.seed)
         source = Method(SOURCE, read_recipe(SOURCE, {}, self.loaded.task))
         self._source = None if 1.0 in self.recipe.lambdas else prepare(source, self.loaded)
 
