@@ -301,6 +301,23 @@ def test_the_command_shows_what_it_found(in_process: list[int], monkeypatch: pyt
         assert word in re.sub(r"[\s│]+", " ", told)
 
 
+def test_the_example_for_spark_maps_tables_of_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Spark, which calls it with an iterator of tables; `main` says what is missing."""
+    pd = pytest.importorskip("pandas")
+    monkeypatch.setattr("sita_workbench.scoring.scorer.use_one_thread", lambda: None)
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "spark_scoring.py"))
+    paths = draw_images(Path("images"), 3)
+    tables = [pd.DataFrame({"path": paths[:2]}), pd.DataFrame({"path": [paths[2], "gone.png"]})]
+    answers = pd.concat(example["Score"](ModelSpec(NET))(iter(tables)))
+    expected = [row["label"] for part in (paths[:2], paths[2:]) for row in score_images(ModelSpec(NET), part).rows]
+    assert answers["path"].tolist() == [*paths, "gone.png"]
+    assert answers["label"].tolist()[:3] == expected
+    assert "No such file" in answers["reason"].iloc[-1]
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with pytest.raises(SystemExit, match="needs pyspark"):
+        example["main"]()
+
+
 @pytest.mark.slow
 def test_a_shard_that_kills_every_worker_ends_the_run() -> None:
     Path("net.py").write_text("import os\n\ndef build():\n    os.kill(os.getpid(), 9)\n")
