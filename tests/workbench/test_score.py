@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 from score_sets import NETWORKS, draw_images, without_time
 from typer.testing import CliRunner
 
@@ -276,6 +277,21 @@ def test_the_pace_says_how_long_the_rest_takes(monkeypatch: pytest.MonkeyPatch) 
     for images in (1020, 1520, 2020):
         pace.note(images)
     assert str(pace) == "2,020 of 100,000 images (2.0 %), 50 images/s, 33 min left"
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["bar", "lines"])
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "_SECONDS", 0.0)
+    out = io.StringIO()
+    shown = display.ConsoleDisplay(Console(file=out, force_terminal=terminal, width=100))
+    with shown.track(20, 50):
+        shown.show(30, 0)
+        shown.show(40, 2)
+        shown.say("A worker was lost.")
+    text = out.getvalue()
+    assert re.search(r"40 of 50 images \(80\.0 %\), .* images/s, .* left, 2 failed", text)
+    assert "A worker was lost." in text
+    assert ("\x1b" in text) == terminal
 
 
 def test_the_summary_counts_priors_and_changes() -> None:
