@@ -74,16 +74,16 @@ class ConsoleDisplay:
         if not self._console.is_terminal:
             yield
             return
-        from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+        from rich.progress import BarColumn, Progress, ProgressColumn
         from rich.text import Text
 
         pace = self._pace
 
         class PaceColumn(ProgressColumn):
             def render(self, task: Task) -> Text:
-                return Text(f"{pace}{task.description}")
+                return Text(f"{pace.brief()}{task.description}", no_wrap=True)
 
-        with Progress(TextColumn(""), BarColumn(), PaceColumn(), console=self._console, transient=True) as bars:
+        with Progress(BarColumn(bar_width=24), PaceColumn(), console=self._console, transient=True) as bars:
             bar = bars.add_task("", total=total, completed=images)
             self._update = lambda done, note: bars.update(bar, completed=done, description=note)
             try:
@@ -121,7 +121,11 @@ class Pace:
         return (self._images - self._first[0]) / (self._now - self._first[1])
 
     def __str__(self) -> str:
-        share = f"{self._images:,} of {self._total:,} images ({100 * self._images / max(1, self._total):.1f} %)"
+        return f"{self._images:,} of {self._total:,} images, {self.brief()}"
+
+    def brief(self) -> str:
+        """Return share, pace and time left: what fits beside a bar on 80 columns."""
+        share = f"{100 * self._images / max(1, self._total):.1f} %"
         if self.rate is None:
             return share
         return f"{share}, {self.rate:.3g} images/s, {_duration((self._total - self._images) / self.rate)} left"
