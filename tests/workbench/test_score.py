@@ -124,6 +124,15 @@ def test_a_segmentation_model_writes_label_maps(in_process: list[int]) -> None:
     assert len({row["map"] for row in rows}) == 5
 
 
+def test_a_full_disk_is_no_fault_of_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("sita_workbench.label_maps.write_label_map", write)
+    with pytest.raises(OSError, match="No space left"):
+        score_images(ModelSpec("net.py:segment"), draw_images(Path("images"), 2), maps=Path("maps"))
+
+
 def test_inputs_are_a_folder_a_parquet_file_or_a_list() -> None:
     paths = draw_images(Path("images"), 3) + draw_images(Path("images/more"), 1)
     paths[-1] = "images/more/000.png"

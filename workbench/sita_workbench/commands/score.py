@@ -90,8 +90,8 @@ def score(
     probability, entropy in nats, prior (λ of the most certain candidate, 1:
     like the training images), the source model's label and probability, and
     milliseconds. DIR/parts is a Parquet dataset; DIR/failed.parquet has what
-    could not be read, with the reason. Label maps are PNG files in DIR/maps,
-    and their rows are means over the pixels.
+    could not be read, with the reason, and can be the --input of another run.
+    Label maps are PNG files in DIR/maps; their rows are means over the pixels.
 
     The set is cut into shards. A shard's part is on disk as a whole or not at
     all, so that a run may be stopped or killed at any time: the same command

@@ -153,8 +153,8 @@ def _score_one_by_one(scorer: Scorer, batch: list[_Image], maps: Path | None, sc
 
 
 def _raise_if_general(error: Exception) -> None:
-    """Raise what would come back with every image; an InputError is of the image at hand."""
-    if isinstance(error, SitaError) and not isinstance(error, InputError):
+    """Raise what would come back with every image, as a full disk does; an InputError is of the image at hand."""
+    if isinstance(error, OSError) or (isinstance(error, SitaError) and not isinstance(error, InputError)):
         raise error
 
 
