@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup
 BACKEND ?= torch
+DEMO := $(if $(wildcard $(READY)),$(VENV),.venv-$(BACKEND))
 
 DATA ?= $(SITA_DATA)
 
@@ -25,8 +26,14 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[dev]"
 	@touch $@
 
-demo: $(READY) ## See it help on corrupted digits; BACKEND=keras for Keras (KERAS_BACKEND decides which)
-	$(BIN)/sita demo --backend $(BACKEND)
+# What the demo needs, and no more: the development set is several times as large. Where that is set up, it serves.
+.venv-$(BACKEND)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-$(BACKEND)
+	.venv-$(BACKEND)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[$(BACKEND),bench]"
+	@touch $@
+
+demo: $(DEMO)/.ready ## See it help on corrupted digits; BACKEND=keras for Keras (KERAS_BACKEND decides which)
+	$(DEMO)/bin/sita demo --backend $(BACKEND)
 
 # Which framework a process tests is read from KERAS_BACKEND: PyTorch where it is not set. `slow` tests wait for test-all.
 test: $(READY) ## Run the tests (seven minutes on two cores): every framework, every promise
@@ -92,4 +99,4 @@ zoo: $(READY) ## Check one model of every family with BatchNorm of five librarie
 	$(BIN)/python -m benchmarks.zoo
 
 clean: ## Remove what was made
-	rm -rf $(VENV) .venv-oldest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf $(VENV) .venv-torch .venv-keras .venv-oldest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

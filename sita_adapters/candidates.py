@@ -242,8 +242,9 @@ def _vote(candidates: Candidates, plan: Plan, adaptation: Adaptation, ops: Ops) 
     shape = (scores.shape[0], *scores.shape[2:])
     check_scores(shape, ops.is_float(scores), plan, adaptation, ops)
     class_axis = ops.class_axis - (len(shape) if ops.class_axis > 0 else 0)
+    precise = ops.precise(scores)
     verdict = decide(
-        ops.precise(scores),
+        precise,
         top_k=min(adaptation.recipe.kept, len(plan.candidate_rows)),
         combine=adaptation.recipe.combine,  # type: ignore[arg-type]
         scores=adaptation.scores,
@@ -254,6 +255,7 @@ def _vote(candidates: Candidates, plan: Plan, adaptation: Adaptation, ops: Ops) 
         try:
             record_vote(
                 adaptation,
+                precise,
                 verdict,
                 plan,
                 candidates.layer_priors,

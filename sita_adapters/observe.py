@@ -17,7 +17,7 @@ from .ops import Array, Ops
 from .plan import Plan
 from .recipe import Prior, prior_text
 from .shift import ByShift
-from .voting import Scores, Verdict, near_ties
+from .voting import Scores, Verdict, near_ties, probabilities
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class _Vote:
     kept: np.ndarray
     votes: np.ndarray
     labels: np.ndarray
+    confidences: np.ndarray
     answers: np.ndarray
     layer_priors: np.ndarray | None
 
@@ -86,6 +87,11 @@ class Seen:
     def labels(self) -> np.ndarray:
         """What each candidate said: (N, P, …)."""
         return self._all("labels")
+
+    @property
+    def confidences(self) -> np.ndarray:
+        """The probability that each candidate gave to what it said: (N, P, …)."""
+        return self._all("confidences")
 
     @property
     def answers(self) -> np.ndarray:
@@ -267,6 +273,7 @@ def is_observed(key: object) -> bool:
 
 def record_vote(
     key: object,
+    candidates: Array,
     verdict: Verdict,
     plan: Plan,
     layer_priors: LayerPriors | None,
@@ -275,7 +282,7 @@ def record_vote(
     scores: Scores,
     ops: Ops,
 ) -> None:
-    """Record a vote for all who observe this adaptation."""
+    """Record a vote on the scores of candidates (B, P, …) for all who observe this adaptation."""
     each_label = scores.startswith("sigmoid")
 
     def plain(array: Array) -> np.ndarray:
@@ -292,6 +299,7 @@ def record_vote(
         plain(verdict.kept).astype(bool),
         plain(verdict.votes).astype(np.int64),
         plain(verdict.labels).astype(np.int64),
+        _confidences(ops.to_numpy(candidates), scores, class_axis),
         decided,
         None if layer_priors is None else ops.to_numpy(layer_priors.values),
     )
@@ -299,6 +307,12 @@ def record_vote(
     for observer in (*_thread_observers.observers, *_global_observers.observers):
         if observer.key is key:
             observer.seen._append(vote, tuple(plan.priors[row] for row in plan.candidate_rows), layers)
+
+
+def _confidences(candidates: np.ndarray, scores: Scores, class_axis: int) -> np.ndarray:
+    """Return the probability of the likeliest class; of labels with a sigmoid each, that of what is said of each."""
+    likely = probabilities(candidates, scores, class_axis)
+    return np.asarray(np.maximum(likely, 1 - likely) if scores.startswith("sigmoid") else likely.max(axis=class_axis))
 
 
 def refuse_compiled(what: str) -> SitaError:

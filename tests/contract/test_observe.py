@@ -32,6 +32,8 @@ def test_votes_are_recorded(backend: Any, settings: dict[str, Any]) -> None:
     expected = np.array([[reference.entropy(list(map(float, z))) for z in each] for each in candidates])
     np.testing.assert_allclose(seen.entropies, expected, atol=1e-5)
     np.testing.assert_array_equal(seen.labels, candidates.argmax(2))
+    likely = np.exp(candidates) / np.exp(candidates).sum(axis=2, keepdims=True)
+    np.testing.assert_allclose(seen.confidences, likely.max(axis=2), atol=1e-5)
     np.testing.assert_array_equal(seen.answers, answer.argmax(1))
     np.testing.assert_array_equal(seen.priors, np.array(PRIORS)[expected.argmin(1)])
     for image in range(5):
@@ -55,7 +57,7 @@ def test_every_pixel_has_a_vote(backend: Any) -> None:
     adapted = sita.adapt(backend.model(dense=True), "ops_shared")
     with sita.observe(adapted) as seen:
         backend.run(adapted, images(1))
-    assert seen.entropies.shape == (1, 8, 12, 12)
+    assert seen.entropies.shape == seen.confidences.shape == (1, 8, 12, 12)
     assert seen.priors.shape == (1, 12, 12)
     assert len(set(seen.priors.ravel().tolist())) > 1
 

@@ -26,7 +26,8 @@ One forward pass; no labels, no gradients, no second image. In Python:
 
 Start here: sita demo
 Then, with your own model: sita inspect MODEL, sita predict MODEL IMAGE,
-sita serve MODEL, sita export MODEL --out model.onnx
+sita score MODEL --input DIR --output DIR, sita serve MODEL,
+sita export MODEL --out model.onnx
 """
 
 
@@ -50,6 +51,7 @@ def make_app() -> typer.Typer:
     from .commands.export import export
     from .commands.inspect import inspect
     from .commands.predict import predict
+    from .commands.score import score
     from .commands.serve import serve
 
     app = typer.Typer(
@@ -61,7 +63,7 @@ def make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_sita)
-    for command in (demo, bench, inspect, calibrate, predict, serve, export, corruptions):
+    for command in (demo, bench, inspect, calibrate, predict, score, serve, export, corruptions):
         app.command()(command)
     return app
 

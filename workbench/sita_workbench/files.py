@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from typing import Any
 def write_atomically(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to, and rename it to `path` afterwards.
 
-    If writing stops for any reason, Ctrl-C included, `path` stays as it was and the temporary file is removed.
+    If writing stops for any reason, Ctrl-C included, `path` stays as it was and the temporary file is removed. The
+    name is drawn: machines that share a disk may have a process of the same number each.
     """
     target = path.resolve()
-    temporary = target.with_name(f".{target.stem}-{os.getpid()}{target.suffix}")
+    temporary = target.with_name(f".{target.stem}-{secrets.token_hex(6)}{target.suffix}")
     try:
         yield temporary
         os.replace(temporary, target)

@@ -105,9 +105,14 @@ class PreparedMethod:
         """Return the scores (N, …, classes) of encoded images (N, h, w, channels), in one call."""
         return self.loaded.run(self.model, images)
 
+    def images_per_call(self, height: int, width: int) -> int:
+        """Return how many images of this size run at once: 64 rows at 224², more of smaller images."""
+        rows = int(min(512, max(8, 64 * 224**2 / (height * width))))
+        return max(1, rows // self.method.cost)
+
     def predict(self, images: np.ndarray) -> Prediction:
         """Return the predictions for encoded images (N, h, w, channels), as many per call as memory allows."""
-        at_once = self.method.batch or max(1, _row_budget(images) // self.method.cost)
+        at_once = self.method.batch or self.images_per_call(images.shape[1], images.shape[2])
         batches = [images[start : start + at_once] for start in range(0, len(images), at_once)]
         recipe = self.method.recipe
         if recipe is None or (recipe.candidate_count == 1 and not recipe.rules):
@@ -115,11 +120,6 @@ class PreparedMethod:
         with sita.observe(self.model) as seen:
             raw = np.concatenate([self.run(batch) for batch in batches])
         return Prediction(to_probabilities(raw, self.scores), seen.priors)
-
-
-def _row_budget(images: np.ndarray) -> int:
-    """Return how many rows to run at once: 64 at 224², more of smaller images."""
-    return int(min(512, max(8, 64 * 224**2 / (images.shape[1] * images.shape[2]))))
 
 
 def to_probabilities(raw: np.ndarray, scores: str) -> np.ndarray:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 
@@ -186,9 +185,7 @@ def _check_names(given: tuple[str, ...] | None, known: tuple[str, ...], classes:
 
 def _write_maps(answers: Sequence[Answer], folder: Path) -> list[Path]:
     """Write every label map as a PNG whose values are the labels, with a palette."""
-    from PIL import Image
-
-    from ..files import write_atomically
+    from ..label_maps import write_label_map
 
     written: list[Path] = []
     try:
@@ -196,24 +193,8 @@ def _write_maps(answers: Sequence[Answer], folder: Path) -> list[Path]:
         for answer in answers:
             same = sum(path.stem.split("~")[0] == answer.path.stem for path in written)
             path = folder / f"{answer.path.stem}{f'~{same + 1}' if same else ''}.png"
-            if answer.classes <= 256:
-                picture = Image.fromarray(answer.adapted.labels.astype(np.uint8))
-                picture.putpalette(_palette())
-            else:
-                picture = Image.fromarray(answer.adapted.labels.astype(np.uint16))
-            with write_atomically(path) as temporary:
-                picture.save(temporary)
+            write_label_map(path, answer.adapted.labels, answer.classes)
             written.append(path)
     except OSError as error:
         raise SitaError(f"The label maps could not be written: {error}") from error
     return written
-
-
-def _palette() -> bytes:
-    """Return Pascal VOC's colours of 256 labels: a label's bits, three at a time, from the top bit on."""
-    labels = np.arange(256)
-    colours = np.zeros((256, 3), np.uint8)
-    for bit in range(8):
-        for channel in range(3):
-            colours[:, channel] |= ((labels >> (3 * bit + channel) & 1) << (7 - bit)).astype(np.uint8)
-    return colours.tobytes()

@@ -1,0 +1,62 @@
+"""The function that scores a shard, in Spark: `mapInPandas` over a table of paths.
+
+    pip install 'sita-adapters[torch,score]' pyspark      # and Java
+    python examples/spark_scoring.py MODEL WEIGHTS PATHS.parquet OUT
+    python examples/spark_scoring.py timm:resnet50 pretrained paths.parquet scored
+
+Spark cuts the table, places the tasks and writes the rows; each of its Python workers loads the model once.
+`sita score` needs no Spark: this is for who has a cluster of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sita_workbench import ModelSpec
+from sita_workbench.scoring import score_images
+from sita_workbench.scoring.scorer import use_one_thread
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = """path string, label int, class_name string, probability double, entropy double, prior double,
+source_label int, source_probability double, milliseconds double, reason string"""
+
+
+class Score:
+    """What Spark sends to its workers: a spec of some hundred bytes, and not a model."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec.resolved()
+
+    def __call__(self, tables: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        """Turn tables of paths into tables of answers; an image that cannot be read has a reason and no label."""
+        import pandas as pd
+
+        use_one_thread()  # Spark runs as many tasks on a machine as it has cores
+        names = [column.split()[0] for column in COLUMNS.split(",")]
+        for table in tables:
+            scored = score_images(self._spec, table["path"].tolist())
+            yield pd.DataFrame([*scored.rows, *scored.failed], columns=names)
+
+
+def main() -> None:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        sys.exit("This example needs pyspark, and Java. Remedy: pip install pyspark")
+    if len(sys.argv) != 5:
+        sys.exit(__doc__)
+    model, weights, paths, out = sys.argv[1:]
+    session = SparkSession.builder.appName("sita").getOrCreate()
+    table = session.read.parquet(paths).select("path")
+    table.mapInPandas(Score(ModelSpec(model, weights)), schema=COLUMNS).write.parquet(out)
+    answers = session.read.parquet(out)
+    answers.where("label != source_label").select("path", "class_name", "prior").show(10, truncate=False)
+    session.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Small networks and images, for the tests of `sita score`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+NETWORKS = """
+import torch
+from torch import nn
+
+
+def _body():
+    torch.manual_seed(3)
+    body = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU()
+    )
+    for _ in range(20):
+        body(0.5 + 0.2 * torch.randn(16, 3, 12, 12))
+    return body
+
+
+def build():
+    body, head = _body(), nn.Linear(8, 4)
+    head.weight.data *= 12
+    model = nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+    return model, {"inputs": "unit", "size": 12, "crop": 1.0}
+
+
+def any_size():
+    return build()[0], {"inputs": "unit", "crop": 1.0}
+
+
+def segment():
+    body, head = _body(), nn.Conv2d(8, 4, 1)
+    head.weight.data *= 12
+    model = nn.Sequential(*body, head, nn.UpsamplingBilinear2d((12, 12)))
+    return model, {"inputs": "unit", "size": 12, "task": "segmentation"}
+"""
+
+
+def draw_images(folder: Path, count: int, sides: tuple[int, ...] = (12,)) -> list[str]:
+    """Write images of differing brightness and contrast; return their paths, relative to the folder above."""
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(0)
+    paths = []
+    for place in range(count):
+        side = sides[place % len(sides)]
+        pixels = random.normal(random.uniform(60, 190), random.uniform(5, 70), (side, side, 3))
+        path = folder / f"{place:03d}.png"
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
+        paths.append(f"{folder.name}/{path.name}")
+    return paths
+
+
+def without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows without what differs from run to run."""
+    return [{name: value for name, value in row.items() if name != "milliseconds"} for row in rows]
