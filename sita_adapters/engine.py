@@ -257,8 +257,9 @@ def blend(
     parts = _parts_of_row(entries, call, name)
     shared = call.adaptation is not None and call.adaptation.recipe.share == "batch"
     if parts is None and not shared and call.plan.alone:
-        shape = (-1, call.plan.rows, channels)
-        mean, variance = xp.reshape(features.means, shape), xp.reshape(features.variances, shape)
+        mean, variance = (
+            xp.reshape(each, (-1, call.plan.rows, channels)) for each in (features.means, features.variances)
+        )
     elif parts is None and not shared:
         mean, variance = features.target(weights, call.origins)
     else:

@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from sita_adapters.recipe import DEFAULT
+
 from .options import ModelSpec, PixelInputs, RecipeName, Side, TaskName, Weights, require
 from .predict import read_names
 
