@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from sita_adapters.recipe import DEFAULT
 from sita_workbench import ModelSpec, score
 from sita_workbench.commands.image_files import read_image
 from sita_workbench.scoring import score_shard
@@ -128,7 +129,7 @@ def run_engine(name: str, images: Path, output: Path) -> dict[str, float]:
 
 def run_alone(run: str, name: str, images: Path) -> dict[str, float]:
     """Run in a process of its own, as a worker is."""
-    command = [sys.executable, __file__, "--alone", run, name, str(images), "--recipe", SETS[name][0].recipe]
+    command = [sys.executable, __file__, "--alone", run, name, str(images), "--recipe", SETS[name][0].recipe or DEFAULT]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
@@ -139,7 +140,7 @@ def run_bare(name: str, folder: str) -> dict[str, float]:
     use_one_thread()
     spec, side, _ = SETS[name]
     scorer = Scorer(spec)
-    adapted = scorer.loaded.adapt(scorer.recipe)
+    adapted = scorer.loaded.adapt(spec.open_recipe(scorer.loaded.task) or DEFAULT)
     paths = sorted(Path(folder).iterdir())
     at_once, shard = scorer.images_per_call(side, side), choose_shard(len(paths))
     shards = [paths[first : first + shard] for first in range(0, len(paths), shard)]

@@ -90,6 +90,27 @@ def test_rows_are_what_the_adapted_and_the_source_model_say(recipe: str) -> None
     assert recipe == "source" or columns["label"] != columns["source_label"]
 
 
+def test_exported_files_are_scored_as_the_model_is_and_only_with_trust_where_they_could_run_code() -> None:
+    paths = draw_images(Path("images"), 10)
+    model, about = runpy.run_path("net.py")["build"]()
+    adapted = sita.adapt(model.eval(), inputs=about["inputs"])
+    sita.export(adapted, "net.onnx", example=read_pixels(paths[:2]), verdict=True)
+    live, file = (score_images(ModelSpec(spec), paths).rows for spec in (NET, "net.onnx"))
+    for one, other in zip(live, file, strict=True):
+        for column in ("path", "label", "source_label"):
+            assert one[column] == other[column]
+        for column in ("probability", "entropy", "prior", "source_probability"):
+            assert one[column] == pytest.approx(other[column], abs=1e-4)
+    with pytest.raises(InputError, match="recipe of its own"):
+        score_images(ModelSpec("net.onnx", recipe="ops"), paths)
+    sita.export(adapted, "net.pt2", example=read_pixels(paths[:2]))
+    with pytest.raises(SitaError, match="--trust"):
+        score_images(ModelSpec("net.pt2"), paths)
+    trusted = score_images(ModelSpec("net.pt2", trust=True, inputs="unit"), paths)
+    assert not trusted.failed
+    assert [row["label"] for row in trusted.rows] == [row["label"] for row in live]
+
+
 def test_random_views_are_drawn_by_the_recipes_own_seed() -> None:
     paths = draw_images(Path("images"), 6)
     recipe = sita.Recipe(priors=0.6, augment="paper", seed=5)
@@ -194,7 +215,7 @@ def test_another_model_recipe_or_list_is_refused(in_process: list[int]) -> None:
     paths = draw_images(Path("images"), 4)
     score(NET, paths, "out", shard=2)
     for spec, listed, shard, words in (
-        (ModelSpec(NET, recipe="augbn"), paths, None, "recipe was 'ops' and is 'augbn'"),
+        (ModelSpec(NET, recipe="augbn"), paths, None, "recipe was 'auto' and is 'augbn'"),
         (ModelSpec("net.py:any_size"), paths, None, "model was"),
         (ModelSpec(NET, size=10), paths, None, "size was None and is 10"),
         (ModelSpec(NET), paths[:3], None, "images was 4 and is 3"),
@@ -269,12 +290,13 @@ def test_workers_are_replaced_when_they_are_killed_and_nothing_is_lost() -> None
             killed.append(done)
             os.kill(done.pid, signal.SIGKILL)
 
-    scored = score(NET, [*paths, paths[0]], "out", workers=2, shard=45, watch=kill_first)
+    spec = ModelSpec(NET, recipe="ops")
+    scored = score(spec, [*paths, paths[0]], "out", workers=2, shard=45, watch=kill_first)
     assert killed[0].images == 23  # 512 rows of 22 to an image
     rows = scored.read().to_pylist()
     assert [row["path"] for row in rows] == [*paths, paths[0]]
     parts = [paths[:45], paths[45:], paths[:1]]
-    expected = [row for part in parts for row in score_images(ModelSpec(NET), part).rows]
+    expected = [row for part in parts for row in score_images(spec, part).rows]
     assert without_time(rows) == without_time(expected)
 
 

@@ -23,7 +23,7 @@ ray = pytest.importorskip("ray")
 
 pytestmark = pytest.mark.xdist_group("ray")
 
-NET = "net.py:build"
+SPEC = ModelSpec("net.py:build", recipe="ops")
 SHARD = 46  # two batches: 512 rows are 23 images of 22
 
 
@@ -38,13 +38,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def expected_rows(paths: list[str]) -> list[dict[str, Any]]:
     """Return what the shard function says in this process, where no engine is."""
     parts = [paths[start : start + SHARD] for start in range(0, len(paths), SHARD)]
-    return without_time([row for part in parts for row in score_images(ModelSpec(NET), part).rows])
+    return without_time([row for part in parts for row in score_images(SPEC, part).rows])
 
 
 def test_a_cluster_of_its_own_gives_the_same_rows_and_ends() -> None:
     paths = draw_images(Path("images"), 2 * SHARD + 1)
     seen: list[BatchDone] = []
-    scored = score(NET, paths, "out", engine="ray", workers=1, shard=SHARD, watch=seen.append)
+    scored = score(SPEC, paths, "out", engine="ray", workers=1, shard=SHARD, watch=seen.append)
     assert without_time(scored.read().to_pylist()) == expected_rows(paths)
     assert not ray.is_initialized()
     assert seen
@@ -69,8 +69,8 @@ def cluster() -> Iterator[Any]:
 
 DRIVER = """
 import sys
-from sita_workbench import score
-score("net.py:build", "images", "out", engine="ray", address=sys.argv[1], workers=2, shard=46,
+from sita_workbench import ModelSpec, score
+score(ModelSpec("net.py:build", recipe="ops"), "images", "out", engine="ray", address=sys.argv[1], workers=2, shard=46,
       watch=lambda done: print("batch", done.number, flush=True))
 """
 
@@ -92,7 +92,7 @@ def test_an_actor_a_node_and_the_driver_are_lost_and_no_image_is(cluster: Any) -
     assert 1 <= len(there) < 20
 
     trouble = Trouble(cluster)
-    scored = score(NET, "images", "out", engine="ray", address=cluster.address, workers=2, watch=trouble)
+    scored = score(SPEC, "images", "out", engine="ray", address=cluster.address, workers=2, watch=trouble)
     assert trouble.killed is not None
     assert trouble.removed is not None
     assert (scored.rows, scored.failed) == (len(paths), 0)

@@ -87,6 +87,11 @@ class Prediction:
         return np.asarray(self.probabilities.argmax(axis=-1))
 
     @cached_property
+    def confidences(self) -> np.ndarray:
+        """The probability of the likeliest class, (N, …)."""
+        return np.asarray(self.probabilities.max(axis=-1))
+
+    @cached_property
     def entropies(self) -> np.ndarray:
         """−Σ p log p in nats, (N, …)."""
         return np.asarray(special.entr(self.probabilities).sum(axis=-1))
@@ -105,14 +110,9 @@ class PreparedMethod:
         """Return the scores (N, …, classes) of encoded images (N, h, w, channels), in one call."""
         return self.loaded.run(self.model, images)
 
-    def images_per_call(self, height: int, width: int) -> int:
-        """Return how many images of this size run at once: 64 rows at 224², more of smaller images."""
-        rows = int(min(512, max(8, 64 * 224**2 / (height * width))))
-        return max(1, rows // self.method.cost)
-
     def predict(self, images: np.ndarray) -> Prediction:
         """Return the predictions for encoded images (N, h, w, channels), as many per call as memory allows."""
-        at_once = self.method.batch or self.images_per_call(images.shape[1], images.shape[2])
+        at_once = self.method.batch or images_per_call(self.method.cost, *images.shape[1:3])
         batches = [images[start : start + at_once] for start in range(0, len(images), at_once)]
         recipe = self.method.recipe
         if recipe is None or (recipe.candidate_count == 1 and not recipe.rules):
@@ -120,6 +120,11 @@ class PreparedMethod:
         with sita.observe(self.model) as seen:
             raw = np.concatenate([self.run(batch) for batch in batches])
         return Prediction(to_probabilities(raw, self.scores), seen.priors)
+
+
+def images_per_call(rows: int, height: int, width: int) -> int:
+    """Return how many images of this size, of so many rows each, to run at once: 64 rows at 224², more of smaller."""
+    return max(1, int(min(512, max(8, 64 * 224**2 / (height * width)))) // rows)
 
 
 def to_probabilities(raw: np.ndarray, scores: str) -> np.ndarray:

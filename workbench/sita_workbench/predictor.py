@@ -43,17 +43,19 @@ class Predictor(Protocol):
 
     loaded: LoadedModel
     recipe: str
+    rows: int
+    """How many rows a square image costs, as far as that is known."""
 
     def answer(self, pixels: np.ndarray) -> Answers:
         """Return an answer for every image, which does not depend on the others."""
 
 
 def open_predictor(
-    loaded: LoadedModel, recipe: str | None = None, *, with_source: bool = True, cascade: float | None = None
+    loaded: LoadedModel, recipe: Recipe | str | None = None, *, with_source: bool = True, cascade: float | None = None
 ) -> Predictor:
     """Return what answers with a loaded model.
 
-    - `recipe`: a name or a file, for a live model; an exported file has its own.
+    - `recipe`: one, or its name or file, for a live model; an exported file has its own.
     - `with_source`: run the source model, too, where λ = 1 is not a candidate anyway.
     - `cascade`: adapt only what the source model is unsure of, by its entropy in nats.
     """
@@ -62,7 +64,7 @@ def open_predictor(
         return ModelPredictor(loaded, recipe or DEFAULT, with_source=with_source, cascade=cascade)
     if recipe is not None:
         raise InputError(
-            f"--recipe: {loaded.spec} was exported with a recipe of its own; received {recipe!r}. "
+            f"--recipe: {loaded.spec} was exported with a recipe of its own; received {str(recipe)!r}. "
             "Remedy: leave --recipe out, or export the model again (sita export --recipe)."
         )
     if cascade is not None:
@@ -77,9 +79,9 @@ class ModelPredictor:
     """A live model, source and adapted."""
 
     def __init__(
-        self, loaded: LoadedModel, recipe: str, *, with_source: bool = True, cascade: float | None = None
+        self, loaded: LoadedModel, recipe: Recipe | str, *, with_source: bool = True, cascade: float | None = None
     ) -> None:
-        opened: Recipe = open_recipe(recipe, loaded.task)
+        opened = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, loaded.task)
         adapted = loaded.adapt(opened)
         self.loaded, self.recipe, self.cascade = loaded, str(opened), cascade
         self.description = sita.describe(adapted)
@@ -95,6 +97,7 @@ class ModelPredictor:
         self._moves_channels: dict[tuple[int, ...], bool] = {}
         # Of the ensemble every candidate is the source model, on its own view; the first is on the image itself.
         self._runs_source = with_source and 1.0 not in opened.lambdas
+        self.rows = self.description.rows + self._runs_source
 
     def answer(self, pixels: np.ndarray) -> Answers:
         """Return an answer for every image."""
@@ -181,7 +184,8 @@ class FilePredictor:
     file: ExportedFile
 
     def __post_init__(self) -> None:
-        self.recipe = self.file.card.recipe if self.file.card else "as exported"
+        card = self.file.card
+        self.recipe, self.rows = (card.recipe, card.rows or 1) if card else ("as exported", 1)
 
     def answer(self, pixels: np.ndarray) -> Answers:
         """Return an answer for every image."""

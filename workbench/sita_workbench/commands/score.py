@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sita_adapters.recipe import DEFAULT
+from sita_adapters.recipe import DEFAULT, RECIPES
 
-from .options import ModelSpec, PixelInputs, RecipeName, Side, TaskName, Weights, require
+from .options import AnyModel, PixelInputs, Providers, Side, TaskName, Trust, Weights, read_providers, require
 from .predict import read_names
 
 _STOPPED = 130
@@ -19,7 +19,7 @@ _STOPPED = 130
 
 
 def score(
-    model: ModelSpec,
+    model: AnyModel,
     *,
     input: Annotated[
         Path,
@@ -42,7 +42,15 @@ def score(
         ),
     ],
     weights: Weights = None,
-    recipe: RecipeName = DEFAULT,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"One of {', '.join(RECIPES)}, or a file of sita calibrate. By default {DEFAULT}; an exported file "
+            "has its own.",
+            show_default=False,
+        ),
+    ] = None,
     engine: Annotated[
         Literal["local", "ray"],
         typer.Option(metavar="local|ray", help="Worker processes on this machine, or actors of a Ray cluster."),
@@ -85,6 +93,8 @@ def score(
             min=0.01, max=1.0, help="Keep this share of the shorter side, not the usual one.", show_default=False
         ),
     ] = None,
+    providers: Providers = None,
+    trust: Trust = False,
 ) -> None:
     """Label a large set of images, as Parquet, and go on after a stop.
 
@@ -104,6 +114,7 @@ def score(
         --input photos --output scored
       sita score cifar10-resnet20 --weights resnet20.safetensors \\
         --input list.txt --output scored --recipe augbn --workers 2
+      sita score model.onnx --input photos --output scored
       sita score net.py:build --input images.parquet --output scored \\
         --engine ray --address auto --workers 32
 
@@ -120,7 +131,19 @@ def score(
     from ..scoring.folder import OutputFolder
 
     names = () if labels is None else read_names(labels)
-    spec = scoring.ModelSpec(model, weights, recipe, inputs=inputs, size=size, crop=crop, task=task, names=names)
+    chosen = read_providers(providers)
+    spec = scoring.ModelSpec(
+        model,
+        weights,
+        recipe,
+        inputs=inputs,
+        size=size,
+        crop=crop,
+        task=task,
+        names=names,
+        trust=trust,
+        providers=None if chosen is None else tuple(chosen),
+    )
     try:
         scored = scoring.score(
             spec,

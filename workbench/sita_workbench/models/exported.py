@@ -64,8 +64,10 @@ def load_exported(
 
 
 def channels_first(file: ExportedFile) -> bool:
-    """Whether a file takes images with their channels first."""
+    """Whether a file takes images with their channels first; PyTorch's own formats do not say, and do."""
     shape = file.input_shape
+    if shape is None and format_of(file.path) in ("pt2", "torchscript"):
+        return True
     return shape is not None and len(shape) == 4 and shape[1] == 3 and shape[-1] != 3
 
 

@@ -25,7 +25,8 @@ from .spec import Job, ModelSpec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .scorer import Answers, Scorer
+    from ..predictor import Answers
+    from .scorer import Scorer
 
 Report = Callable[[int], None]
 """Is told after every batch how many images of the shard are done."""
@@ -179,8 +180,8 @@ def _label_rows(scorer: Scorer, answers: Answers, batch: list[_Image]) -> list[d
             "probability": float(adapted.probabilities[place, label]),
             "entropy": float(adapted.entropies[place]),
             "prior": _mean(adapted.priors, place),
-            "source_label": None if answers.source_labels is None else int(answers.source_labels[place]),
-            "source_probability": _mean(answers.source_confidences, place),
+            "source_label": None if answers.source is None else int(answers.source.labels[place]),
+            "source_probability": None if answers.source is None else float(answers.source.confidences[place]),
         }
         for place, image in enumerate(batch)
     ]
@@ -194,7 +195,7 @@ def _map_rows(scorer: Scorer, answers: Answers, batch: list[_Image], maps: Path 
     classes = adapted.probabilities.shape[-1]
     for place, image in enumerate(batch):
         labels = adapted.labels[place]
-        source = None if answers.source_labels is None else answers.source_labels[place]
+        source = None if answers.source is None else answers.source.labels[place]
         label = int(np.bincount(labels.ravel()).argmax())
         file = None
         if maps is not None:
@@ -206,11 +207,11 @@ def _map_rows(scorer: Scorer, answers: Answers, batch: list[_Image], maps: Path 
                 "path": image.path,
                 "label": label,
                 "class_name": scorer.name(label, classes),
-                "probability": float(adapted.probabilities[place].max(axis=-1).mean()),
+                "probability": _mean(adapted.confidences, place),
                 "entropy": float(adapted.entropies[place].mean()),
                 "prior": _mean(adapted.priors, place),
                 "source_label": None if source is None else int(np.bincount(source.ravel()).argmax()),
-                "source_probability": _mean(answers.source_confidences, place),
+                "source_probability": None if answers.source is None else _mean(answers.source.confidences, place),
                 "changed": None if source is None else float((labels != source).mean()),
                 "map": None if file is None else str(Path(*file.parts[-3:])),
             }

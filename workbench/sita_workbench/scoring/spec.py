@@ -21,20 +21,23 @@ NAMED_WEIGHTS = ("pretrained", "random")
 class ModelSpec:
     """A model and its recipe, as text: what a worker is given instead of a model, so that it can be started again.
 
-    - `model`, `weights`, `inputs`, `size`: as `sita_workbench.models.loading.load_model` takes them.
-    - `recipe`: a name; or a recipe as `Recipe.to_json` writes it.
+    - `model`, `weights`, `inputs`, `size`, `trust`, `providers`: as `sita_workbench.models.loading.load_model` takes
+      them; the model may be an exported file.
+    - `recipe`: a name; or a recipe as `Recipe.to_json` writes it; None: the default, or an exported file's own.
     - `crop`, `task`: instead of the model's own.
     - `names`: the classes' names, instead of the model's own.
     """
 
     model: str
     weights: str | None = None
-    recipe: str = DEFAULT
+    recipe: str | None = None
     inputs: str | None = None
     size: int | None = None
     crop: float | None = None
     task: Task | None = None
     names: tuple[str, ...] = ()
+    trust: bool = False
+    providers: tuple[str, ...] | None = None
 
     def resolved(self) -> ModelSpec:
         """Return the same with whole paths, and the recipe's file read: other processes start in other folders."""
@@ -42,10 +45,15 @@ class ModelSpec:
         model = f"{Path(file).resolve()}{colon}{function}" if file else self.model
         named = self.weights is None or self.weights in NAMED_WEIGHTS
         weights = self.weights if named else str(Path(str(self.weights)).resolve())
-        return replace(self, model=model, weights=weights, recipe=_read_recipe_text(self.recipe))
+        exported = bool(file) and not colon
+        recipe = self.recipe or (None if exported else DEFAULT)
+        recipe = None if recipe is None else _read_recipe_text(recipe)
+        return replace(self, model=model, weights=weights, recipe=recipe)
 
-    def open_recipe(self, task: Task) -> Recipe:
-        """Return the recipe. A name means other views where every pixel gets a label."""
+    def open_recipe(self, task: Task) -> Recipe | None:
+        """Return the recipe, where one is given. A name means other views where every pixel gets a label."""
+        if self.recipe is None:
+            return None
         recipe = Recipe.from_json(self.recipe) if _is_json(self.recipe) else read_recipe(self.recipe, {}, task)
         if recipe.share == "batch":
             raise InputError(
@@ -88,7 +96,8 @@ class Job:
         """Return the job that `to_json` wrote."""
         values = json.loads(text)
         spec = values.pop("spec")
-        return cls(ModelSpec(**{**spec, "names": tuple(spec["names"])}), **values)
+        providers = None if spec["providers"] is None else tuple(spec["providers"])
+        return cls(ModelSpec(**{**spec, "names": tuple(spec["names"]), "providers": providers}), **values)
 
 
 def make_job(spec: ModelSpec, folder: Path) -> Job:
