@@ -36,7 +36,7 @@ def gains(network: dict[str, Any], severity: int) -> dict[str, dict[str, float]]
 
 def draw_trade(results: dict[str, Any], path: Path) -> None:
     """Draw what each recipe gains on corrupted images (severity 5) against what it loses on clean ones, by network."""
-    figure, panels = _figure(2, 4, figsize=(12, 6))
+    figure, panels = _figure(2, 4, figsize=(12, 6.4))
     looks = looks_of(_SHOWN)
     for axes, (name, network) in zip(panels.flat, results.items(), strict=False):
         clean = network["clean"]["methods"]
@@ -54,8 +54,10 @@ def draw_trade(results: dict[str, Any], path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     for axes in list(panels.flat)[len(results) :]:
         axes.set_axis_off()
-    figure.supxlabel("change on clean images, points", fontsize=10)
-    figure.supylabel("gain at severity 5, points", fontsize=10)
+    for axes in panels[1]:
+        axes.set_xlabel("change on clean images, points", fontsize=9)
+    for axes in panels[:, 0]:
+        axes.set_ylabel("gain at severity 5, points", fontsize=9)
     _legend(figure, [name for name in _SHOWN if name != "ops"], looks)
     figure.savefig(path, dpi=110)
 

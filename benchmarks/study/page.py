@@ -24,7 +24,12 @@ corruptions`).
 
 ![gain against rows](study-rows.png)
 
+(Small marks are networks, large ones their mean. `ops` and `augbn` were run on fewer pictures than the others; the
+table below compares on the same ones.)
+
 ![gain by kind](study-kinds.png)
+
+Names: `bold` is λ by shift down to 0, one row; mirrored: the mirrored picture answers, too.
 """
 
 
