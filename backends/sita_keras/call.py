@@ -178,7 +178,7 @@ class AdaptedCall(keras.layers.Layer):
             **super().get_config(),
             "source": keras.saving.serialize_keras_object(uncompiled),
             "chosen": list(self.chosen),
-            "recipe": _recipe_config(adaptation.recipe),
+            "recipe": _stored(adaptation.recipe),
             "kind": adaptation.kinds[0],
             "channels_first": self.channels_first,
             "inputs": adaptation.inputs and dataclasses.asdict(adaptation.inputs),
@@ -195,7 +195,7 @@ class AdaptedCall(keras.layers.Layer):
         """Adapt the saved source model again."""
         source = keras.saving.deserialize_keras_object(config.pop("source"))
         inputs = config.pop("inputs")
-        recipe = Recipe(**config.pop("recipe"))
+        recipe = Recipe.from_json(config.pop("recipe"))
         made = cls(source, recipe=recipe, inputs=inputs and Inputs(**inputs), **config)
         made.owns_source = True
         return made
@@ -264,15 +264,12 @@ class AdaptedModel(GuardedModel):
         keras.Model.run_eagerly.fset(self, value)
 
 
-def _recipe_config(recipe: Recipe) -> dict[str, Any]:
-    """Return a recipe's fields as JSON holds them."""
-    if callable(recipe.augment) or not _is_plain(recipe.augment):
+def _stored(recipe: Recipe) -> str:
+    """Return a recipe as JSON."""
+    try:
+        return recipe.to_json()
+    except RecipeError as error:
         raise RecipeError(
             "augment: a model whose views are functions cannot be saved. Expected names; "
             f"received {recipe.augment!r}. Remedy: save the source model, and adapt it after loading."
-        )
-    return dataclasses.asdict(recipe)
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, tuple) and all(map(_is_plain, value)))
+        ) from error

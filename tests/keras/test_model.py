@@ -63,6 +63,16 @@ def test_saved_models_reload_adapted(name: str, tmp_path: Path) -> None:
     assert abs(expected - model.predict(batch, verbose=0)).max() > 1e-4
 
 
+@pytest.mark.parametrize("recipe", ["auto", "augbn"])
+def test_rules_are_saved_with_the_model(recipe: str, tmp_path: Path) -> None:
+    adapted, batch = sita.adapt(nets.functional(), recipe), nets.images(3)
+    expected = adapted.predict(batch, verbose=0)
+    adapted.save(tmp_path / "adapted.keras")
+    again = keras.models.load_model(tmp_path / "adapted.keras")
+    assert sita.describe(again).recipe == sita.RECIPES[recipe]
+    np.testing.assert_allclose(again.predict(batch, verbose=0), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_adapted_models_can_be_pickled() -> None:
     adapted, batch = sita.adapt(nets.functional(), "ops"), nets.images(2)
     again = pickle.loads(pickle.dumps(adapted))
