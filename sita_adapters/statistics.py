@@ -6,7 +6,6 @@ keras.ops. Variances are biased throughout.
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -16,7 +15,6 @@ _LARGEST = 3e38
 """What a variance in single precision may be."""
 
 
-@functools.cache
 def sampled_lines(sizes: tuple[int, ...], places: int | None) -> slice:
     """Return which lines, along the first axis of features with these sizes, have about so many places together.
 

@@ -116,9 +116,8 @@ class _Contiguous(Features):
 
     def normalise(self, statistics: _Pair, gamma: torch.Tensor, beta: torch.Tensor, epsilon: float) -> torch.Tensor:
         """Return γ · (x − m) / sqrt(v + ε) + β by BatchNorm's kernel."""
-        count, channels = statistics[0].shape
-        gamma, beta = gamma.expand(channels).repeat(count), beta.expand(channels).repeat(count)
-        return _batch_norm(self.x, *statistics, gamma, beta, epsilon)
+        shape = statistics[0].shape
+        return _batch_norm(self.x, *statistics, _for_each(gamma, shape), _for_each(beta, shape), epsilon)
 
     def affine(self, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
         """Return x · scale + shift by BatchNorm's kernel."""
@@ -178,10 +177,18 @@ def _sample(x: torch.Tensor, places: int | None) -> torch.Tensor:
     if places is None:
         return x
     sizes = x.shape[2:]
-    if is_exported() and not all(isinstance(size, int) for size in sizes):
+    # A compiler takes sizes for numbers, and compiles again for others; an exporter for all sizes takes all places.
+    if not torch.compiler.is_compiling() and is_exported() and not all(isinstance(size, int) for size in sizes):
         return x
     lines = sampled_lines(tuple(int(size) for size in sizes), places)
     return x if lines.step == 1 else x[:, :, lines]
+
+
+def _for_each(parameter: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Return γ or β, (C,) or one number, for N entries (N, C), in the cheapest way: of few, side by side."""
+    if parameter.ndim and shape[0] <= 16:
+        return torch.cat([parameter] * shape[0]) if shape[0] > 1 else parameter
+    return parameter.expand(shape)
 
 
 def _room(square: torch.Tensor, variance: torch.Tensor) -> torch.Tensor | None:

@@ -34,6 +34,17 @@ def test_every_view_compiles_to_one_graph(settings: dict[str, Any]) -> None:
         torch.testing.assert_close(answer, adapted(batch), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("recipe", ["auto", "shift"])
+def test_a_sample_of_the_places_compiles_to_one_graph(recipe: str) -> None:
+    """At 40 × 40 every fifth line of the first layers is measured."""
+    adapted, batch = sita.adapt(small(), recipe), images(2, 3, 40, 40)
+    _, (answer,) = compilations(adapted, [batch])
+    with torch.inference_mode():
+        torch.testing.assert_close(answer, adapted(batch), rtol=1e-5, atol=1e-6)
+        everywhere = sita.adapt(small(), recipe, places=None)(batch)
+    assert (answer - everywhere).abs().max() > 1e-4
+
+
 # Convolutions are compiled again from 16 rows on, whoever calls them: 3 rows per image stay below that.
 @pytest.mark.parametrize(
     "shapes",
