@@ -36,7 +36,7 @@ demo: $(DEMO)/.ready ## See it help on corrupted digits; BACKEND=keras for Keras
 	$(DEMO)/bin/sita demo --backend $(BACKEND)
 
 # Which framework a process tests is read from KERAS_BACKEND: PyTorch where it is not set. `slow` tests wait for test-all.
-test: $(READY) ## Run the tests (seven minutes on two cores): every framework, every promise
+test: $(READY) ## Run the tests (seven minutes on two quiet cores): every framework, every promise
 	$(PYTEST) -m "not slow" tests/core tests/contract tests/torch tests/workbench
 	KERAS_BACKEND=tensorflow $(PYTEST) -m "not slow" tests/contract tests/keras
 	KERAS_BACKEND=jax $(PYTEST) -m "not slow" tests/contract
