@@ -83,8 +83,12 @@ def _layer_priors(call: Call) -> LayerPriors | None:
     xp = call.ops.xp
     names, priors = zip(*call.priors_set, strict=True)
     by_row = call.ops.concat(priors, axis=-1)
-    last = by_row.shape[1] - 1  # one line of them may serve all rows
-    return LayerPriors(names, xp.stack([by_row[:, min(row, last)] for row in call.plan.candidate_rows], axis=1))
+    plan, last = call.plan, by_row.shape[1] - 1  # one line of them may serve all rows
+    candidates = [
+        by_row[:, min(row, last)] if 0 <= row < plan.departing.rows else xp.ones_like(by_row[:, 0])
+        for row in (candidate - plan.first for candidate in plan.candidate_rows)
+    ]
+    return LayerPriors(names, xp.stack(candidates, axis=1))
 
 
 def _entries(array: Array, axis: int, call: Call) -> bool:

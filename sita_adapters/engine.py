@@ -14,7 +14,7 @@ A backend lends its arrays (`Ops`), says how a forward is run, and measures and 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -77,11 +77,13 @@ class Call:
     """B·R: a number, or a symbol while a graph is traced."""
     ops: Ops
     weights: Array = None
-    """(R, R), as in the Plan; (1, R) where one line serves all."""
+    """(R, R), of the Plan's departing rows; (1, R) where one line serves all."""
     origins: Array = None
-    """(R,), as in the Plan."""
-    priors: Array = None
-    """(R, 1), or (1, 1); with rules s, d_½ and A_½ of each, (R, 3) or (1, 3)."""
+    """(R,), of the departing rows."""
+    priors: Any = None
+    """λ of the departing rows: (R, 1), or a number for all."""
+    rules: tuple[Any, Any, Any] | None = None
+    """s, d_½ and A_½ of the departing rows, where there are rules: each (R, 1), or a number for all."""
     watch: Callable[[str, Array], None] | None = None
     """Called with the name and the input of every adapted layer: how a model is inspected."""
     places: int | None = None
@@ -174,16 +176,9 @@ def _run_part(  # noqa: PLR0917
     plans = redraw_for_each(images, plan, adaptation.recipe, canvas) if resample else [plan]
     rows = [expand(images, plans, canvas), *(expand_aligned(each, images, plans, canvas) for each in aligned)]
     ops = canvas.ops
-    lines = 1 if plan.uniform and not ops.is_traced(images) else plan.rows  # a trace may run on more images
-    weights = ops.precise_constant(plan.weights[:lines], images)
-    rules = plan.rules
-    priors = ops.precise_constant(rules[:lines] if rules else [[prior] for prior in plan.priors[:lines]], images)
-    origins = ops.indices(plan.origins, images)
-    entries = ops.shape(rows[0])[0]
-    call = Call(
-        adaptation, plan, entries, ops, weights, origins, priors, places=adaptation.recipe.places, findings=findings
-    )
-    if rules and (gauged or is_observed(adaptation)):
+    call = Call(adaptation, plan, ops.shape(rows[0])[0], ops, places=adaptation.recipe.places, findings=findings)
+    _hand_over(plan.departing, images, call)
+    if plan.rules and (gauged or is_observed(adaptation)):
         call.priors_set = []
     output = run_rows(rows, forward, call)
     if plan.blends and not call.layers_run:
@@ -194,6 +189,23 @@ def _run_part(  # noqa: PLR0917
             "patched from outside)."
         )
     return keep_candidates(output, call)
+
+
+def _hand_over(departing: Plan, images: Array, call: Call) -> None:
+    """Give a call the Plan's numbers, in the images' kind of array."""
+    ops = call.ops
+
+    def column(values: Sequence[Any]) -> Any:
+        return values[0] if departing.uniform else ops.precise_constant([[value] for value in values], images)
+
+    lines = 1 if departing.uniform and not ops.is_traced(images) else departing.rows  # a trace may run on more images
+    call.weights = ops.precise_constant(departing.weights[:lines], images)
+    call.origins = ops.indices(departing.origins, images)
+    if departing.rules:
+        strengths, half_shifts, half_areas = zip(*departing.rules, strict=True)
+        call.rules = column(strengths), column(half_shifts), column(half_areas)
+    else:
+        call.priors = column(departing.priors)
 
 
 def run_rows(rows: list[Array], forward: Forward, call: Call) -> Any:
@@ -225,7 +237,7 @@ def enter_layer(name: str, x: Array, call: Call | None, caller: str | None = Non
 
 
 class Features(Protocol):
-    """A layer's input, measured: the mean and biased variance of each entry and channel, (N, C)."""
+    """A layer's input, with the mean and biased variance of its measured entries and channels, (N, C)."""
 
     @property
     def means(self) -> Array:
@@ -243,57 +255,87 @@ class Features(Protocol):
         """Return `statistics.target` of R rows per image, for weights (R, R) or one line of them."""
 
 
+def measured_entries(parts: Any, call: Call) -> slice:
+    """Return which entries of a layer's input have to be measured: where one row departs from the source, its own."""
+    plan = call.plan
+    if parts is None and plan.rows > plan.departing.rows == 1:
+        return slice(plan.first, None, plan.rows)
+    return slice(None)
+
+
 def blend(
-    features: Features, source: tuple[Array, Array], epsilon: float, entries: Any, *, call: Call, name: str
+    features: Features, source: tuple[Array, Array], epsilon: float, parts: Any, *, call: Call, name: str
 ) -> tuple[Array, Array]:
     """Return the mean and variance that every entry of a layer's input is normalised with, (N, C), or (1, C) for all.
 
-    From those of each entry (N, C), and the source's (C,). N is B·R, or B·R·T where the model folds T parts (time,
-    tokens) of an image into its batch; the parts of a row count together, as space does.
+    From those of the `measured_entries`, and the source's (C,). N is B·R, or B·R·T where the model folds T `parts`
+    (time, tokens) of an image into its batch; the parts of a row count together, as space does.
     """
-    ops, xp = call.ops, call.ops.xp
+    ops, xp, plan = call.ops, call.ops.xp, call.plan
     channels = int(source[0].shape[-1])
-    weights, priors = (ops.cast(each, source[0]) for each in (call.weights, call.priors))
-    parts = _parts_of_row(entries, call, name)
-    shared = call.adaptation is not None and call.adaptation.recipe.share == "batch"
-    if parts is None and not shared and call.plan.alone:
-        mean, variance = (
-            xp.reshape(each, (-1, call.plan.rows, channels)) for each in (features.means, features.variances)
-        )
-    elif parts is None and not shared:
-        mean, variance = features.target(weights, call.origins)
-    else:
-        shape = (-1, call.plan.rows, 1 if parts is None else parts, channels)
-        moments = (xp.reshape(moment, shape) for moment in (features.means, features.variances))
-        means, variances = pool(*moments, axis=2, xp=xp)
-        every_image = xp.zeros_like(means)
-        if shared:
-            means, variances = (moment[None] for moment in pool(means, variances, axis=0, xp=xp))
-        estimated = target(means, variances, weights=weights, origins=call.origins, xp=xp)
-        mean, variance = (each + every_image for each in estimated)
-    if call.plan.rules:
+    estimated = _estimate(features, channels, parts, call)
+    priors = call.priors
+    if call.rules is not None:
         area = features.area
         if parts is not None:  # a tensor of integers, where TensorFlow leaves the batch open
-            area = area * (ops.cast(parts, mean) if ops.is_array(parts) else parts)
-        seen = shift(mean, variance, source_mean=source[0], source_variance=source[1], epsilon=epsilon, xp=xp)
-        priors = priors_by_shift(seen, area, rules=priors)
+            area = area * (ops.cast(parts, source[0]) if ops.is_array(parts) else parts)
+        seen = shift(*estimated, source_mean=source[0], source_variance=source[1], epsilon=epsilon, xp=xp)
+        priors = priors_by_shift(seen, area, rules=tuple(_cast(each, source[0], ops) for each in call.rules))
         if call.priors_set is not None:
             call.priors_set.append((name, priors))
     mean, variance = blend_with_source(
-        mean, variance, priors=priors, source_mean=source[0], source_variance=source[1], xp=xp
+        *estimated, priors=_cast(priors, source[0], ops), source_mean=source[0], source_variance=source[1], xp=xp
     )
     if not ops.raises_on_overflow(variance):
         variance = mark_overflow(variance, xp)
-    if mean.shape[1] != call.plan.rows and mean.shape[0] != 1:  # one line for all rows, but not for all images
-        every_row = (mean.shape[0], call.plan.rows, channels)
+    if mean.shape[1] != plan.departing.rows and mean.shape[0] != 1:  # one line for all rows, but not for all images
+        every_row = (mean.shape[0], plan.departing.rows, channels)
         mean, variance = xp.broadcast_to(mean, every_row), xp.broadcast_to(variance, every_row)
+    if plan.departing is not plan:
+        mean, variance = (_among_source_rows(*each, call) for each in zip((mean, variance), source, strict=True))
     mean, variance = xp.reshape(mean, (-1, channels)), xp.reshape(variance, (-1, channels))
     if parts is not None:
         mean, variance = ops.repeat_rows(mean, parts), ops.repeat_rows(variance, parts)
     return mean, variance
 
 
-def _parts_of_row(entries: Any, call: Call, name: str) -> Any:
+def _estimate(features: Features, channels: int, parts: Any, call: Call) -> tuple[Array, Array]:
+    """Return the statistics that the departing rows of each image estimate, (B, R, C); (B, 1, C) where all do alike."""
+    ops, xp, plan = call.ops, call.ops.xp, call.plan
+    shared = call.adaptation is not None and call.adaptation.recipe.share == "batch"
+    weights = ops.cast(call.weights, features.means)
+    if parts is None and not shared and not plan.alone:
+        return features.target(weights, call.origins)
+    rows = plan.departing.rows if measured_entries(parts, call).step else plan.rows
+    shape = (-1, rows, channels) if parts is None else (-1, rows, parts, channels)
+    means, variances = (xp.reshape(moment, shape) for moment in (features.means, features.variances))
+    if parts is not None:
+        means, variances = pool(means, variances, axis=2, xp=xp)
+    if rows > plan.departing.rows:
+        departing = slice(plan.first, plan.first + plan.departing.rows)
+        means, variances = means[:, departing], variances[:, departing]
+    if plan.alone and not shared:
+        return means, variances
+    every_image = xp.zeros_like(means)
+    if shared:
+        means, variances = (moment[None] for moment in pool(means, variances, axis=0, xp=xp))
+    mean, variance = target(means, variances, weights=weights, origins=call.origins, xp=xp)
+    return mean + every_image, variance + every_image
+
+
+def _among_source_rows(statistic: Array, source: Array, call: Call) -> Array:
+    """Return a statistic of all rows: of the departing ones as given, (B, R, C), of those with λ = 1 the source's."""
+    plan, ops = call.plan, call.ops
+    after = plan.rows - plan.first - plan.departing.rows
+    one = ops.for_every_image(source, statistic)
+    return ops.concat([*[one] * plan.first, statistic, *[one] * after], axis=1)
+
+
+def _cast(value: Any, like: Array, ops: Ops) -> Any:
+    return value if isinstance(value, float) else ops.cast(value, like)
+
+
+def parts_of_row(entries: Any, call: Call, name: str) -> Any:
     """Return T for a layer that sees B·R·T leading entries, as (B, R, T); None where it is 1.
 
     That the model does not fold the other way round, (T, B·R), as two concatenated streams do, is what its trial found

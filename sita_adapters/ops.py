@@ -96,6 +96,10 @@ class Ops:
         """Return an array with each of its entries repeated in place."""
         return self.xp.repeat(array, times, axis=0)
 
+    def for_every_image(self, values: Array, like: Array) -> Array:
+        """Return values (C,) once for every image of an array (B, R, C): (B, 1, C)."""
+        return self.xp.zeros_like(like[:, :1]) + values
+
     def take_entries(self, array: Array, entries: np.ndarray) -> Array:
         """Return these entries of an array."""
         return array[entries]

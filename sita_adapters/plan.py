@@ -39,6 +39,10 @@ class Plan:
     """Whether no row draws from another, as without views."""
     rules: tuple[tuple[float, float, float], ...] | None = field(init=False)
     """(s, d_½, A_½) of every row, where there are rules; of a row with λ = 1, s is 0."""
+    departing: Plan = field(init=False, repr=False, compare=False)
+    """The rows that statistics are blended for: all, or without views those from the first to the last with λ ≠ 1."""
+    first: int = field(init=False)
+    """The row that `departing` begins with."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", _rules(self.priors))
@@ -46,6 +50,15 @@ class Plan:
         object.__setattr__(self, "origins", tuple(last))
         object.__setattr__(self, "alone", all(line[row] == 1.0 for row, line in enumerate(self.weights)))
         object.__setattr__(self, "uniform", len(set(zip(self.weights, self.priors, strict=True))) == 1)
+        first, departing = self._find_departing()
+        object.__setattr__(self, "first", first)
+        object.__setattr__(self, "departing", departing)
+
+    def _find_departing(self) -> tuple[int, Plan]:
+        rows = [row for row, prior in enumerate(self.priors) if prior != 1.0]
+        if not self.alone or not rows or rows[-1] - rows[0] + 1 == self.rows:
+            return 0, self
+        return rows[0], _restrict(self, list(range(rows[0], rows[-1] + 1)), [])
 
     @property
     def rows(self) -> int:

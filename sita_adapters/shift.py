@@ -57,10 +57,11 @@ def shift(
     return (0.5 / source_mean.shape[-1]) * xp.sum(divergence, axis=-1, keepdims=True) - 0.5
 
 
-def priors_by_shift(shifts: Array, area: Any, *, rules: Array) -> Array:
-    """Return λ (B, R, 1) of a layer with so many places, for rules (R, 3): s, d_½, A_½. Where s is 0, λ is 1.
+def priors_by_shift(shifts: Array, area: Any, *, rules: tuple[Any, Any, Any]) -> Array:
+    """Return λ (B, R, 1) of a layer with so many places, for s, d_½ and A_½: numbers, or (R, 1). Where s is 0, λ is 1.
 
     λ = 1 − s · A / (A + A_½) · (1 − d_½ / (d + d_½))
     """
-    strengths, half_shifts, half_areas = rules[:, 0:1], rules[:, 1:2], rules[:, 2:3]
-    return 1 - strengths * area / (half_areas + area) * (1 - half_shifts / (shifts + half_shifts))
+    strengths, half_shifts, half_areas = rules
+    most = strengths * area / (half_areas + area)
+    return (1 - most) + (most * half_shifts) / (shifts + half_shifts)

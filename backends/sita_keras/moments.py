@@ -47,8 +47,8 @@ class Features:
         return self.x * ops.reshape(scale, column) + ops.reshape(shift, column)
 
 
-def measure(x: Any, axis: int, mask: Any = None, places: int | None = None) -> Features:
-    """Return features with their moments, in float32 or more, whatever the precision of x.
+def measure(x: Any, axis: int, mask: Any = None, places: int | None = None, entries: slice = slice(None)) -> Features:
+    """Return features with the moments of these entries, in float32 or more, whatever the precision of x.
 
     A mask, of the shape of x without the channels, tells which places count. Else about so many do, or all.
     """
@@ -56,33 +56,38 @@ def measure(x: Any, axis: int, mask: Any = None, places: int | None = None) -> F
     x = KERAS.precise(x)
     space = [a for a in range(1, len(x.shape)) if a != axis]
     if not space:
-        return Features(x, axis, x, ops.zeros_like(x))
+        return Features(x, axis, x[entries], ops.zeros_like(x[entries]))
     if mask is not None:
-        return _measure_masked(x, axis, ops.expand_dims(ops.cast(mask, "bool"), axis), space)
-    sample = x if places is None else _sample(x, space, places)
+        mask = ops.expand_dims(ops.cast(mask[entries], "bool"), axis)
+        return Features(x, axis, *_masked_moments(x[entries], mask, space))
+    lines = slice(None) if places is None else _sampled_lines(x, space, places)
+    if entries.step is lines.step is None:
+        sample = x
+    else:
+        index = (entries, *[slice(None)] * (space[0] - 1), lines)
+        sample = x[index]
     means = ops.mean(sample, axis=space, keepdims=True)
     return Features(x, axis, means, ops.mean(ops.square(sample - means), axis=space))
 
 
-def _sample(x: Any, space: list[int], places: int) -> Any:
+def _sampled_lines(x: Any, space: list[int], places: int) -> slice:
     """Return the lines of x that its moments come from, also where a graph of TensorFlow leaves the sizes open."""
     shape = ops.shape(x)
     sizes = [shape[a] for a in space]
     if all(isinstance(size, int) for size in sizes):
         lines = sampled_lines(tuple(sizes), places)
-    elif all(isinstance(size, int) or KERAS.is_array(size) for size in sizes):
+        return slice(None) if lines.step == 1 else lines
+    if all(isinstance(size, int) or KERAS.is_array(size) for size in sizes):
         first = ops.convert_to_tensor(sizes[0])
         step = ops.minimum(math.prod(sizes) // places, first)
         step = ops.maximum(step - (step + 1) % 2, 1)
-        lines = slice((first - 1) % step // 2, None, step)
-    else:  # only shapes are being found out, or JAX exports for all sizes
-        return x
-    return x[(slice(None),) * space[0] + (lines,)]
+        return slice((first - 1) % step // 2, None, step)
+    return slice(None)  # only shapes are being found out, or JAX exports for all sizes
 
 
-def _measure_masked(x: Any, axis: int, mask: Any, space: list[int]) -> Features:
-    """Return features with the moments of their places in the mask; of none, 0."""
+def _masked_moments(x: Any, mask: Any, space: list[int]) -> tuple[Any, Any]:
+    """Return the mean and variance of the places in the mask; of none, 0."""
     count = ops.maximum(ops.sum(ops.cast(mask, x.dtype), axis=space, keepdims=True), 1)
     means = ops.sum(ops.where(mask, x, 0), axis=space, keepdims=True) / count
     squares = ops.where(mask, ops.square(x - means), 0)
-    return Features(x, axis, means, ops.sum(squares / count, axis=space))
+    return means, ops.sum(squares / count, axis=space)

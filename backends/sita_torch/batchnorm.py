@@ -159,10 +159,11 @@ def _blend(
 ) -> tuple[Features, torch.Tensor, torch.Tensor]:
     """Return the features (N, C, …), and the statistics that each is normalised with, (N, C)."""
     m_s, v_s = source_statistics(layer)
+    parts = engine.parts_of_row(x.shape[0], call, name)
     try:
-        features = measure(x, call.places)
+        features = measure(x, call.places, engine.measured_entries(parts, call))
         source = TORCH.cast(m_s, features.means), TORCH.cast(v_s, features.means)
-        return features, *engine.blend(features, source, epsilon, x.shape[0], call=call, name=name)
+        return features, *engine.blend(features, source, epsilon, parts, call=call, name=name)
     except TooLargeError:
         return _blend(x.double(), layer, call, name, epsilon)
 

@@ -69,14 +69,35 @@ class Features:
 class _Contiguous(Features):
     """Features in eager PyTorch on the CPU, channels first.
 
-    E[x²] − E[x]² takes two passes that only read, but it cancels: where the mean exceeds a few σ, the features are
-    centred and measured again. BatchNorm's own kernel normalises, with every channel of every entry for one of its
-    channels: it is several times as fast as a multiply-add that broadcasts.
+    BatchNorm's own kernel normalises, with every channel of every entry for one of its channels: it is several times as
+    fast as a multiply-add that broadcasts.
     """
 
-    def __init__(self, x: torch.Tensor, sample: torch.Tensor) -> None:
+    def target(self, weights: torch.Tensor, origins: torch.Tensor) -> _Pair:
+        """Return the same, after a look at the size of the numbers."""
+        _check_spread(self.means, self.variances)
+        return super().target(weights, origins)
+
+    def normalise(self, statistics: _Pair, gamma: torch.Tensor, beta: torch.Tensor, epsilon: float) -> torch.Tensor:
+        """Return γ · (x − m) / sqrt(v + ε) + β by BatchNorm's kernel."""
+        shape = statistics[0].shape
+        return _batch_norm(self.x, *statistics, _for_each(gamma, shape), _for_each(beta, shape), epsilon)
+
+    def affine(self, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        """Return x · scale + shift by BatchNorm's kernel."""
+        return _batch_norm(self.x, torch.zeros_like(scale), torch.ones_like(scale), scale, shift, 0.0)
+
+
+class _Whole(_Contiguous):
+    """Such features, of which all places count.
+
+    E[x²] − E[x]² takes two passes that only read, but it cancels: where the mean exceeds a few σ, the features are
+    centred and measured again.
+    """
+
+    def __init__(self, x: torch.Tensor, measured: torch.Tensor) -> None:
         self.x = x
-        self.lines = TORCH.precise(sample).flatten(2)
+        self.lines = TORCH.precise(measured).flatten(2)
         self.means = self.lines.mean(2)
         self.squares = _sums_of_squares(self.lines)
 
@@ -114,15 +135,6 @@ class _Contiguous(Features):
         exact_mean, exact_variance = super().target(weights, origins)
         return torch.where(safe, mean, exact_mean), torch.where(safe, variance, exact_variance)
 
-    def normalise(self, statistics: _Pair, gamma: torch.Tensor, beta: torch.Tensor, epsilon: float) -> torch.Tensor:
-        """Return γ · (x − m) / sqrt(v + ε) + β by BatchNorm's kernel."""
-        shape = statistics[0].shape
-        return _batch_norm(self.x, *statistics, _for_each(gamma, shape), _for_each(beta, shape), epsilon)
-
-    def affine(self, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-        """Return x · scale + shift by BatchNorm's kernel."""
-        return _batch_norm(self.x, torch.zeros_like(scale), torch.ones_like(scale), scale, shift, 0.0)
-
 
 class _Exported(Features):
     """Features of an ONNX graph. The moments are exact on any runtime; not every one's LayerNormalization is.
@@ -145,25 +157,29 @@ class _Exported(Features):
         return _batch_norm(self.x, zeros, zeros + 1, scale, shift, 0.0)
 
 
-def measure(x: torch.Tensor, places: int | None = None) -> Features:
-    """Return features (N, C, …) with their moments, in float32 or more, whatever the precision of x.
+def measure(x: torch.Tensor, places: int | None = None, entries: slice = slice(None)) -> Features:
+    """Return features (N, C, …) with the moments of these entries, in float32 or more, whatever the precision of x.
 
     They come from about so many places, or from all; also where a graph leaves the sizes open.
     """
+    traced = is_traced()
     if x.ndim == 2:
         precise = TORCH.precise(x)
-        if x.is_cpu and not is_traced():
-            _check_spread(precise, torch.zeros_like(precise))
-        return Features(precise, precise, torch.zeros_like(precise))
-    traced = is_traced()
+        means = precise[entries]
+        moments = means, torch.zeros_like(means)
+        if x.is_cpu and not traced:
+            _check_spread(*moments)
+        return Features(precise, *moments)
     if not traced and x.is_cpu and not (x.requires_grad and torch.is_grad_enabled()):
         if is_channels_last(x):
-            moments = _interleaved_moments(TORCH.precise(_sample(x, places)))
+            moments = _interleaved_moments(TORCH.precise(_sample(x, places, entries)))
             _check_spread(*moments)
             return Features(x, *moments)
         x = x.contiguous()
-        return _Contiguous(x, _sample(x, places))
-    precise, sample = TORCH.precise(x), _sample(x, places)
+        if places is None:
+            return _Whole(x, x[entries])
+        return _Contiguous(x, *_centred_moments(TORCH.precise(_sample(x, places, entries))))
+    precise, sample = TORCH.precise(x), _sample(x, places, entries)
     if torch.onnx.is_in_onnx_export() and precise.dtype == torch.float32:
         return _Exported(precise, precise if sample is x else TORCH.precise(sample))
     moments = _shifted_moments(TORCH.precise(sample))
@@ -172,8 +188,13 @@ def measure(x: torch.Tensor, places: int | None = None) -> Features:
     return Features(precise, *moments)
 
 
-def _sample(x: torch.Tensor, places: int | None) -> torch.Tensor:
-    """Return the lines of x that its moments come from; x itself where all do."""
+def _sample(x: torch.Tensor, places: int | None, entries: slice) -> torch.Tensor:
+    """Return the lines of these entries that the moments of x come from; x itself where all do."""
+    sample = _sampled(x, places)
+    return sample if entries.step is None else sample[entries]
+
+
+def _sampled(x: torch.Tensor, places: int | None) -> torch.Tensor:
     if places is None:
         return x
     sizes = x.shape[2:]
@@ -208,6 +229,17 @@ def _check_size(means: torch.Tensor, squares: torch.Tensor) -> None:
 def _check_spread(means: torch.Tensor, variances: torch.Tensor) -> None:
     """Raise where the variance of two rows taken together may not be finite, of which each by itself is."""
     _check_size(means, variances + 4 * means * means)
+
+
+def _centred_moments(x: torch.Tensor) -> _Pair:
+    """Return mean and variance (N, C) in two passes, which cost little where places are few, and cannot cancel."""
+    lines = x.flatten(2)
+    means = lines.mean(2, keepdim=True)
+    squares = _sums_of_squares(lines - means)
+    means, variances = means.squeeze(2), squares.div_(lines.shape[2])
+    if not math.isfinite(variances.sum().item()):
+        _check_size(means, variances)
+    return means, variances
 
 
 def _shifted_moments(x: torch.Tensor) -> _Pair:

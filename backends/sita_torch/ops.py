@@ -110,6 +110,9 @@ class TorchOps(Ops):
     def repeat_rows(self, array: torch.Tensor, times: Any) -> torch.Tensor:
         return array.repeat_interleave(times, 0)
 
+    def for_every_image(self, values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        return values.expand(like.shape[0], 1, -1)
+
     def take_entries(self, array: torch.Tensor, entries: np.ndarray) -> torch.Tensor:
         return array[torch.from_numpy(entries).to(array.device)]
 

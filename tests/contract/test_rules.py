@@ -179,7 +179,8 @@ def test_moments_of_some_places_equal_the_reference(backend: Any, case: str, eag
 def test_as_many_places_as_there_are_is_all_of_them(backend: Any) -> None:
     model, batch = backend.model(), images(2)
     all_places = backend.run(sita.adapt(model, "augbn"), batch)
-    np.testing.assert_array_equal(backend.run(sita.adapt(model, "augbn", places=144), batch), all_places)
+    as_many = backend.run(sita.adapt(model, "augbn", places=144), batch)
+    np.testing.assert_allclose(as_many, all_places, rtol=1e-5, atol=1e-6)  # by other sums
     assert np.abs(backend.run(sita.adapt(model, "augbn", places=48), batch) - all_places).max() > 1e-3
     assert "about 48 places" in str(sita.describe(sita.adapt(model, "augbn", places=48)))
 

@@ -124,11 +124,15 @@ def _normalise_row_by_row(
     means, variances = (np.stack([getattr(each, kind)(axis=1) for each in by_channel]) for kind in ("mean", "var"))
     answers = []
     for row, layer, part in zip(rows, own, parts, strict=True):
-        if row.prior < 1:
+        if row.prior != 1:
             drawn = list(row.weights)
             mean, variance = target_statistics(means[drawn], variances[drawn], list(row.weights.values()))
-            layer.running_mean.mul_(row.prior).add_((1 - row.prior) * torch.from_numpy(mean))
-            layer.running_var.mul_(row.prior).add_((1 - row.prior) * torch.from_numpy(variance))
+            prior = row.prior
+            if isinstance(prior, Rule):
+                source = layer.running_mean.numpy(), layer.running_var.numpy()
+                prior = prior.prior(mean, variance, *source, epsilon=layer.eps, area=by_channel[0].shape[1])
+            layer.running_mean.mul_(prior).add_((1 - prior) * torch.from_numpy(mean))
+            layer.running_var.mul_(prior).add_((1 - prior) * torch.from_numpy(variance))
         answers.append(layer(part))
     return torch.cat(answers).reshape_as(output)
 

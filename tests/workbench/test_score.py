@@ -383,8 +383,13 @@ score("slow.py:drowsy", "images", "out", shard=4, workers=1, watch=lambda done: 
 """
     command = ["-m", "sita_workbench.cli", "score", "slow.py:drowsy", "--input", "images", "--output", "out"]
     started = ["-c", code] if number == signal.SIGKILL else [*command, "--shard", "4", "--workers", "1"]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it, and so would
     driver = subprocess.Popen(
-        [sys.executable, *started], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment()
+        [sys.executable, *started],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(),
     )
     part = OutputFolder(Path("out")).part(1)
     while not part.exists() and driver.poll() is None:

@@ -6,8 +6,9 @@ import importlib
 import logging
 import os
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -140,7 +141,7 @@ def keras_encoding(application: Callable[..., Any]) -> str:
 
 
 def _from_keras(spec: str, name: str, weights: str, size: int | None, trust: bool) -> LoadedModel:
-    quiet_tensorflow()
+    load_tensorflow_quietly()
     keras = _import("keras", spec)
     known = [each for each in dir(keras.applications) if each[0].isupper()]
     if name not in known:
@@ -236,6 +237,27 @@ def quiet_tensorflow() -> None:
     """Silence TensorFlow's messages about the processor and about retracing."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+
+def load_tensorflow_quietly() -> None:
+    """Import TensorFlow, if Keras is going to run on it, without its greetings."""
+    quiet_tensorflow()
+    if os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow" and "tensorflow" not in sys.modules:
+        with _silent_stderr(), suppress(ImportError):  # Keras says what is missing
+            importlib.import_module("tensorflow")
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Drop what compiled code prints: on some processors TensorFlow greets before it reads its own log level."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _import(name: str, spec: str) -> Any:
