@@ -38,8 +38,8 @@ STATISTICS = (
     Mutant(
         "ε left out of the shift",
         "sita_adapters/shift.py",
-        "precision = 1 / (source_variance + epsilon)",
-        "precision = 1 / source_variance",
+        "variance + epsilon, source_variance + epsilon",
+        "variance, source_variance",
         ("tests/contract/test_rules.py::test_rules_equal_the_reference",),
     ),
     Mutant(
@@ -48,6 +48,20 @@ STATISTICS = (
         "strengths * area / (half_areas + area)",
         "strengths",
         ("tests/contract/test_rules.py::test_rules_equal_the_reference",),
+    ),
+    Mutant(
+        "the source's row put behind the row that departs",
+        "sita_adapters/engine.py",
+        "[*[one] * plan.first, statistic, *[one] * after]",
+        "[statistic, *[one] * plan.first, *[one] * after]",
+        ("tests/torch/test_exact.py::test_the_shortest_way_equals_the_general_one",),
+    ),
+    Mutant(
+        "the shortest way measures the row before",
+        "backends/sita_torch/lone_row.py",
+        "x[plan.first :: plan.rows]",
+        "x[:: plan.rows]",
+        ("tests/contract/test_rules.py::test_the_default_is_the_mean_of_the_source_and_a_bold_row",),
     ),
     Mutant(
         "the default's weights swapped",

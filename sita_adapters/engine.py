@@ -29,7 +29,7 @@ from .outputs import Selector
 from .plan import Plan, make_plan, split
 from .recipe import RECIPES, Recipe
 from .selection import LayerInfo
-from .shift import priors_by_shift, shift
+from .shift import divergence_from_source, priors_by_shift
 from .statistics import blend_with_source, mark_overflow, pool, target
 from .trial import Findings
 from .view_steps import Canvas
@@ -274,29 +274,40 @@ def blend(
     ops, xp, plan = call.ops, call.ops.xp, call.plan
     channels = int(source[0].shape[-1])
     estimated = _estimate(features, channels, parts, call)
-    priors = call.priors
-    if call.rules is not None:
-        area = features.area
-        if parts is not None:  # a tensor of integers, where TensorFlow leaves the batch open
-            area = area * (ops.cast(parts, source[0]) if ops.is_array(parts) else parts)
-        seen = shift(*estimated, source_mean=source[0], source_variance=source[1], epsilon=epsilon, xp=xp)
-        priors = priors_by_shift(seen, area, rules=tuple(_cast(each, source[0], ops) for each in call.rules))
-        if call.priors_set is not None:
-            call.priors_set.append((name, priors))
-    mean, variance = blend_with_source(
-        *estimated, priors=_cast(priors, source[0], ops), source_mean=source[0], source_variance=source[1], xp=xp
-    )
+    area = features.area
+    if parts is not None:  # a tensor of integers, where TensorFlow leaves the batch open
+        area = area * (ops.cast(parts, source[0]) if ops.is_array(parts) else parts)
+    mean, variance = blend_rows(estimated, source, epsilon, area, call=call, name=name)
     if not ops.raises_on_overflow(variance):
         variance = mark_overflow(variance, xp)
     if mean.shape[1] != plan.departing.rows and mean.shape[0] != 1:  # one line for all rows, but not for all images
         every_row = (mean.shape[0], plan.departing.rows, channels)
         mean, variance = xp.broadcast_to(mean, every_row), xp.broadcast_to(variance, every_row)
     if plan.departing is not plan:
-        mean, variance = (_among_source_rows(*each, call) for each in zip((mean, variance), source, strict=True))
+        mean, variance = (insert_among_source(*each, call) for each in zip((mean, variance), source, strict=True))
     mean, variance = xp.reshape(mean, (-1, channels)), xp.reshape(variance, (-1, channels))
     if parts is not None:
         mean, variance = ops.repeat_rows(mean, parts), ops.repeat_rows(variance, parts)
     return mean, variance
+
+
+def blend_rows(
+    estimated: tuple[Array, Array], source: tuple[Array, Array], epsilon: float, area: Any, *, call: Call, name: str
+) -> tuple[Array, Array]:
+    """Return the statistics (B, R, C) of the departing rows, blended with the source's (C,) by the call's λ or rule.
+
+    `estimated` is what the rows themselves say, of a layer whose entries have so many places.
+    """
+    ops, like = call.ops, source[0]
+    priors = call.priors
+    if call.rules is not None:
+        divergence = divergence_from_source(*estimated, *source, epsilon=epsilon, xp=ops.xp)
+        channels = int(like.shape[-1])
+        priors = priors_by_shift(divergence, channels, area, rules=[_cast(each, like, ops) for each in call.rules])
+        if call.priors_set is not None:
+            call.priors_set.append((name, priors))
+    mean, variance = estimated
+    return blend_with_source(mean, variance, *source, priors=_cast(priors, like, ops), xp=ops.xp)
 
 
 def _estimate(features: Features, channels: int, parts: Any, call: Call) -> tuple[Array, Array]:
@@ -323,7 +334,7 @@ def _estimate(features: Features, channels: int, parts: Any, call: Call) -> tupl
     return mean + every_image, variance + every_image
 
 
-def _among_source_rows(statistic: Array, source: Array, call: Call) -> Array:
+def insert_among_source(statistic: Array, source: Array, call: Call) -> Array:
     """Return a statistic of all rows: of the departing ones as given, (B, R, C), of those with λ = 1 the source's."""
     plan, ops = call.plan, call.ops
     after = plan.rows - plan.first - plan.departing.rows

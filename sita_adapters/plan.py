@@ -43,6 +43,8 @@ class Plan:
     """The rows that statistics are blended for: all, or without views those from the first to the last with λ ≠ 1."""
     first: int = field(init=False)
     """The row that `departing` begins with."""
+    lone: bool = field(init=False)
+    """Whether one row departs, by a rule, and draws from no other."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", _rules(self.priors))
@@ -53,6 +55,7 @@ class Plan:
         first, departing = self._find_departing()
         object.__setattr__(self, "first", first)
         object.__setattr__(self, "departing", departing)
+        object.__setattr__(self, "lone", self.alone and departing.rows == 1 and departing.rules is not None)
 
     def _find_departing(self) -> tuple[int, Plan]:
         rows = [row for row, prior in enumerate(self.priors) if prior != 1.0]

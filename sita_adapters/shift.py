@@ -7,6 +7,7 @@ the source's is left as it is, and nothing is run twice to find out.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +21,9 @@ class ByShift:
 
         λ = 1 − s · d / (d + d_½) · A / (A + A_½)
 
-    d is the shift that the layer sees (`shift`), A how many places its features have: the statistics of few places are
-    little to go by. `strength` s is the most that 1 − λ can be; at a shift of `half_shift`, and at `half_area` places,
-    it is half of that.
+    d is the shift that the layer sees, the mean over its channels of KL(N(m, v) ‖ N(m_s, v_s)); A how many places its
+    features have: the statistics of few places are little to go by. `strength` s is the most that 1 − λ can be; at a
+    shift of `half_shift`, and at `half_area` places, it is half of that.
     """
 
     strength: float = 0.375
@@ -43,25 +44,28 @@ class ByShift:
         return f"by shift, at least {1 - self.strength:.3g}"
 
 
-def shift(
-    mean: Array, variance: Array, *, source_mean: Array, source_variance: Array, epsilon: float, xp: Any
+def divergence_from_source(
+    mean: Array, variance: Array, source_mean: Array, source_variance: Array, *, epsilon: float, xp: Any
 ) -> Array:
-    """Return how far statistics (B, R, C) are from the source's (C,), on average over the channels: (B, R, 1).
+    """Return D (B, R, 1), the sum over the channels c of (v + (m − m_s)²) / v_s − ln(v / v_s), with ε in v and v_s.
 
-    d = mean over c of KL(N(m, v) ‖ N(m_s, v_s)) = ½ · [(v + (m − m_s)²) / v_s − 1 − ln(v / v_s)], with ε in v and v_s
+    Of statistics (B, R, C), and the source's (C,). It is C where they are equal, and the shift that a layer sees is
+
+    d = mean over c of KL(N(m, v) ‖ N(m_s, v_s)) = ½ · (D / C − 1)
     """
-    precision = 1 / (source_variance + epsilon)
+    widened, source_widened = variance + epsilon, source_variance + epsilon
     offset = mean - source_mean
-    ratio = (variance + epsilon) * precision
-    divergence = ratio - xp.log(ratio) + offset * offset * precision
-    return (0.5 / source_mean.shape[-1]) * xp.sum(divergence, axis=-1, keepdims=True) - 0.5
+    divergence = (widened + offset * offset) / source_widened - xp.log(widened / source_widened)
+    return xp.sum(divergence, axis=-1, keepdims=True)
 
 
-def priors_by_shift(shifts: Array, area: Any, *, rules: tuple[Any, Any, Any]) -> Array:
+def priors_by_shift(divergence: Array, channels: int, area: Any, *, rules: Sequence[Any]) -> Array:
     """Return λ (B, R, 1) of a layer with so many places, for s, d_½ and A_½: numbers, or (R, 1). Where s is 0, λ is 1.
 
-    λ = 1 − s · A / (A + A_½) · (1 − d_½ / (d + d_½))
+    λ = 1 − w · d / (d + d_½) = 1 − w + w · d_½ · 2C / (D + 2C · (d_½ − ½)),   w = s · A / (A + A_½)
     """
     strengths, half_shifts, half_areas = rules
     most = strengths * area / (half_areas + area)
-    return (1 - most) + (most * half_shifts) / (shifts + half_shifts)
+    if not isinstance(half_shifts, float) or half_shifts != 0.5:  # the usual one, with which there is nothing to add
+        divergence = divergence + 2 * channels * (half_shifts - 0.5)
+    return (1 - most) + (most * half_shifts * 2 * channels) / divergence

@@ -55,13 +55,13 @@ def target(means: Array, variances: Array, *, weights: Array, origins: Array, xp
 
 
 def blend_with_source(
-    mean: Array, variance: Array, *, priors: Array, source_mean: Array, source_variance: Array, xp: Any
+    mean: Array, variance: Array, source_mean: Array, source_variance: Array, *, priors: Any, xp: Any
 ) -> tuple[Array, Array]:
     """Return the statistics that every row is normalised with (paper, eq. 4).
 
     m = λ · m_s + (1 − λ) · m_t,   v = λ · v_s + (1 − λ) · v_t
 
-    `priors` are (R, 1), the source's statistics (C,). λ = 1 gives the source's statistics exactly.
+    `priors` are (R, 1) or a number, the source's statistics (C,). λ = 1 gives the source's statistics exactly.
     """
     mix = getattr(xp, "lerp", _lerp)
     return mix(mean, source_mean, priors), mix(variance, source_variance, priors)

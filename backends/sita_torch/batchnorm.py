@@ -21,6 +21,7 @@ from sita_adapters.statistics import input_affine
 
 from .guards import refuse_training
 from .inspection import epsilon_of, source_statistics
+from .lone_row import is_lone_row, normalise_lone_row
 from .moments import Features, TooLargeError, measure
 from .ops import TORCH
 
@@ -129,6 +130,11 @@ def _enter(layer: nn.Module, adaptation: Adaptation, name: str, x: torch.Tensor)
 
 def _normalise(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> torch.Tensor:
     """Return γ · (x − m) / sqrt(v + ε) + β with the blended statistics."""
+    if is_lone_row(x, layer, call):
+        try:
+            return normalise_lone_row(x, layer, call, name)
+        except TooLargeError:
+            pass  # so is the general way, in double precision
     features, mean, variance = _blend(x, layer, call, name, layer.eps)  # type: ignore[arg-type]
     gamma: Any = mean.new_ones(()) if layer.weight is None else TORCH.cast(layer.weight, mean)  # type: ignore[arg-type]
     beta: Any = mean.new_zeros(()) if layer.bias is None else TORCH.cast(layer.bias, mean)  # type: ignore[arg-type]

@@ -81,7 +81,7 @@ class _Contiguous(Features):
     def normalise(self, statistics: _Pair, gamma: torch.Tensor, beta: torch.Tensor, epsilon: float) -> torch.Tensor:
         """Return γ · (x − m) / sqrt(v + ε) + β by BatchNorm's kernel."""
         shape = statistics[0].shape
-        return _batch_norm(self.x, *statistics, _for_each(gamma, shape), _for_each(beta, shape), epsilon)
+        return _batch_norm(self.x, *statistics, for_each_entry(gamma, shape), for_each_entry(beta, shape), epsilon)
 
     def affine(self, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
         """Return x · scale + shift by BatchNorm's kernel."""
@@ -178,7 +178,10 @@ def measure(x: torch.Tensor, places: int | None = None, entries: slice = slice(N
         x = x.contiguous()
         if places is None:
             return _Whole(x, x[entries])
-        return _Contiguous(x, *_centred_moments(TORCH.precise(_sample(x, places, entries))))
+        moments = centred_moments(TORCH.precise(_sample(x, places, entries)))
+        if not math.isfinite(moments[1].sum().item()):
+            _check_size(*moments)
+        return _Contiguous(x, *moments)
     precise, sample = TORCH.precise(x), _sample(x, places, entries)
     if torch.onnx.is_in_onnx_export() and precise.dtype == torch.float32:
         return _Exported(precise, precise if sample is x else TORCH.precise(sample))
@@ -205,11 +208,11 @@ def _sampled(x: torch.Tensor, places: int | None) -> torch.Tensor:
     return x if lines.step == 1 else x[:, :, lines]
 
 
-def _for_each(parameter: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """Return γ or β, (C,) or one number, for N entries (N, C), in the cheapest way: of few, side by side."""
-    if parameter.ndim and shape[0] <= 16:
+def for_each_entry(parameter: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Return γ or β, (C,) or one number, for N entries of shape (N, C): (N · C,)."""
+    if parameter.ndim and shape[0] <= 16:  # the cheapest way for few
         return torch.cat([parameter] * shape[0]) if shape[0] > 1 else parameter
-    return parameter.expand(shape)
+    return parameter.expand(shape).reshape(-1)
 
 
 def _room(square: torch.Tensor, variance: torch.Tensor) -> torch.Tensor | None:
@@ -231,15 +234,12 @@ def _check_spread(means: torch.Tensor, variances: torch.Tensor) -> None:
     _check_size(means, variances + 4 * means * means)
 
 
-def _centred_moments(x: torch.Tensor) -> _Pair:
+def centred_moments(x: torch.Tensor) -> _Pair:
     """Return mean and variance (N, C) in two passes, which cost little where places are few, and cannot cancel."""
     lines = x.flatten(2)
     means = lines.mean(2, keepdim=True)
     squares = _sums_of_squares(lines - means)
-    means, variances = means.squeeze(2), squares.div_(lines.shape[2])
-    if not math.isfinite(variances.sum().item()):
-        _check_size(means, variances)
-    return means, variances
+    return means.squeeze(2), squares.div_(lines.shape[2])
 
 
 def _shifted_moments(x: torch.Tensor) -> _Pair:

@@ -46,6 +46,7 @@ _DIRECT = {
     "matmul": torch.matmul,
     "sqrt": torch.sqrt,
     "log": torch.log,
+    "sum": torch.sum,
     "where": torch.where,
     "maximum": torch.clamp_min,
     "reshape": torch.reshape,

@@ -622,7 +622,7 @@ def test_fusing_an_adapted_model_does_not_give_the_source_back() -> None:
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("recipe", ["ops", "augbn", "bn"])
+@pytest.mark.parametrize("recipe", ["ops", "augbn", "bn", "shift"])
 @pytest.mark.parametrize("size", [1e18, 1e19, 1e20, 1e25])
 def test_huge_images_have_finite_answers(recipe: str, layout: torch.memory_format, size: float) -> None:
     images = (size * batch()).contiguous(memory_format=layout)

@@ -12,6 +12,7 @@ from nets import CLASSES, LARGE, SHAPES, LineNet, SmallNet, images, large, small
 from torch import nn
 
 import sita_adapters as sita
+from sita_torch import batchnorm, lone_row
 from sita_torch.moments import measure
 
 PRIORS = (0.5, 0.75, 1.0)
@@ -231,6 +232,38 @@ def test_the_general_path_equals_the_fast_one(kind: str, count: int) -> None:
         assert not any("forward" in vars(layer) for layer in general.modules() if isinstance(layer, norm))
         with torch.inference_mode():
             torch.testing.assert_close(fast(batch), general(batch), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 3, 20])
+@pytest.mark.parametrize(
+    "recipe", ["auto", "shift", sita.Recipe(priors=(sita.ByShift(half_shift=0.3), 1.0), n_views=0, places=64)]
+)
+def test_the_shortest_way_equals_the_general_one(
+    recipe: str | sita.Recipe, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images of which only some lines count; one of them is far off, and one has a NaN."""
+    adapted, batch = sita.adapt(small(), recipe), images(count, 3, 40, 40)
+    batch[-1] *= 100
+    ways = []
+
+    def note(*args: object) -> torch.Tensor:
+        ways.append(lone_row.normalise_lone_row(*args))
+        return ways[-1]
+
+    monkeypatch.setattr(batchnorm, "normalise_lone_row", note)
+    with torch.inference_mode(), sita.observe(adapted) as short:
+        found = adapted(batch)
+    assert len(ways) == sum(layer.adapted for layer in sita.describe(adapted).layers)
+    monkeypatch.setattr(batchnorm, "is_lone_row", lambda *_: False)
+    with torch.inference_mode(), sita.observe(adapted) as general:
+        torch.testing.assert_close(found, adapted(batch), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(short.layer_priors, general.layer_priors, rtol=2e-6)
+    monkeypatch.undo()
+    batch[0, 0, 20] = torch.nan
+    with torch.inference_mode():
+        answers = adapted(batch)
+    assert answers[0].isnan().any()
+    torch.testing.assert_close(answers[1:], found[1:], rtol=1e-5, atol=1e-5)
 
 
 def moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
