@@ -284,7 +284,7 @@ def blend(
         every_row = (mean.shape[0], plan.departing.rows, channels)
         mean, variance = xp.broadcast_to(mean, every_row), xp.broadcast_to(variance, every_row)
     if plan.departing is not plan:
-        mean, variance = (insert_among_source(*each, call) for each in zip((mean, variance), source, strict=True))
+        mean, variance = _insert_among_source((mean, variance), source, call)
     mean, variance = xp.reshape(mean, (-1, channels)), xp.reshape(variance, (-1, channels))
     if parts is not None:
         mean, variance = ops.repeat_rows(mean, parts), ops.repeat_rows(variance, parts)
@@ -334,12 +334,17 @@ def _estimate(features: Features, channels: int, parts: Any, call: Call) -> tupl
     return mean + every_image, variance + every_image
 
 
-def insert_among_source(statistic: Array, source: Array, call: Call) -> Array:
-    """Return a statistic of all rows: of the departing ones as given, (B, R, C), of those with λ = 1 the source's."""
+def _insert_among_source(
+    statistics: tuple[Array, Array], source: tuple[Array, Array], call: Call
+) -> tuple[Array, Array]:
+    """Return the statistics of all rows: those given, (B, R, C), of the departing ones, the source's of the others."""
     plan, ops = call.plan, call.ops
     after = plan.rows - plan.first - plan.departing.rows
-    one = ops.for_every_image(source, statistic)
-    return ops.concat([*[one] * plan.first, statistic, *[one] * after], axis=1)
+    found = []
+    for statistic, value in zip(statistics, source, strict=True):
+        one = ops.for_every_image(value, statistics[0])
+        found.append(ops.concat([*[one] * plan.first, statistic, *[one] * after], axis=1))
+    return found[0], found[1]
 
 
 def _cast(value: Any, like: Array, ops: Ops) -> Any:

@@ -98,7 +98,7 @@ class Ops:
 
     def for_every_image(self, values: Array, like: Array) -> Array:
         """Return values (C,) once for every image of an array (B, R, C): (B, 1, C)."""
-        return self.xp.zeros_like(like[:, :1]) + values
+        return self.xp.zeros_like(like if like.shape[1] == 1 else like[:, :1]) + values
 
     def take_entries(self, array: Array, entries: np.ndarray) -> Array:
         """Return these entries of an array."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -43,7 +44,7 @@ class Features:
     @property
     def area(self) -> int:
         """How many places an entry has."""
-        return math.prod(self.x.shape[2:])
+        return math.prod(_known(size) for size in self.x.shape[2:])
 
     def target(self, weights: torch.Tensor, origins: torch.Tensor) -> _Pair:
         """Return the statistics that the R rows of each image estimate together, (B, R, C), for weights (R, R).
@@ -150,9 +151,16 @@ class _Exported(Features):
         self.is_centred = sample is x
         self.x = centred if self.is_centred else x
 
+    def normalise(self, statistics: _Pair, gamma: torch.Tensor, beta: torch.Tensor, epsilon: float) -> torch.Tensor:
+        """Return γ · (x − m) / sqrt(v + ε) + β by the runtime's BatchNormalization."""
+        mean, variance = statistics
+        zeros = mean * 0  # of a size that the graph does not know
+        mean = mean - self.means if self.is_centred else mean
+        return _batch_norm(self.x, mean, variance, zeros + gamma, zeros + beta, epsilon)
+
     def affine(self, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
         """Return x · scale + shift, which is (x − m) · scale + m · scale + shift."""
-        zeros = scale * 0  # of a size that the graph does not know
+        zeros = scale * 0
         shift = self.means * scale + shift if self.is_centred else shift
         return _batch_norm(self.x, zeros, zeros + 1, scale, shift, 0.0)
 
@@ -207,6 +215,11 @@ def _sampled(x: torch.Tensor, places: int | None) -> torch.Tensor:
         return x
     lines = sampled_lines(tuple(int(size) for size in sizes), places)
     return x if lines.step == 1 else x[:, :, lines]
+
+
+def _known(size: Any) -> Any:
+    """Return a size as a number also in a trace, which has those of its example, as tensors."""
+    return int(size) if isinstance(size, torch.Tensor) else size
 
 
 def for_each_entry(parameter: torch.Tensor, shape: torch.Size) -> torch.Tensor:

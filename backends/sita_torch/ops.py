@@ -112,6 +112,8 @@ class TorchOps(Ops):
         return array.repeat_interleave(times, 0)
 
     def for_every_image(self, values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        if torch.onnx.is_in_onnx_export():  # where that would be a dozen nodes
+            return super().for_every_image(values, like)  # type: ignore[no-any-return]
         return values.expand(like.shape[0], 1, -1)
 
     def take_entries(self, array: torch.Tensor, entries: np.ndarray) -> torch.Tensor:
