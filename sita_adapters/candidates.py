@@ -6,6 +6,7 @@ comes from the most certain of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,14 +78,18 @@ def keep_candidates(output: Any, call: Call) -> Candidates:
 
 
 def _layer_priors(call: Call) -> LayerPriors | None:
-    """Return λ of every candidate in every layer, (B, P, L)."""
+    """Return λ of every candidate in every layer, (B, P, L), and the shift that it saw."""
     if not call.priors_set:
         return None
-    xp = call.ops.xp
-    names, priors = zip(*call.priors_set, strict=True)
-    by_row = call.ops.concat(priors, axis=-1)
-    last = by_row.shape[1] - 1  # one line of them may serve all rows
-    return LayerPriors(names, xp.stack([by_row[:, min(row, last)] for row in call.plan.candidate_rows], axis=1))
+    names, priors, shifts = zip(*call.priors_set, strict=True)
+
+    def of_candidates(layers: Sequence[Array]) -> Array:
+        by_row = call.ops.concat(layers, axis=-1)
+        last = by_row.shape[1] - 1  # one line of them may serve all rows
+        return call.ops.xp.stack([by_row[:, min(row, last)] for row in call.plan.candidate_rows], axis=1)
+
+    # An exported graph puts out λ, and has no use for the shift.
+    return LayerPriors(names, of_candidates(priors), of_candidates(shifts) if is_observed(call.adaptation) else None)
 
 
 def _entries(array: Array, axis: int, call: Call) -> bool:
@@ -157,7 +162,10 @@ def _join_layer_priors(parts: Sequence[Candidates], ops: Ops) -> LayerPriors | N
         return None
     ones = ops.xp.ones_like(found.values[:, :1])  # a part without a rule is that of λ = 1
     each = [ones if part.layer_priors is None else part.layer_priors.values for part in parts]
-    return LayerPriors(found.names, ops.concat(each, axis=1))
+    if found.shifts is None:
+        return LayerPriors(found.names, ops.concat(each, axis=1))
+    shifts = [math.nan * ones if part.layer_priors is None else part.layer_priors.shifts for part in parts]
+    return LayerPriors(found.names, ops.concat(each, axis=1), ops.concat(shifts, axis=1))
 
 
 def concatenate(answers: Sequence[Answer], ops: Ops) -> Any:

@@ -89,8 +89,9 @@ class Call:
     findings: Findings | None = None
     """What a trial found out; None while a compiler or exporter follows a model that was never tried."""
     layers_run: int = 0
-    priors_set: list[tuple[str, Array]] | None = None
-    """The layers' names, and λ that each set by a rule, (B, R, 1), or (B, 1, 1): kept where somebody asks for it."""
+    priors_set: list[tuple[str, Array, Array]] | None = None
+    """The layers' names, λ that each set by a rule, (B, R, 1), or (B, 1, 1), and the shift that it set it by: kept where
+    somebody asks for it."""
 
 
 class _Thread(threading.local):
@@ -278,7 +279,7 @@ def blend(
         seen = shift(mean, variance, source_mean=source[0], source_variance=source[1], epsilon=epsilon, xp=xp)
         priors = priors_by_shift(seen, area, rules=priors)
         if call.priors_set is not None:
-            call.priors_set.append((name, priors))
+            call.priors_set.append((name, priors, seen))
     mean, variance = blend_with_source(
         mean, variance, priors=priors, source_mean=source[0], source_variance=source[1], xp=xp
     )

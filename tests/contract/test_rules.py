@@ -102,6 +102,28 @@ def test_what_the_layers_set_is_observed(backend: Any, settings: dict[str, Any],
     assert (tmp_path / "chosen.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.parametrize("max_rows", [None, 1])
+def test_the_shift_that_the_layers_see_is_observed(backend: Any, max_rows: int | None) -> None:
+    """Of the source model too: a reference whose λ is 1 but for a millionth lets its shift be read from λ."""
+    batch = images(3)
+    rule = sita.ByShift(strength=0.9, half_shift=0.5, half_area=0)
+    adapted = sita.adapt(backend.model(), sita.Recipe(priors=(1.0, rule), n_views=0), max_rows=max_rows)
+    with sita.observe(adapted) as seen:
+        backend.run(adapted, batch)
+    wanted = np.empty((3, 2, len(NAMES)))
+    for image, place in np.ndindex(3, 2):
+        strength = (1e-6, 0.9)[place]
+        set_by_rule: dict[tuple[int, str], float] = {}
+        rows = reference.augbn_rows(reference.Rule(strength, 0.5, 0), 0)
+        run_rows([batch[image]], rows, found=set_by_rule)
+        taken = (1 - np.array([set_by_rule[0, name] for name in NAMES])) / strength
+        wanted[image, place] = 0.5 * taken / (1 - taken)
+    if max_rows == 1:  # the source's row is run by itself, where no rule asks for its shift
+        wanted[:, 0] = np.nan
+    np.testing.assert_allclose(seen.layer_shifts, wanted, rtol=1e-4)
+    assert np.nanmin(wanted) > 0.01
+
+
 def test_a_single_rule_is_drawn_over_depth(backend: Any, tmp_path: Path) -> None:
     adapted = sita.adapt(backend.model(), "shift")
     with sita.observe(adapted) as seen:
