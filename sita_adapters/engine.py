@@ -90,7 +90,7 @@ class Call:
     """What a trial found out; None while a compiler or exporter follows a model that was never tried."""
     layers_run: int = 0
     priors_set: list[tuple[str, Array, Array]] | None = None
-    """The layers' names, λ that each set by a rule, (B, R, 1), or (B, 1, 1), and the shift that it set it by: kept where
+    """The layers' names, λ that each set by a rule, (B, R, 1), or (B, 1, 1), and the shift that it saw: kept where
     somebody asks for it."""
 
 

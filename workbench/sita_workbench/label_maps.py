@@ -21,7 +21,7 @@ def write_label_map(path: Path, labels: np.ndarray, classes: int) -> None:
 
 
 def palette() -> np.ndarray:
-    """Return Pascal VOC's colours of 256 labels, (256, 3) in bytes: a label's bits, three at a time, from the top bit on."""
+    """Return Pascal VOC's colours of 256 labels, (256, 3): a label's bits, three at a time, from the top bit on."""
     labels = np.arange(256)
     colours = np.zeros((256, 3), np.uint8)
     for bit in range(8):

@@ -1,4 +1,4 @@
-"""The page's charts, as SVG that takes its colours from the page's style, so that it is light or dark as the page is."""
+"""The page's charts, as SVG that takes its colours from the page's style: light or dark, as the page is."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from .look import Candidate, Depth
 
-_WIDTH, _HEIGHT = 360.0, 172.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 34.0, 10.0, 8.0, 30.0
+_WIDTH, _HEIGHT = 290.0, 166.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 30.0, 8.0, 8.0, 34.0
 _FEW = 40
 """Layers up to which each has a dot."""
 
@@ -33,7 +33,7 @@ class _Frame:
 
 
 def draw_shifts(depth: Depth) -> str:
-    """Return the shift over the depth of the network: of the clean image, and as the source and adapted model see it."""
+    """Return the shift over the depth of the network: before the corruption, and as the two models see it."""
     lines = [("clean", depth.clean_shifts), ("source", depth.source_shifts), ("adapted", depth.adapted_shifts)]
     shown = [(name, values) for name, values in lines if values is not None]
     frame = _Frame(1, len(depth.layers), _round_up(max(float(values.max()) for _, values in shown)))
@@ -64,7 +64,7 @@ def draw_entropies(candidates: Sequence[Candidate], names: Sequence[str]) -> str
         if candidate is best:
             parts.append(f'<circle class="chosen" cx="{x:.1f}" cy="{y:.1f}" r="9"/>')
         parts.append(_text(x, _HEIGHT - _BOTTOM + 14, f"{number:.2g}", "middle"))
-    parts.append(_text(_WIDTH / 2, _HEIGHT - 2, "λ: share of the training statistics", "middle"))
+    parts.append(_text(_WIDTH / 2, _HEIGHT - 4, "λ: share of the training statistics", "middle"))
     return _chart("".join(parts), "Entropy over λ")
 
 
@@ -74,7 +74,8 @@ def _line(frame: _Frame, values: np.ndarray, style: str, layers: Sequence[str]) 
     dots = ""
     if len(places) <= _FEW and style != "clean":
         dots = "".join(
-            f'<circle class="{style}" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{escape(name)}: {value:.2f}</title></circle>'
+            f'<circle class="{style}" cx="{x:.1f}" cy="{y:.1f}" r="3">'
+            f"<title>{escape(name)}: {value:.2f}</title></circle>"
             for (x, y), name, value in zip(places, layers, values, strict=True)
         )
     return f'<polyline class="{style}" points="{path}"/>{dots}'
@@ -94,9 +95,9 @@ def _depth_axis(frame: _Frame, layers: Sequence[str]) -> str:
     base = _HEIGHT - _BOTTOM + 14
     count = len(layers)
     marks = sorted({1, count, *range(0, count, _round_step(count))} - {0})
-    marks = [mark for mark in marks if mark == count or frame.x(count) - frame.x(mark) > 24]
+    marks = [mark for mark in marks if mark == count or frame.x(count) - frame.x(mark) > 18]
     numbers = "".join(_text(frame.x(mark), base, str(mark), "middle") for mark in marks)
-    return numbers + _text(_WIDTH / 2, _HEIGHT - 2, "layer, from the image (left) to the answer (right)", "middle")
+    return numbers + _text(_WIDTH / 2, _HEIGHT - 4, "layers, from the image to the answer", "middle")
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:

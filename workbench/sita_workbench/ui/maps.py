@@ -48,7 +48,8 @@ def _legend(maps: Sequence[np.ndarray], names: Sequence[str]) -> str:
         red, green, blue = palette()[label % 256]
         text = " → ".join(f"{100 * share:.0f}" for share in shares[:, label])
         entries.append(
-            f'<span><i style="background:rgb({red},{green},{blue})"></i>{escape(names[label])} <small>{text} %</small></span>'
+            f'<span><i style="background:rgb({red},{green},{blue})"></i>{escape(names[label])} '
+            f"<small>{text} %</small></span>"
         )
     rest = f"<span>and {len(common) - _LONGEST} more</span>" if len(common) > _LONGEST else ""
     return f'<div class="labels">{"".join(entries)}{rest}</div>'

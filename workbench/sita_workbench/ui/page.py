@@ -92,7 +92,7 @@ def build(page: Page) -> gradio.Blocks:
                     label="Pick a sample",
                     elem_id="samples",
                     columns=5 if len(page.samples) > 2 else 2,
-                    height=150,
+                    format="png",
                     object_fit="cover",
                     allow_preview=False,
                     selected_index=start.sample,
@@ -100,7 +100,7 @@ def build(page: Page) -> gradio.Blocks:
                     interactive=False,
                 )
                 dropped = gradio.File(
-                    label="or drop an image of your own", file_types=["image"], height=96, elem_id="dropped"
+                    label="or drop an image of your own", file_types=["image"], height=62, elem_id="dropped"
                 )
                 corruption = gradio.Dropdown(
                     [_NOTHING, *page.corruptions], value=start.corruption, label="Corrupt it by", elem_id="corruption"

@@ -82,7 +82,7 @@ def _strong(name: str) -> str:
 
 def _show_answers(look: Look, names: Sequence[str], label: int | None) -> str:
     height, width = look.pixels.shape[:2]
-    picture = show_picture(look.pixels, f"What the model sees: {width} × {height} pixels")
+    picture = show_picture(look.pixels, f"What it sees: {width} × {height} pixels")
     cards = _show_answer(look.adapted, "adapted", "Adapted to this image", names, label)
     if look.source is None:
         cards += '<p class="absent">What the source model says is not in this file. <code>sita export --verdict</code> '
@@ -115,7 +115,11 @@ def _show_answer(answer: Prediction, side: str, title: str, names: Sequence[str]
 def _show_reasons(look: Look, names: Sequence[str]) -> str:
     """Return the charts, the candidates and the views; of a file, why they are not there."""
     if look.depth is None:
-        prior = "" if look.adapted.priors is None else f" λ, as the file puts it out, is {np.mean(look.adapted.priors):.2f}."
+        prior = (
+            ""
+            if look.adapted.priors is None
+            else f" λ, as the file puts it out, is {np.mean(look.adapted.priors):.2f}."
+        )
         return _reason(
             "Inside the network",
             f"An exported file puts out its answer alone.{prior} The layers, candidates and views can be seen of the "
@@ -187,7 +191,9 @@ def _show_candidates(look: Look, names: Sequence[str]) -> str:
     table = "".join(f"<th>{head}</th>" for head in heads) + "".join(line(each) for each in look.candidates)
     note = f"Each is a forward pass of the same image under its own λ; {escape(look.combine)}." if look.combine else ""
     return _reason(
-        "Who answered", note or "One forward pass answers by itself.", f'<div class="scroll"><table>{table}</table></div>'
+        "Who answered",
+        note or "One forward pass answers by itself.",
+        f'<div class="scroll"><table>{table}</table></div>',
     )
 
 
