@@ -198,7 +198,7 @@ def test_what_goes_wrong_is_a_sentence(tmp_path: Path) -> None:
         assert reason in said
         assert "Traceback" not in said
         assert str(tmp_path) not in said
-    loaded.model[0] = nn.Conv2d(5, 6, 3)
+    loaded.model[0] = nn.Conv2d(5, 6, 3).eval()
     assert "small failed on this image" in page.show(0, None, "none", 0, "auto")
 
 
@@ -263,10 +263,9 @@ class Opened:
 
         slider = self.find("#severity input[type=range]")
         width = slider.size["width"] - 16  # the thumb's middle does not reach the ends
-        drag = ActionChains(self.driver, duration=400).move_to_element_with_offset(
-            slider, (before / 5 - 0.5) * width, 0
-        )
-        drag.click_and_hold().move_by_offset((after - before) / 5 * width, 0).release().perform()
+        drag = ActionChains(self.driver, duration=400)
+        drag.move_to_element_with_offset(slider, round((before / 5 - 0.5) * width), 0)
+        drag.click_and_hold().move_by_offset(round((after - before) / 5 * width), 0).release().perform()
 
 
 @pytest.fixture(scope="module")

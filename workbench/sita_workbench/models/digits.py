@@ -36,6 +36,12 @@ def load_digits_model(spec: str, weights: str | None, progress: Progress | None 
     return LoadedModel(spec, model, ENCODINGS["tf"], SIZE, 1.0, weights="trained on clean digits", names=names)
 
 
+def reads_digits(loaded: LoadedModel) -> bool:
+    """Whether a model is the digit reader, or a file that was exported from it."""
+    card = None if loaded.file is None else loaded.file.card
+    return (loaded.spec if card is None else card.model) in SPECS
+
+
 def as_pictures(images: np.ndarray) -> np.ndarray:
     """Return grey images (N, h, w) from 0 to 1 as RGB bytes (N, h, w, 3)."""
     return np.round(255 * images[..., None].repeat(3, axis=-1)).astype(np.uint8)

@@ -30,11 +30,11 @@ def load_model(
     """Return the model that a spec names, with its weights, ready to run. Every command gets its model here.
 
     - `spec`: `timm:NAME`, `torchvision:NAME`, `torchvision:segmentation.NAME`, `keras:NAME` (keras.applications),
-      `cifar10-resnet20` (32, 44, 56, 110), `camvid-roadnet`, `digits` (`digits:keras`), which is trained on first use, or `file.py:function`, which is called without arguments
-      and returns the model, or (model, dict) with any of inputs, size, crop, task, scores. With `exported`, also a
-      file that `sita export` wrote, which is adapted already (`LoadedModel.file`).
+      `cifar10-resnet20` (32, 44, 56, 110), `camvid-roadnet`, `digits` (`digits:keras`), or `file.py:function`, which is
+      called without arguments and returns the model, or (model, dict) with any of inputs, size, crop, task, scores.
+      With `exported`, also a file that `sita export` wrote, which is adapted already (`LoadedModel.file`).
     - `weights`: a file, "pretrained" (the library downloads them) or "random" (always the same). Required, except for a
-      function, which returns a model with weights.
+      function, which returns a model with weights, and for `digits`, which is trained on first use.
     - `inputs`: a name of `sita_adapters.inputs.ENCODINGS`, instead of the model's usual encoding.
     - `size`: height and width, instead of the model's usual size.
     - `trust`: open files that can execute code when they are loaded, too.

@@ -52,7 +52,9 @@ def draw_priors(depth: Depth) -> str:
 def draw_entropies(candidates: Sequence[Candidate], names: Sequence[str]) -> str:
     """Return entropy over λ: the kept candidates filled, the most certain one named."""
     numbers = [candidate.number or 0.0 for candidate in candidates]
-    frame = _Frame(min(numbers), max(numbers), _round_up(max(each.entropy for each in candidates)))
+    margin = 0.06 * (max(numbers) - min(numbers))
+    highest = _round_up(max(each.entropy for each in candidates))
+    frame = _Frame(min(numbers) - margin, max(numbers) + margin, highest)
     best = min(candidates, key=lambda each: each.entropy)
     parts = [_grid(frame)]
     for number, candidate in zip(numbers, candidates, strict=True):
@@ -63,6 +65,8 @@ def draw_entropies(candidates: Sequence[Candidate], names: Sequence[str]) -> str
         parts.append(f'<circle class="{style}" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{escape(hint)}</title></circle>')
         if candidate is best:
             parts.append(f'<circle class="chosen" cx="{x:.1f}" cy="{y:.1f}" r="9"/>')
+            anchor = "start" if x < _WIDTH / 3 else "end" if x > 2 * _WIDTH / 3 else "middle"
+            parts.append(_text(x, max(y - 15, _TOP + 6), f"most certain: λ = {candidate.prior}", anchor, "chosen"))
         parts.append(_text(x, _HEIGHT - _BOTTOM + 14, f"{number:.2g}", "middle"))
     parts.append(_text(_WIDTH / 2, _HEIGHT - 4, "λ: share of the training statistics", "middle"))
     return _chart("".join(parts), "Entropy over λ")
@@ -100,8 +104,8 @@ def _depth_axis(frame: _Frame, layers: Sequence[str]) -> str:
     return numbers + _text(_WIDTH / 2, _HEIGHT - 4, "layers, from the image to the answer", "middle")
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def _text(x: float, y: float, text: str, anchor: str, style: str = "") -> str:
+    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _chart(inside: str, title: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from ..models.digits import SPECS, as_pictures
+from ..models.digits import as_pictures, reads_digits
 
 if TYPE_CHECKING:
     from ..demo.digits_corruptions import Corruption
@@ -27,7 +27,7 @@ def corruptions_for(loaded: LoadedModel) -> Mapping[str, Corrupt]:
 
     The published strengths are for photographs: digits, which are large and clear, hardly suffer from them.
     """
-    if loaded.spec in SPECS:
+    if reads_digits(loaded):
         from ..demo.digits_corruptions import CORRUPTIONS as OF_DIGITS
 
         return {each.name: partial(_corrupt_digit, each) for each in OF_DIGITS}
@@ -44,4 +44,5 @@ def _corrupt_digit(kind: Corruption, pixels: np.ndarray, severity: int) -> np.nd
     if kind.name == "pixelation":  # the more cells, the less is lost
         factor = 1 / factor
     grey = pixels.mean(axis=-1) / 255
-    return as_pictures(replace(kind, strength=kind.strength * factor).apply(grey, index=0)[None])[0]
+    stronger = replace(kind, strength=kind.strength * factor)
+    return np.asarray(as_pictures(stronger.apply(grey, index=0)[None])[0])

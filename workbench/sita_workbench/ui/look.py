@@ -15,7 +15,7 @@ from sita_adapters.inputs import ENCODINGS
 from sita_adapters.observe import Seen
 from sita_adapters.ops import Ops
 from sita_adapters.plan import Plan
-from sita_adapters.recipe import DEFAULT, Recipe, prior_text
+from sita_adapters.recipe import DEFAULT, Recipe, Task, prior_text
 from sita_adapters.shift import ByShift
 from sita_adapters.view_steps import Canvas
 from sita_adapters.views import View, spatial_kind
@@ -128,7 +128,7 @@ class ModelViewer:
             plan.rows,
             seconds,
             _candidates(seen, plan, opened),
-            _combined(opened),
+            _combined(opened, self.loaded.task),
             _depth(seen, source_seen),
             _apply_views(pixels, plan),
         )
@@ -147,7 +147,7 @@ class ModelViewer:
 class FileViewer:
     """An exported file. It says what the source model answers, and λ, if it was written with a verdict."""
 
-    recipes = ()
+    recipes: tuple[str, ...] = ()
 
     def __init__(self, loaded: LoadedModel) -> None:
         assert loaded.file is not None
@@ -188,12 +188,12 @@ def _candidates(seen: Seen, plan: Plan, recipe: Recipe) -> tuple[Candidate, ...]
     )
 
 
-def _combined(recipe: Recipe) -> str:
+def _combined(recipe: Recipe, task: Task) -> str:
     """Return what makes one answer of the candidates, in words."""
     if recipe.candidate_count == 1:
         return ""
     if recipe.combine == "vote":
-        return f"the {recipe.kept} most certain vote"
+        return f"the {recipe.kept} most certain vote{' at every pixel' if task == 'segmentation' else ''}"
     return "their probabilities are averaged"
 
 
@@ -217,6 +217,6 @@ def _apply_views(pixels: np.ndarray, plan: Plan) -> tuple[tuple[str, np.ndarray]
 
     def apply(view: View) -> np.ndarray:
         seen = view.apply(pixels[None] / np.float32(255), canvas)[0]
-        return np.round(255 * np.clip(seen, 0, 1)).astype(np.uint8)
+        return np.asarray(np.round(255 * np.clip(seen, 0, 1)).astype(np.uint8))
 
     return tuple((view.name, apply(view)) for view in plan.views[1:])

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gradio
+import numpy as np
 
 from sita_adapters.errors import SitaError
 from sita_adapters.recipe import DEFAULT
 
-from ..models.digits import SPECS
+from ..models.digits import reads_digits
 from ..serving.decoding import UploadError, decode
 from .corrupting import Corrupt, corruptions_for
 from .panel import show_error, show_look
@@ -42,7 +43,7 @@ class Start:
 def choose_start(loaded: LoadedModel, recipe: str | None) -> Start:
     """Return a start at which there is something to see."""
     name = "" if loaded.file is not None else recipe or DEFAULT
-    if loaded.spec in SPECS:
+    if reads_digits(loaded):
         return Start(3, "fog", 3, name)
     return Start(0, "gaussian noise", 3, name)
 
@@ -72,18 +73,22 @@ class Page:
         if dropped is None:
             clean, label = self.samples[sample].pixels, self.samples[sample].label
         else:
-            clean, label = decode(Path(dropped).read_bytes(), self.viewer.loaded, _MOST_PIXELS), None
+            clean, label = self._open(Path(dropped)), None
         if corruption == _NOTHING or severity == 0:
             return show_look(self.viewer.look(clean, recipe), self.names, label)
         pixels = self.corruptions[corruption](clean, severity)
         return show_look(self.viewer.look(pixels, recipe, clean), self.names, label)
+
+    def _open(self, path: Path) -> np.ndarray:
+        return decode(path.read_bytes(), self.viewer.loaded, _MOST_PIXELS, "make it smaller")
 
 
 def build(page: Page) -> gradio.Blocks:
     """Return the page's layout, and what happens when something is chosen."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     start = page.start
-    with gradio.Blocks(title="sita", analytics_enabled=False, fill_width=True) as blocks:
+    blocks = gradio.Blocks(title="sita", analytics_enabled=False, fill_width=True)
+    with blocks:
         gradio.HTML(_head(page.viewer.loaded), elem_id="title")
         with gradio.Row(equal_height=False):
             with gradio.Column(scale=2, min_width=270):
@@ -109,7 +114,7 @@ def build(page: Page) -> gradio.Blocks:
                     0, 5, value=start.severity, step=1, label="How much (0: not at all)", elem_id="severity", buttons=[]
                 )
                 recipe = gradio.Dropdown(
-                    list(page.viewer.recipes),
+                    [(f"{name} (the default)" if name == DEFAULT else name, name) for name in page.viewer.recipes],
                     value=start.recipe or None,
                     label="Adapt it by (recipe)",
                     visible=bool(page.viewer.recipes),
@@ -119,7 +124,7 @@ def build(page: Page) -> gradio.Blocks:
                 panel = gradio.HTML(elem_id="panel")
         chosen = gradio.State(start.sample)
         gallery.select(_choose, None, [chosen, dropped], show_progress="hidden")
-        inputs = [chosen, dropped, corruption, severity, recipe]
+        inputs: list[Any] = [chosen, dropped, corruption, severity, recipe]
         gradio.on(
             [blocks.load, *(each.change for each in inputs)],
             page.show,
@@ -138,10 +143,10 @@ def _choose(picked: gradio.SelectData) -> tuple[int, None]:
 
 
 def _head(loaded: LoadedModel) -> str:
-    trained = " · a small network that reads digits, trained on clean ones" if loaded.spec in SPECS else ""
+    trained = ", a small network that was trained on clean handwritten digits" if reads_digits(loaded) else ""
     return (
         "<h1>Does adapting to this one image help?</h1>"
-        f"<p>{escape(loaded.spec)}{trained}. Pick an image, corrupt it, and compare.</p>"
+        f"<p>{escape(Path(loaded.spec).name)}{trained}. Pick an image, corrupt it, and compare.</p>"
     )
 
 

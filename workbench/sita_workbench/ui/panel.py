@@ -15,6 +15,16 @@ from .look import Candidate, Look
 from .maps import show_maps
 
 _TOP = 5
+_RECIPES = {
+    "auto": "the source model’s answer, and that of a row whose layers set λ by the shift that they see, averaged",
+    "shift": "every layer sets λ by the shift that it sees",
+    "augbn": "as shift, with the statistics of the image and of its views",
+    "ops": "eight λ side by side, each with the statistics of the image and of its views",
+    "ops_shared": "as ops, the views run once for all λ",
+    "bn": "one λ in all layers, near 1",
+    "ptn": "the image’s statistics alone, λ = 0",
+    "ensemble": "test-time augmentation: the source model on the image and its views, averaged",
+}
 _SMALL = 100
 """Pixels below which a picture is enlarged without smoothing, so that one sees what the model sees."""
 
@@ -115,11 +125,8 @@ def _show_answer(answer: Prediction, side: str, title: str, names: Sequence[str]
 def _show_reasons(look: Look, names: Sequence[str]) -> str:
     """Return the charts, the candidates and the views; of a file, why they are not there."""
     if look.depth is None:
-        prior = (
-            ""
-            if look.adapted.priors is None
-            else f" λ, as the file puts it out, is {np.mean(look.adapted.priors):.2f}."
-        )
+        priors = look.adapted.priors
+        prior = "" if priors is None else f" λ, as the file puts it out, is {np.mean(priors):.2f}."
         return _reason(
             "Inside the network",
             f"An exported file puts out its answer alone.{prior} The layers, candidates and views can be seen of the "
@@ -128,7 +135,7 @@ def _show_reasons(look: Look, names: Sequence[str]) -> str:
         )
     keys = [("source", "source model")]
     if look.depth.clean_shifts is not None:
-        keys.insert(0, ("clean", "before the corruption"))
+        keys.insert(0, ("clean", "uncorrupted"))
     if look.depth.adapted_shifts is not None:
         keys.append(("adapted", "adapted"))
     legend = "".join(f'<span class="key {style}">{name}</span>' for style, name in keys)
@@ -160,8 +167,8 @@ def _show_reasons(look: Look, names: Sequence[str]) -> str:
     parts.append(_show_candidates(look, names))
     if look.views:
         views = "".join(show_picture(pixels, name) for name, pixels in look.views)
-        note = "What else of the image the statistics are taken from."
-        parts.append(_reason("The views", note, f'<div class="views">{views}</div>'))
+        note = "What is run beside the image, so that there is more to go by."
+        parts.append(f'<div class="wide">{_reason("The views", note, f"<div class=views>{views}</div>")}</div>')
     return "".join(parts)
 
 
@@ -189,17 +196,19 @@ def _show_candidates(look: Look, names: Sequence[str]) -> str:
         return f'<tr class="{style}">' + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
 
     table = "".join(f"<th>{head}</th>" for head in heads) + "".join(line(each) for each in look.candidates)
-    note = f"Each is a forward pass of the same image under its own λ; {escape(look.combine)}." if look.combine else ""
-    return _reason(
-        "Who answered",
-        note or "One forward pass answers by itself.",
-        f'<div class="scroll"><table>{table}</table></div>',
-    )
+    note = "One row through the network answers by itself."
+    if look.combine:
+        note = f"Each is a row through the network under its own λ; {escape(look.combine)}."
+    return _reason("Who answered", note, f'<div class="scroll"><table>{table}</table></div>')
 
 
 def _show_cost(look: Look) -> str:
+    name, _, details = look.recipe.partition(": ")
     rows = f"{look.rows} {'row' if look.rows == 1 else 'rows'} through the network, " if look.rows else ""
-    return f'<p class="cost">{escape(look.recipe)} · {rows}{1e3 * look.seconds:.0f} ms</p>'
+    return (
+        f'<p class="cost" title="{escape(details)}"><b>{escape(name)}</b>: {escape(_RECIPES.get(name, details))}. '
+        f"{rows}{1e3 * look.seconds:.0f} ms.</p>"
+    )
 
 
 def show_picture(pixels: np.ndarray, caption: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..models.digits import SPECS, as_pictures
+from ..models.digits import as_pictures, reads_digits
 
 if TYPE_CHECKING:
     from ..models.loaded import LoadedModel
@@ -30,7 +30,7 @@ def load_samples(loaded: LoadedModel, folder: Path | None, names: Sequence[str])
     """Return the images of a folder, or those that suit the model."""
     if folder is not None:
         return _from_folder(loaded, folder, names)
-    return _digits() if loaded.spec in SPECS else _photographs(loaded)
+    return _digits() if reads_digits(loaded) else _photographs(loaded)
 
 
 def _digits() -> tuple[Sample, ...]:
