@@ -120,7 +120,7 @@ def limit_pillow(max_pixels: int) -> None:
 
 
 def decode(data: bytes, loaded: LoadedModel, max_pixels: int, remedy: str = "--max-pixels") -> np.ndarray:
-    """Return an image in bytes (h, w, 3), at the size that the model takes; `remedy` is for one with too many pixels."""
+    """Return an image in bytes (h, w, 3), at the size that the model takes; `remedy` is for one that is too large."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:

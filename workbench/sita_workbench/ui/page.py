@@ -86,55 +86,66 @@ class Page:
 def build(page: Page) -> gradio.Blocks:
     """Return the page's layout, and what happens when something is chosen."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    start = page.start
     blocks = gradio.Blocks(title="sita", analytics_enabled=False, fill_width=True)
     with blocks:
         gradio.HTML(_head(page.viewer.loaded), elem_id="title")
         with gradio.Row(equal_height=False):
             with gradio.Column(scale=2, min_width=270):
-                gallery = gradio.Gallery(
-                    [(each.pixels, each.caption) for each in page.samples],
-                    label="Pick a sample",
-                    elem_id="samples",
-                    columns=5 if len(page.samples) > 2 else 2,
-                    format="png",
-                    object_fit="cover",
-                    allow_preview=False,
-                    selected_index=start.sample,
-                    buttons=[],
-                    interactive=False,
-                )
-                dropped = gradio.File(
-                    label="or drop an image of your own", file_types=["image"], height=62, elem_id="dropped"
-                )
-                corruption = gradio.Dropdown(
-                    [_NOTHING, *page.corruptions], value=start.corruption, label="Corrupt it by", elem_id="corruption"
-                )
-                severity = gradio.Slider(
-                    0, 5, value=start.severity, step=1, label="How much (0: not at all)", elem_id="severity", buttons=[]
-                )
-                recipe = gradio.Dropdown(
-                    [(f"{name} (the default)" if name == DEFAULT else name, name) for name in page.viewer.recipes],
-                    value=start.recipe or None,
-                    label="Adapt it by (recipe)",
-                    visible=bool(page.viewer.recipes),
-                    elem_id="recipe",
-                )
+                gallery, dropped = _add_images(page)
+                settings = _add_settings(page)
             with gradio.Column(scale=7, min_width=320):
                 panel = gradio.HTML(elem_id="panel")
-        chosen = gradio.State(start.sample)
+        chosen = gradio.State(page.start.sample)
         gallery.select(_choose, None, [chosen, dropped], show_progress="hidden")
-        inputs: list[Any] = [chosen, dropped, corruption, severity, recipe]
+        inputs: list[Any] = [chosen, dropped, *settings]
         gradio.on(
             [blocks.load, *(each.change for each in inputs)],
             page.show,
             inputs,
             panel,
             show_progress="hidden",
-            trigger_mode="always_last",
+            trigger_mode="always_last",  # while a slider is dragged, only its last place matters
             concurrency_limit=1,
         )
     return blocks
+
+
+def _add_images(page: Page) -> tuple[gradio.Gallery, gradio.File]:
+    """Add what an image is chosen with."""
+    gallery = gradio.Gallery(
+        [(each.pixels, each.caption) for each in page.samples],
+        label="Pick a sample",
+        elem_id="samples",
+        columns=5 if len(page.samples) > 2 else 2,
+        format="png",
+        object_fit="cover",
+        allow_preview=False,
+        selected_index=page.start.sample,
+        buttons=[],
+        interactive=False,
+    )
+    # Not an Image, which would decode it, and tell what is wrong with it in its own words.
+    dropped = gradio.File(label="or drop an image of your own", file_types=["image"], height=62, elem_id="dropped")
+    return gallery, dropped
+
+
+def _add_settings(page: Page) -> tuple[gradio.Dropdown, gradio.Slider, gradio.Dropdown]:
+    """Add what is done to the image: the corruption, its severity, and the recipe."""
+    start = page.start
+    corruption = gradio.Dropdown(
+        [_NOTHING, *page.corruptions], value=start.corruption, label="Corrupt it by", elem_id="corruption"
+    )
+    severity = gradio.Slider(
+        0, 5, value=start.severity, step=1, label="How much (0: not at all)", elem_id="severity", buttons=[]
+    )
+    recipe = gradio.Dropdown(
+        [(f"{name} (the default)" if name == DEFAULT else name, name) for name in page.viewer.recipes],
+        value=start.recipe or None,
+        label="Adapt it by (recipe)",
+        visible=bool(page.viewer.recipes),
+        elem_id="recipe",
+    )
+    return corruption, severity, recipe
 
 
 def _choose(picked: gradio.SelectData) -> tuple[int, None]:
@@ -169,5 +180,5 @@ def launch(blocks: gradio.Blocks, port: int, browser: bool) -> str:
             css_paths=Path(__file__).with_name("page.css"),
         )
     except OSError as error:
-        raise SitaError(f"The page could not be served on port {port}: {error} Remedy: another --port.") from error
+        raise SitaError(f"Port {port} cannot be listened on; it may be in use. Remedy: another --port.") from error
     return str(address)

@@ -25,6 +25,15 @@ _RECIPES = {
     "ptn": "the image’s statistics alone, λ = 0",
     "ensemble": "test-time augmentation: the source model on the image and its views, averaged",
 }
+_VIEWS = {
+    "rot90": "turned by 90°",
+    "rot180": "turned by 180°",
+    "rot270": "turned by 270°",
+    "hflip": "mirrored",
+    "vflip": "upside down",
+    "transpose": "transposed",
+    "antitranspose": "transposed the other way",
+}
 _SMALL = 100
 """Pixels below which a picture is enlarged without smoothing, so that one sees what the model sees."""
 
@@ -126,13 +135,9 @@ def _show_reasons(look: Look, names: Sequence[str]) -> str:
     """Return the charts, the candidates and the views; of a file, why they are not there."""
     if look.depth is None:
         priors = look.adapted.priors
-        prior = "" if priors is None else f" λ, as the file puts it out, is {np.mean(priors):.2f}."
-        return _reason(
-            "Inside the network",
-            f"An exported file puts out its answer alone.{prior} The layers, candidates and views can be seen of the "
-            "model that it was made from.",
-            "",
-        )
+        said = "its answer alone" if priors is None else f"its answers and λ, which is {np.mean(priors):.2f}"
+        note = f"An exported file puts out {said}. Layers, candidates and views are seen of the model it was made from."
+        return _reason("Inside the network", note, "")
     keys = [("source", "source model")]
     if look.depth.clean_shifts is not None:
         keys.insert(0, ("clean", "uncorrupted"))
@@ -166,7 +171,7 @@ def _show_reasons(look: Look, names: Sequence[str]) -> str:
         )
     parts.append(_show_candidates(look, names))
     if look.views:
-        views = "".join(show_picture(pixels, name) for name, pixels in look.views)
+        views = "".join(show_picture(pixels, _VIEWS.get(name, name)) for name, pixels in look.views)
         note = "What is run beside the image, so that there is more to go by."
         parts.append(f'<div class="wide">{_reason("The views", note, f"<div class=views>{views}</div>")}</div>')
     return "".join(parts)
@@ -186,7 +191,7 @@ def _show_candidates(look: Look, names: Sequence[str]) -> str:
     def line(each: Candidate) -> str:
         cells = [
             "by shift" if each.number is None else "1 (source)" if each.number == 1 else f"{each.number:.3g}",
-            *([each.view] if moved else []),
+            *([_VIEWS.get(each.view, each.view)] if moved else []),
             *([names[each.label]] if each.label is not None else []),
             f"{100 * each.confidence:.0f} %",
             f"{each.entropy:.2f}",
