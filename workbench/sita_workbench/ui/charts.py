@@ -113,9 +113,9 @@ def _chart(inside: str, title: str) -> str:
 
 
 def _round_up(value: float) -> float:
-    """Return the next of 1, 2, 5, 10 … times a power of ten, so that the axis has round numbers."""
+    """Return the next round number, so that the axis has round numbers."""
     power = 10.0 ** np.floor(np.log10(max(value, 1e-6)))
-    return float(next(step * power for step in (1, 2, 5, 10) if step * power >= value * 0.999))
+    return float(next(step * power for step in (1, 2, 3, 4, 5, 6, 8, 10) if step * power >= value * 0.999))
 
 
 def _round_step(count: int) -> int:

@@ -103,7 +103,7 @@ def build(page: Page) -> gradio.Blocks:
             page.show,
             inputs,
             panel,
-            show_progress="hidden",
+            show_progress="minimal",
             trigger_mode="always_last",  # while a slider is dragged, only its last place matters
             concurrency_limit=1,
         )
