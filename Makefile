@@ -13,7 +13,7 @@ DATA ?= $(SITA_DATA)
 # Half of a test process would otherwise be Python compiling the frameworks' sources, again in every worker.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-all oldest lint types check bench speed memory cascade camvid study zoo mutants soak fuzz clean
+.PHONY: help setup demo test test-all browser oldest lint types check bench speed memory cascade camvid study zoo mutants soak fuzz clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ test-all: $(READY) ## Run everything there is, on every backend of Keras (three 
 	for backend in tensorflow jax torch; do \
 		echo "Keras on $$backend:"; KERAS_BACKEND=$$backend $(PYTEST) tests/core tests/contract tests/keras || exit 1; \
 	done
+
+browser: ## Install Debian's chromium and its driver, with which tests open the page and the report (sudo where needed)
+	$(if $(filter 0,$(shell id -u)),,sudo) apt-get install --yes --no-install-recommends chromium chromium-driver
 
 fuzz: $(READY) ## Hold thousands of made-up networks and images against the reference (half an hour)
 	HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 0 tests/torch/test_fuzz.py

@@ -6,6 +6,7 @@ comes from the most certain of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,18 +78,25 @@ def keep_candidates(output: Any, call: Call) -> Candidates:
 
 
 def _layer_priors(call: Call) -> LayerPriors | None:
-    """Return λ of every candidate in every layer, (B, P, L)."""
+    """Return λ of every candidate in every layer, (B, P, L), and the shift that it saw."""
     if not call.priors_set:
         return None
-    xp = call.ops.xp
-    names, priors = zip(*call.priors_set, strict=True)
-    by_row = call.ops.concat(priors, axis=-1)
-    plan, last = call.plan, by_row.shape[1] - 1  # one line of them may serve all rows
-    candidates = [
-        by_row[:, min(row, last)] if 0 <= row < plan.departing.rows else xp.ones_like(by_row[:, 0])
-        for row in (candidate - plan.first for candidate in plan.candidate_rows)
-    ]
-    return LayerPriors(names, xp.stack(candidates, axis=1))
+    names, priors, shifts = zip(*call.priors_set, strict=True)
+    # An exported graph puts out λ, and has no use for the shift.
+    watched = call.adaptation is not None and is_observed(call.adaptation)
+    seen = _of_candidates(shifts, math.nan, call) if watched else None
+    return LayerPriors(names, _of_candidates(priors, 1.0, call), seen)
+
+
+def _of_candidates(layers: Sequence[Array], otherwise: float, call: Call) -> Array:
+    """Return what the layers have of the departing rows, (B, R, 1) each, for every candidate: (B, P, L)."""
+    xp, plan = call.ops.xp, call.plan
+    by_row = call.ops.concat(layers, axis=-1)
+    last = by_row.shape[1] - 1  # one line of them may serve all rows
+    others = xp.ones_like(by_row[:, 0]) * otherwise
+    departing = (candidate - plan.first for candidate in plan.candidate_rows)
+    rows = [by_row[:, min(row, last)] if 0 <= row < plan.departing.rows else others for row in departing]
+    return xp.stack(rows, axis=1)
 
 
 def _entries(array: Array, axis: int, call: Call) -> bool:
@@ -161,7 +169,10 @@ def _join_layer_priors(parts: Sequence[Candidates], ops: Ops) -> LayerPriors | N
         return None
     ones = ops.xp.ones_like(found.values[:, :1])  # a part without a rule is that of λ = 1
     each = [ones if part.layer_priors is None else part.layer_priors.values for part in parts]
-    return LayerPriors(found.names, ops.concat(each, axis=1))
+    if found.shifts is None:
+        return LayerPriors(found.names, ops.concat(each, axis=1))
+    shifts = [math.nan * ones if part.layer_priors is None else part.layer_priors.shifts for part in parts]
+    return LayerPriors(found.names, ops.concat(each, axis=1), ops.concat(shifts, axis=1))
 
 
 def concatenate(answers: Sequence[Answer], ops: Ops) -> Any:

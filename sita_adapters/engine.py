@@ -91,8 +91,9 @@ class Call:
     findings: Findings | None = None
     """What a trial found out; None while a compiler or exporter follows a model that was never tried."""
     layers_run: int = 0
-    priors_set: list[tuple[str, Array]] | None = None
-    """The layers' names, and λ that each set by a rule, (B, R, 1), or (B, 1, 1): kept where somebody asks for it."""
+    priors_set: list[tuple[str, Array, Array]] | None = None
+    """The layers' names, λ that each set by a rule, (B, R, 1), or (B, 1, 1), and the shift that it saw: kept where
+    somebody asks for it."""
 
 
 class _Thread(threading.local):
@@ -305,7 +306,7 @@ def blend_rows(
         channels = int(like.shape[-1])
         priors = priors_by_shift(divergence, channels, area, rules=[_cast(each, like, ops) for each in call.rules])
         if call.priors_set is not None:
-            call.priors_set.append((name, priors))
+            call.priors_set.append((name, priors, 0.5 / channels * divergence - 0.5))
     mean, variance = estimated
     return blend_with_source(mean, variance, *source, priors=_cast(priors, like, ops), xp=ops.xp)
 

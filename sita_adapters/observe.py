@@ -31,14 +31,19 @@ class _Vote:
     confidences: np.ndarray
     answers: np.ndarray
     layer_priors: np.ndarray | None
+    layer_shifts: np.ndarray | None
 
 
 @dataclass(frozen=True)
 class LayerPriors:
-    """λ of N images' P candidates in L layers, (N, P, L), and the layers' names in the order in which they ran."""
+    """λ of N images' P candidates in L layers, (N, P, L), and the layers' names in the order in which they ran.
+
+    `shifts` (N, P, L) is what λ was set by, where somebody observes.
+    """
 
     names: tuple[str, ...]
     values: Array
+    shifts: Array | None = None
 
 
 class Seen:
@@ -125,6 +130,16 @@ class Seen:
                 "priors=sita.ByShift(), as 'auto' has."
             )
         return self._all("layer_priors")
+
+    @property
+    def layer_shifts(self) -> np.ndarray:
+        """How far each candidate's statistics are from the source's in each layer, where a rule asks: (N, P, L).
+
+        The mean over channels of KL(N(μ, σ²) ‖ N(μ_s, σ_s²)), as in `ByShift`. NaN of a candidate with λ = 1, which
+        needs none: with priors=ByShift(strength=1e-6) it is what the source model sees.
+        """
+        _ = self.layer_priors
+        return self._all("layer_shifts")
 
     @property
     def near_ties(self) -> np.ndarray:
@@ -302,6 +317,7 @@ def record_vote(
         _confidences(ops.to_numpy(candidates), scores, class_axis),
         decided,
         None if layer_priors is None else ops.to_numpy(layer_priors.values),
+        None if layer_priors is None else ops.to_numpy(layer_priors.shifts),
     )
     layers = () if layer_priors is None else layer_priors.names
     for observer in (*_thread_observers.observers, *_global_observers.observers):

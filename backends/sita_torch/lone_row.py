@@ -57,12 +57,18 @@ def normalise_lone_row(x: torch.Tensor, layer: Any, call: Call, name: str) -> to
         divergence = total  # of one image: Python's own arithmetic is quicker
     priors: Any = priors_by_shift(divergence, channels, area, rules=call.rules)  # type: ignore[arg-type]
     if call.priors_set is not None:
-        call.priors_set.append((name, torch.as_tensor(priors, dtype=x.dtype).view(-1, 1, 1)))
+        shifts = 0.5 / channels * divergence - 0.5
+        call.priors_set.append((name, _column(priors, x), _column(shifts, x)))
     blended = blend_with_source(*estimated, *source, priors=priors, xp=TORCH.xp)
     mean, variance = (_of_all_rows(*each, call) for each in zip(blended, source, strict=True))
     gamma, beta = for_each_entry(layer.weight, x.shape[:2]), for_each_entry(layer.bias, x.shape[:2])
     flat = x.view(1, -1, area, 1)
     return torch.batch_norm(flat, gamma, beta, mean, variance, False, 0.0, epsilon, True).view(x.shape)
+
+
+def _column(values: Any, x: torch.Tensor) -> torch.Tensor:
+    """Return what was set for each image, a number where there is one image, as (B, 1, 1)."""
+    return torch.as_tensor(values, dtype=x.dtype).view(-1, 1, 1)
 
 
 def _of_all_rows(statistic: torch.Tensor, source: torch.Tensor, call: Call) -> torch.Tensor:

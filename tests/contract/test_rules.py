@@ -102,6 +102,24 @@ def test_what_the_layers_set_is_observed(backend: Any, settings: dict[str, Any],
     assert (tmp_path / "chosen.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.parametrize("max_rows", [None, 1])
+def test_the_shift_that_the_layers_see_is_observed(backend: Any, max_rows: int | None) -> None:
+    """A reference's λ says by which shift it was set. Of the row with λ = 1 none is measured."""
+    batch = images(3)
+    rule = sita.ByShift(strength=0.9, half_shift=0.5, half_area=0)
+    adapted = sita.adapt(backend.model(), sita.Recipe(priors=(1.0, rule), n_views=0), max_rows=max_rows)
+    with sita.observe(adapted) as seen:
+        backend.run(adapted, batch)
+    wanted = np.full((3, 2, len(NAMES)), np.nan)
+    for place, image in enumerate(batch):
+        set_by_rule: dict[tuple[int, str], float] = {}
+        run_rows([image], reference.augbn_rows(reference.Rule(0.9, 0.5, 0), 0), found=set_by_rule)
+        taken = (1 - np.array([set_by_rule[0, name] for name in NAMES])) / 0.9
+        wanted[place, 1] = 0.5 * taken / (1 - taken)
+    np.testing.assert_allclose(seen.layer_shifts, wanted, rtol=1e-4)
+    assert np.nanmin(wanted) > 0.01
+
+
 def test_a_single_rule_is_drawn_over_depth(backend: Any, tmp_path: Path) -> None:
     adapted = sita.adapt(backend.model(), "shift")
     with sita.observe(adapted) as seen:

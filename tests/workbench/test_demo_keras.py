@@ -96,3 +96,20 @@ def _torch_tensor(network: torch.nn.Module, path: str) -> torch.Tensor:
     names = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
     tensor = network.state_dict()[f"{module}.{names.get(kind, kind).replace('kernel', 'weight')}"]
     return tensor.permute(*range(2, tensor.ndim), 1, 0) if tensor.ndim > 1 else tensor
+
+
+def test_pictures_go_into_the_same_network(digits_keras: Any, some: Digits) -> None:
+    network = digits_keras.build((4, 8))
+    for variable in network.weights:
+        variable.assign(np.random.default_rng(len(variable.path)).uniform(0.5, 1.5, variable.shape))
+    on_pictures = digits_keras.on_pictures(network)
+    grey = digits_keras.encode(some.images[:3])
+    np.testing.assert_allclose(
+        on_pictures.predict_on_batch(grey.repeat(3, axis=-1)), network.predict_on_batch(grey), rtol=1e-5
+    )
+    adapted = sita.adapt(on_pictures, "augbn")
+    np.testing.assert_allclose(
+        adapted.predict_on_batch(grey.repeat(3, axis=-1)),
+        sita.adapt(network, "augbn").predict_on_batch(grey),
+        rtol=1e-4,
+    )

@@ -24,7 +24,7 @@ One forward pass; no labels, no gradients, no second image. In Python:
   import sita_adapters as sita
   adapted = sita.adapt(model)
 
-Start here: sita demo
+Start here: sita demo, or sita ui
 Then, with your own model: sita inspect MODEL, sita predict MODEL IMAGE,
 sita score MODEL --input DIR --output DIR, sita serve MODEL,
 sita export MODEL --out model.onnx
@@ -53,6 +53,7 @@ def make_app() -> typer.Typer:
     from .commands.predict import predict
     from .commands.score import score
     from .commands.serve import serve
+    from .commands.ui import ui
 
     app = typer.Typer(
         name="sita",
@@ -63,7 +64,7 @@ def make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_sita)
-    for command in (demo, bench, inspect, calibrate, predict, score, serve, export, corruptions):
+    for command in (demo, ui, bench, inspect, calibrate, predict, score, serve, export, corruptions):
         app.command()(command)
     return app
 

@@ -15,16 +15,16 @@ def write_label_map(path: Path, labels: np.ndarray, classes: int) -> None:
 
     picture = Image.fromarray(labels.astype(np.uint8 if classes <= 256 else np.uint16))
     if classes <= 256:
-        picture.putpalette(_palette())
+        picture.putpalette(palette().tobytes())
     with write_atomically(path) as temporary:
         picture.save(temporary)
 
 
-def _palette() -> bytes:
-    """Return Pascal VOC's colours of 256 labels: a label's bits, three at a time, from the top bit on."""
+def palette() -> np.ndarray:
+    """Return Pascal VOC's colours of 256 labels, (256, 3): a label's bits, three at a time, from the top bit on."""
     labels = np.arange(256)
     colours = np.zeros((256, 3), np.uint8)
     for bit in range(8):
         for channel in range(3):
             colours[:, channel] |= ((labels >> (3 * bit + channel) & 1) << (7 - bit)).astype(np.uint8)
-    return colours.tobytes()
+    return colours

@@ -68,6 +68,9 @@ class Framework(Protocol[Network]):
     def classifier(self, network: Network, recipe: str) -> Classifier:
         """Return a function that classifies one image with this recipe."""
 
+    def on_pictures(self, network: Network) -> Network:
+        """Return a network that takes pictures, RGB from −1 to 1, in place of grey images."""
+
     def one_thread(self) -> AbstractContextManager[None]:
         """Compute on one thread inside the context, where possible: the images are too small to share."""
 

@@ -175,6 +175,12 @@ def classifier(network: Network, recipe: str) -> Classifier:
     return classify
 
 
+def on_pictures(network: Network) -> Network:
+    """Return a network that takes pictures (N, 32, 32, 3), RGB from −1 to 1, in place of grey images."""
+    pictures = keras.Input((SIZE, SIZE, 3), name="picture")
+    return keras.Model(pictures, network(keras.ops.mean(pictures, axis=-1, keepdims=True)), name="digit_pictures")
+
+
 def one_thread() -> AbstractContextManager[None]:
     """Compute on one thread where possible: TensorFlow and JAX fix their threads when they are imported."""
     if keras.backend.backend() != "torch":

@@ -132,6 +132,21 @@ def classifier(network: nn.Module, recipe: str) -> Classifier:
     return classify
 
 
+class _OnPictures(nn.Module):
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.network(pictures.mean(1, keepdim=True))
+        return scores
+
+
+def on_pictures(network: nn.Module) -> nn.Module:
+    """Return a network that takes pictures (N, 3, h, w), RGB from −1 to 1, in place of grey images."""
+    return _OnPictures(network).eval()
+
+
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """Compute on one thread inside the context: images are too small to share, and results are reproducible."""

@@ -8,6 +8,8 @@ from dataclasses import replace
 from sita_adapters.errors import InputError, suggestion
 from sita_adapters.inputs import read_inputs
 
+from ..progress import Progress
+from .digits import SPECS, load_digits_model
 from .exported import is_exported, load_exported
 from .file import load_from_file
 from .libraries import LIBRARIES, OWN
@@ -23,25 +25,27 @@ def load_model(
     exported: bool = False,
     trust: bool = False,
     providers: Sequence[str] | None = None,
+    progress: Progress | None = None,
 ) -> LoadedModel:
     """Return the model that a spec names, with its weights, ready to run. Every command gets its model here.
 
     - `spec`: `timm:NAME`, `torchvision:NAME`, `torchvision:segmentation.NAME`, `keras:NAME` (keras.applications),
-      `cifar10-resnet20` (32, 44, 56, 110), `camvid-roadnet`, or `file.py:function`, which is called without arguments
-      and returns the model, or (model, dict) with any of inputs, size, crop, task, scores. With `exported`, also a
-      file that `sita export` wrote, which is adapted already (`LoadedModel.file`).
+      `cifar10-resnet20` (32, 44, 56, 110), `camvid-roadnet`, `digits` (`digits:keras`), or `file.py:function`, which is
+      called without arguments and returns the model, or (model, dict) with any of inputs, size, crop, task, scores.
+      With `exported`, also a file that `sita export` wrote, which is adapted already (`LoadedModel.file`).
     - `weights`: a file, "pretrained" (the library downloads them) or "random" (always the same). Required, except for a
-      function, which returns a model with weights.
+      function, which returns a model with weights, and for `digits`, which is trained on first use.
     - `inputs`: a name of `sita_adapters.inputs.ENCODINGS`, instead of the model's usual encoding.
     - `size`: height and width, instead of the model's usual size.
     - `trust`: open files that can execute code when they are loaded, too.
     - `providers`: what onnxruntime runs an .onnx file on; None: the CPU.
+    - `progress`: where the training of `digits` is shown.
     """
     encoding = read_inputs(inputs)
     if size is not None and size < 1:
         raise InputError(f"size: expected a whole number of pixels, 1 or more; received {size}.")
     library, colon, name = spec.partition(":")
-    if not has_weights(spec) and spec not in OWN and is_exported(spec):
+    if not has_weights(spec) and spec not in (*OWN, *SPECS) and is_exported(spec):
         if not exported:
             raise _refuse_exported(spec)
         loaded = load_exported(spec, weights=weights, size=size, trust=trust, providers=providers)
@@ -51,6 +55,8 @@ def load_model(
         )
     elif has_weights(spec):
         loaded = load_from_file(spec, weights, trust=trust)
+    elif spec in SPECS:
+        loaded = load_digits_model(spec, weights, progress)
     elif colon and library in LIBRARIES:
         loaded = LIBRARIES[library](spec, name, _require_weights(spec, weights), size, trust)
     elif spec in OWN:
@@ -58,7 +64,7 @@ def load_model(
     else:
         raise InputError(
             "model: expected timm:NAME, torchvision:NAME, torchvision:segmentation.NAME, keras:NAME, file.py:function "
-            f"or one of {', '.join(OWN)}; received {spec!r}.{_advise(spec)}"
+            f"or one of digits, {', '.join(OWN)}; received {spec!r}.{_advise(spec)}"
         )
     return replace(loaded, inputs=encoding or loaded.inputs, size=size or loaded.size)
 

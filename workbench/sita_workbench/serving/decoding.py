@@ -119,14 +119,14 @@ def limit_pillow(max_pixels: int) -> None:
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 
 
-def decode(data: bytes, loaded: LoadedModel, max_pixels: int) -> np.ndarray:
-    """Return an image in bytes (h, w, 3), at the size that the model takes."""
+def decode(data: bytes, loaded: LoadedModel, max_pixels: int, remedy: str = "--max-pixels") -> np.ndarray:
+    """Return an image in bytes (h, w, 3), at the size that the model takes; `remedy` is for one that is too large."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             if image.width * image.height > max_pixels:
-                raise _too_many_pixels(max_pixels, f"{image.width} × {image.height}")
+                raise _too_many_pixels(max_pixels, f"{image.width} × {image.height}", remedy)
             image.load()
             return loaded.fit(ImageOps.exif_transpose(image).convert("RGB"))
     except UploadError:
@@ -135,15 +135,15 @@ def decode(data: bytes, loaded: LoadedModel, max_pixels: int) -> np.ndarray:
         reason = f"Expected an image ({', '.join(FORMATS)}); received something else."
         raise UploadError(415, "not_an_image", reason) from error
     except Image.DecompressionBombError as error:
-        raise _too_many_pixels(max_pixels, "more") from error
+        raise _too_many_pixels(max_pixels, "more", remedy) from error
     # OSError: truncated. SyntaxError, ValueError, EOFError: damaged in some other way. Pillow's plugins raise more.
     except Exception as error:
         reason = f"Expected a whole image; it cannot be decoded: {_line(error)}"
         raise UploadError(400, "damaged", reason) from error
 
 
-def _too_many_pixels(max_pixels: int, received: str) -> UploadError:
-    reason = f"Expected at most {max_pixels / 1e6:g} million pixels (--max-pixels); received {received}."
+def _too_many_pixels(max_pixels: int, received: str, remedy: str) -> UploadError:
+    reason = f"Expected at most {max_pixels / 1e6:g} million pixels ({remedy}); received {received}."
     return UploadError(413, "too_many_pixels", reason)
 
 

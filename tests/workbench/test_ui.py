@@ -1,0 +1,135 @@
+"""`sita ui` in a browser: what is chosen on the page, and the answer that comes of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from browser import console_errors, open_browser, outside_requests
+from page_process import start_page
+
+import sita_adapters as sita
+from sita_workbench.models.loading import load_model
+from sita_workbench.ui.corrupting import corruptions_for
+from sita_workbench.ui.samples import load_samples
+
+pytestmark = pytest.mark.slow
+
+
+class Opened:
+    """The page in a browser."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def find(self, selector: str) -> Any:
+        from selenium.webdriver.common.by import By
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        return WebDriverWait(self.driver, 60).until(lambda d: d.find_element(By.CSS_SELECTOR, selector))
+
+    def answer(self) -> tuple[int, ...]:
+        """Labels of both sides and their probabilities, in 1/10000, in one reading: the page may change in between."""
+        self.find("#adapted-answer")
+        read = "return [...document.querySelectorAll('#source-answer, #adapted-answer')]"
+        sides = self.driver.execute_script(f"{read}.map(e => [e.dataset.label, e.dataset.probability])")
+        return tuple(number for label, probability in sides for number in (int(label), round(1e4 * float(probability))))
+
+    def wait_for(self, wanted: tuple[int, ...]) -> float:
+        """Wait until this is the answer; return the seconds that it took."""
+        start = time.monotonic()
+        while not np.allclose(self.answer(), wanted, atol=2):
+            assert time.monotonic() < start + 30, (self.answer(), wanted)
+            time.sleep(0.02)
+        return time.monotonic() - start
+
+    def drag_severity(self, before: int, after: int) -> None:
+        from selenium.webdriver import ActionChains
+
+        slider = self.find("#severity input[type=range]")
+        width = slider.size["width"] - 16  # the thumb's middle does not reach the ends
+        drag = ActionChains(self.driver, duration=400)
+        drag.move_to_element_with_offset(slider, round((before / 5 - 0.5) * width), 0)
+        drag.click_and_hold().move_by_offset(round((after - before) / 5 * width), 0).release().perform()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The page of the digit reader, which is trained here: its first use."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        with start_page(folder=tmp_path_factory.mktemp("page")) as address:
+            yield address
+
+
+def test_a_sample_is_picked_and_its_severity_dragged(page: str) -> None:
+    loaded = load_model("digits")
+    pictures, fog = load_samples(loaded, None, loaded.names), corruptions_for(loaded)["fog"]
+    adapted = sita.adapt(loaded.model)
+
+    def expected(sample: int, severity: int) -> tuple[int, ...]:
+        pixels = pictures[sample].pixels
+        encoded = loaded.encode((fog(pixels, severity) if severity else pixels)[None])
+        x = torch.from_numpy(encoded).movedim(-1, 1)
+        with torch.no_grad():
+            both = (loaded.model(x).softmax(1)[0], adapted(x).softmax(1)[0])
+        return tuple(n for p in both for n in (int(p.argmax()), round(1e4 * float(p.max()))))
+
+    with open_browser(1280, 800) as driver:
+        opened = Opened(driver)
+        driver.get(page)
+        opened.wait_for(expected(3, 3))
+        opened.find("#samples .gallery-item:nth-child(6) button").click()
+        opened.wait_for(expected(5, 3))
+        before = opened.answer()
+        opened.drag_severity(3, 0)
+        seconds = opened.wait_for(expected(5, 0))
+        assert opened.answer() != before
+        assert opened.find("#adapted-answer .mark").text == "✓ right"
+        assert seconds < 2
+        opened.drag_severity(0, 5)
+        opened.wait_for(expected(5, 5))
+        assert console_errors(driver) == []
+        assert outside_requests(driver) == []
+
+
+def test_a_damaged_image_is_a_sentence_on_the_page(page: str, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(50))
+    with open_browser(1280, 800) as driver:
+        opened = Opened(driver)
+        driver.get(page)
+        opened.answer()
+        opened.find("#dropped input[type=file]").send_keys(str(broken))
+        assert opened.find(".verdict.error").text.startswith("Expected a")
+        opened.find("#samples .gallery-item:nth-child(2) button").click()
+        opened.answer()
+        assert console_errors(driver) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "height", "dark"),
+    [("light", 1280, 800, False), ("dark", 1280, 800, True), ("phone", 400, 860, False)],
+)
+def test_the_page_fits_the_screen(page: str, name: str, width: int, height: int, dark: bool) -> None:
+    with open_browser(width, height, dark=dark) as driver:
+        opened = Opened(driver)
+        driver.get(page)
+        opened.answer()
+        time.sleep(1)  # the thumbnails
+        wide, high = driver.execute_script("let e = document.documentElement; return [e.scrollWidth, e.scrollHeight]")
+        assert wide == width
+        assert high <= (800 if name != "phone" else 2400)
+        is_dark = driver.execute_script("return document.body.classList.contains('dark')")
+        assert is_dark == dark
+        if folder := os.environ.get("SITA_SCREENSHOTS"):
+            path = Path(__file__).parents[2] / folder / f"ui-{name}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            driver.save_screenshot(str(path))
+        assert console_errors(driver) == []

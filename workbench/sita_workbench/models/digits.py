@@ -1,0 +1,47 @@
+"""The demo's reader of handwritten digits, as a model for every command. It is trained on first use, and kept."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sita_adapters.errors import InputError, SitaError
+from sita_adapters.inputs import ENCODINGS
+
+from ..progress import NoProgress, Progress
+from .loaded import LoadedModel
+
+SPECS = {"digits": "torch", "digits:torch": "torch", "digits:keras": "keras"}
+"""The framework by the text that the model is loaded by."""
+
+
+def load_digits_model(spec: str, weights: str | None, progress: Progress | None = None) -> LoadedModel:
+    """Return the digit reader, from the cache or trained on clean digits, in seconds."""
+    if weights is not None:
+        raise InputError(f"--weights: {spec} is trained on first use. Remedy: leave the option out.")
+    from ..demo.demo import Training, load_framework, trained_network
+    from ..demo.digits import SIZE, load_digits
+    from .libraries import quiet_tensorflow
+
+    name = SPECS[spec]
+    quiet_tensorflow()
+    try:
+        framework = load_framework("keras" if name == "keras" else "torch")
+    except (ImportError, ValueError) as error:  # Keras raises a ValueError for an unknown KERAS_BACKEND
+        remedy = f"pip install 'sita-adapters[bench,{name}]'"
+        raise SitaError(f"{spec}: {name} could not be loaded: {error}. Remedy: {remedy}") from error
+    with framework.one_thread():
+        network = trained_network(framework, load_digits()[0], Training(), progress or NoProgress())
+    names = tuple(map(str, range(10)))
+    model = framework.on_pictures(network)
+    return LoadedModel(spec, model, ENCODINGS["tf"], SIZE, 1.0, weights="trained on clean digits", names=names)
+
+
+def reads_digits(loaded: LoadedModel) -> bool:
+    """Whether a model is the digit reader, or a file that was exported from it."""
+    card = None if loaded.file is None else loaded.file.card
+    return (loaded.spec if card is None else card.model) in SPECS
+
+
+def as_pictures(images: np.ndarray) -> np.ndarray:
+    """Return grey images (N, h, w) from 0 to 1 as RGB bytes (N, h, w, 3)."""
+    return np.round(255 * images[..., None].repeat(3, axis=-1)).astype(np.uint8)
