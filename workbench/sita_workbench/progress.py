@@ -89,7 +89,7 @@ class ConsoleProgress:
             if now - spoken >= SECONDS and 0 < done < total:
                 spoken = now
                 taken, left = duration(now - start), duration((now - start) * (total - done) / done)
-                self.say(f"{done / total:.0%} after {taken}, about {left} left: {current}")
+                self.say(f"{100 * done / total:.0f} % after {taken}, about {left} left: {current}")
 
         yield advance
 

@@ -136,7 +136,7 @@ def _fill(run: Run, log: ResultLog, progress: Progress) -> None:
     every = sum((chunk.stop - chunk.start) * len(wanted(chunk)) for chunk in _chunks(run))
     kept = every - sum((chunk.stop - chunk.start) * len(methods) for chunk, methods in todo)
     if kept:
-        progress.say(f"Kept from an earlier run: {kept:,} of {every:,} predictions ({kept / every:.0%}).")
+        progress.say(f"Kept from an earlier run: {kept:,} of {every:,} predictions ({100 * kept / every:.0f} %).")
     total = sum((chunk.stop - chunk.start) * method.cost for chunk, methods in todo for method in methods)
     prepared: dict[tuple[str, int], PreparedMethod] = {}
     data: dict[int, Dataset] = {}

@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .chart_style import FAINT, GRID, INK, WIDTH, Look, Page, Tag, dodge, looks_of, mark, shorten, write_tags
+from .chart_style import (
+    FAINT,
+    GRID,
+    INK,
+    WIDTH,
+    Look,
+    Page,
+    Tag,
+    dodge,
+    looks_of,
+    mark,
+    shorten,
+    text_width,
+    write_tags,
+)
 from .reading import SOURCE, Json, about, describe_timing, main_part, number, plain_methods, score_axis, time_of
 
 if TYPE_CHECKING:
@@ -87,6 +101,8 @@ def _draw_priors(axes: Axes, priors: Json, parts: list[str]) -> None:
     values = next(iter(shown.values()))["values"]
     first, last = _chosen_range([chosen["count"] for chosen in shown.values()])
     width = 0.8 / len(parts)
+    inches = axes.get_position().width * WIDTH * width / (last - first + 0.2)
+    has_room = inches > text_width("100", 6.5)
     top = 0.0
     for part, chosen in shown.items():
         count, right = (np.asarray(chosen[key], float)[first:last] for key in ("count", "right"))
@@ -96,7 +112,7 @@ def _draw_priors(axes: Axes, priors: Json, parts: list[str]) -> None:
         axes.bar(x, shares, width * 0.92, color=light, zorder=2)
         axes.bar(x, good, width * 0.92, color=dark, zorder=3)
         for at, share, of, true in zip(x, shares, count, right, strict=True):
-            if of >= _FEW:
+            if has_room and of >= _FEW:
                 axes.annotate(
                     f"{100 * true / of:.0f}",
                     (at, share),

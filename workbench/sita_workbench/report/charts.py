@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 CAPTIONS = {
     "corruption_bars": "The score of each method under each corruption, and the mean with its 95 % interval.",
     "accuracy_time": "Score against time per image: up and to the left is better. Bars: 95 % interval.",
-    "chosen_priors": "How often each λ was the most certain candidate. The dark part of a bar is correct; "
-    "the number above is its share in percent, where there are 10 or more. λ = 1 is the source model.",
+    "chosen_priors": "How often each λ was the most certain candidate. The dark part of a bar is correct; the number "
+    "above is its share in percent, where there is room and 10 or more were chosen. λ = 1 is the source model.",
     "entropy_bins": "How often a prediction of some entropy is right: falling lines mean that entropy separates good "
     "predictions from bad ones. Below, how many predictions each bin holds; bins of fewer than 10 have no dot.",
     "study_lambda": "The score against the weight λ of the source statistics (λ = 1: the source model; "
@@ -63,7 +63,7 @@ def draw_figures(results: Json, timing: Json | None) -> dict[str, Figure]:
     methods = plain_methods(results)
     part = main_part(results)
     figures: dict[str, Figure] = {}
-    if any(method.get("conditions") for method in methods):
+    if part == "corrupted" and any(method.get("conditions") for method in methods):
         figures["corruption_bars"] = draw_corruption_bars(results)
     if any(time_of(timing, method) and method.get(part) for method in results["methods"]):
         figures["accuracy_time"] = draw_accuracy_time(results, timing or {})

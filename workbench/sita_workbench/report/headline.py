@@ -35,6 +35,7 @@ class KeyFigure:
 
     label: str
     value: str
+    unit: str
     note: str
     sense: Sense = ""
 
@@ -57,6 +58,8 @@ def make_headline(results: Json, timing: Json | None) -> Headline:
     certain = certain_gains(compared, part)
     best = highest(certain or compared, part)
     sentence = f"{_say_gain(results, best, part)}{_say_cost(timing, best)}."
+    if results["setup"]["weights"] == "random":
+        sentence = "The weights are random: these scores say nothing about adaptation."
     figures = [_score(results, source, part), _compare(best, part, "best" if certain else "highest")]
     figures += _default(results, timing, best, part)
     if part == "corrupted":
@@ -72,7 +75,7 @@ def _say_gain(results: Json, best: Json, part: Part) -> str:
             return f"Yes, it helps: {name} gains {points(gain['score'])} of {metric} on {part} images ({span})"
         case "loss":
             return f"No: on {part} images even the best, {name}, loses {points(-gain['score'])} of {metric} ({span})"
-    change = f"{_signed_points(gain)} of {metric}"
+    change = f"{number(gain['score'], signed=True)} points of {metric}"
     return f"No certain gain on {part} images: {name} is highest with {change} ({span})"
 
 
@@ -91,17 +94,17 @@ def _sense(gain: Json) -> Sense:
 def _score(results: Json, source: Json, part: Part) -> KeyFigure:
     value = source[part]
     note = f"{results['setup']['metric']} on {part} images ({interval(value)})"
-    return KeyFigure("source model", f"{number(value['score'])} %", note)
+    return KeyFigure("source model", number(value["score"]), "%", note)
 
 
 def _compare(method: Json, part: Part, rank: str, beside: str = "") -> KeyFigure:
     gain = gain_of(method, part) or {}
     note = f"{number(method[part]['score'])} %{beside}; 95 % interval {interval(gain, signed=True)}"
-    return KeyFigure(f"{method['name']}, {rank}", _signed_points(gain), note, _sense(gain))
+    return _points_figure(f"{method['name']}, {rank}", gain, note)
 
 
-def _signed_points(gain: Json) -> str:
-    return f"{number(gain['score'], signed=True)} points"
+def _points_figure(label: str, gain: Json, note: str) -> KeyFigure:
+    return KeyFigure(label, number(gain["score"], signed=True), "points", note, _sense(gain))
 
 
 def _default(results: Json, timing: Json | None, best: Json, part: Part) -> Sequence[KeyFigure]:
@@ -117,16 +120,15 @@ def _default(results: Json, timing: Json | None, best: Json, part: Part) -> Sequ
 def _clean(best: Json) -> KeyFigure:
     label, gain = f"{best['name']} on clean images", best.get("gain_clean")
     if not gain:
-        return KeyFigure(label, "not run", "what it loses there is not known")
-    sense = _sense(gain)
-    note = f"{'' if sense else 'no certain difference; '}95 % interval {interval(gain, signed=True)}"
-    return KeyFigure(label, _signed_points(gain), note, sense)
+        return KeyFigure(label, "not run", "", "what it loses there is not known")
+    note = f"{'' if _sense(gain) else 'no certain difference; '}95 % interval {interval(gain, signed=True)}"
+    return _points_figure(label, gain, note)
 
 
 def _cost(timing: Json | None, best: Json, source: Json) -> Sequence[KeyFigure]:
     time, plain = time_of(timing, best), time_of(timing, source)
     if time is None or plain is None or best["name"] == SOURCE:
         rows = best.get("rows")
-        return [KeyFigure(f"cost of {best['name']}", f"{rows} × rows", "time was not measured")] if rows else []
+        return [KeyFigure(f"cost of {best['name']}", str(rows), "× rows", "time was not measured")] if rows else []
     note = f"{significant(time['ms'])} ms per image, the source model {significant(plain['ms'])} ms"
-    return [KeyFigure(f"time of {best['name']}", f"{number(time['relative'])} ×", note)]
+    return [KeyFigure(f"time of {best['name']}", number(time["relative"]), "×", note)]

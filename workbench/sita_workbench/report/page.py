@@ -27,7 +27,7 @@ body {
   margin: 0; background: var(--paper); color: var(--ink);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif;
 }
-main { max-width: 64rem; margin: 0 auto; padding: 1.25rem 1rem 3rem; }
+main { max-width: 76rem; margin: 0 auto; padding: 1.25rem 1rem 3rem; }
 .about { color: var(--faint); margin: 0 0 .35rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; line-height: 1.3; margin: 0 0 1.1rem; max-width: 52rem; overflow-wrap: anywhere; }
 h1, .beside { text-wrap: balance; }
@@ -38,6 +38,7 @@ h2 { font-size: 1.2rem; margin: 2.25rem 0 .5rem; }
 .figures .loss { border-color: var(--loss); }
 .figures dt { font-size: .875rem; overflow-wrap: anywhere; }
 .figures .value { font-size: 1.6rem; line-height: 1.3; font-weight: 650; margin: 0; }
+.figures small { font-size: 1rem; }
 .figures .gain .value { color: var(--gain); }
 .figures .loss .value { color: var(--loss); }
 .figures .beside { color: var(--faint); font-size: .8125rem; line-height: 1.35; margin: 0; }
@@ -46,7 +47,7 @@ h2 { font-size: 1.2rem; margin: 2.25rem 0 .5rem; }
 .scroll { overflow-x: auto; -webkit-overflow-scrolling: touch; border: 1px solid var(--line); border-radius: 6px; }
 .scroll:focus-visible { outline: 2px solid var(--best); }
 table { border-collapse: collapse; width: 100%; font-size: .875rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .4rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th, td { padding: .4rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th.text, td.text { text-align: left; }
 .wrap td.text:last-child { white-space: normal; overflow-wrap: anywhere; min-width: 14rem; }
 tbody tr:last-child > *, tfoot tr:last-child > * { border-bottom: 0; }
@@ -65,7 +66,11 @@ th[aria-sort="descending"] button::after { content: "\\2193"; color: inherit; }
 figure { margin: 1.25rem 0 2rem; }
 figure img { display: block; width: 100%; max-width: 52rem; height: auto; background: #fff; border-radius: 6px; }
 figure > div { overflow-x: auto; }
-@media (max-width: 40rem) { h1 { font-size: 1.3rem; } figure img { width: 38rem; max-width: none; } }
+@media (max-width: 40rem) {
+  h1 { font-size: 1.3rem; }
+  figure img { width: 38rem; max-width: none; }
+  td small { display: block; }
+}
 @media (prefers-color-scheme: dark) {
   figure img { filter: invert(1) hue-rotate(180deg) brightness(1.25); mix-blend-mode: screen; }
 }
@@ -161,7 +166,8 @@ _PAGE = """<!DOCTYPE html>
 <dl class="figures">
 {% for figure in headline.figures %}
 <div{% if figure.sense %} class="{{ figure.sense }}"{% endif %}><dt>{{ figure.label }}</dt>
-<dd class="value">{{ figure.value }}</dd><dd class="beside">{{ figure.note|keep_together }}</dd></div>
+<dd class="value">{{ figure.value }} <small>{{ figure.unit }}</small></dd>
+<dd class="beside">{{ figure.note|keep_together }}</dd></div>
 {% endfor %}
 </dl>
 {% endif %}
