@@ -260,9 +260,5 @@ def test_means_half_a_point_apart_are_drawn_as_different_numbers() -> None:
     answers = np.ones((2, len(demo.SHOWN), 200))
     for recipe, right in enumerate((143, 145, 100, 110, 120)):
         answers[1, recipe, :right] = 0
-    images = np.zeros((2, 200, 8, 8), np.float32)
-    made = DemoResult(
-        ("clean", "fog"), demo.SHOWN, images, np.zeros(200), answers, np.ones(len(demo.SHOWN)), framework="PyTorch"
-    )
-    bars = figure.draw(made).axes[0]
+    bars = figure.draw(_result(("clean", "fog"), demo.SHOWN, answers, labels=np.zeros(200))).axes[0]
     assert [text.get_text() for text in bars.texts[:5]] == ["71.5", "72.5", "50.0", "55.0", "60.0"]

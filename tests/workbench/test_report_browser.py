@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from browser import console_errors, open_browser, outside_requests
 from sample_results import make_results, make_timing
+from typer.testing import CliRunner
 
+from sita_workbench import cli
 from sita_workbench.report.writing import write_report
 
 KEYS = """
@@ -32,11 +34,6 @@ def read_column(driver: Any, table: Any, column: int) -> list[str]:
 
 def to_numbers(cells: list[str]) -> list[float]:
     return [float(cell.split()[0].replace("−", "-")) for cell in cells if cell != "–"]
-
-
-def take_screenshot(driver: Any, name: str) -> None:
-    if folder := os.environ.get("SITA_SCREENSHOTS"):
-        driver.save_screenshot(str(Path(folder) / name))
 
 
 def test_tables_sort_by_click_and_by_key(report: Path) -> None:
@@ -90,3 +87,28 @@ def test_only_tables_and_figures_scroll_sideways(report: Path, width: int, dark:
         assert (paper == "rgb(255, 255, 255)") == (not dark)
         assert not console_errors(driver)
         assert not outside_requests(driver)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_the_report_of_a_real_run(data: Path, tmp_path: Path) -> None:
+    """With SITA_SCREENSHOTS=docs/images it makes the documentation's pictures, on more images."""
+    screenshots = os.environ.get("SITA_SCREENSHOTS")
+    images = tmp_path / "cifar10_test.npz"
+    images.symlink_to(data / "cifar10" / "test_1000.npz")
+    command = [
+        *("bench", "--model", "cifar10-resnet20", "--weights", str(data / "weights/cifar10_resnet20.safetensors")),
+        *("--data", f"npz:{images}", "--out", str(tmp_path / "out"), "--limit", "200" if screenshots else "16"),
+        *(() if screenshots else ("--corrupt", "clean,fog", "--timing", "2")),
+    ]
+    done = CliRunner().invoke(cli.make_app(), command)
+    assert done.exit_code == 0, done.output
+    for width, height, name in ((1280, 940, "report.png"), (400, 860, "report-phone.png")):
+        with open_browser(width, height) as driver:
+            driver.get((tmp_path / "out" / "report.html").as_uri())
+            figures = driver.find_elements("css selector", ".figures .value")
+            assert [figure.is_displayed() for figure in figures] == [True] * len(figures) != []
+            assert not console_errors(driver)
+            assert not outside_requests(driver)
+            if screenshots:
+                driver.save_screenshot(str(Path(screenshots) / name))

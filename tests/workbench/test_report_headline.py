@@ -32,7 +32,7 @@ def test_a_certain_gain_goes_before_a_higher_uncertain_one() -> None:
 @pytest.mark.parametrize(
     ("gain", "expected"),
     [
-        ((0.8, 0.0, 1.7), "No certain gain on corrupted images: ops is highest with +0.8 points of accuracy"),
+        ((0.8, 0.0, 1.7), "No certain gain on corrupted images: the best, ops, has +0.8 points of accuracy"),
         ((-2.0, -3.0, -1.0), "No: on corrupted images even the best, ops, loses 2.0 points of accuracy"),
     ],
 )

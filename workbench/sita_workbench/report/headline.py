@@ -60,7 +60,7 @@ def make_headline(results: Json, timing: Json | None) -> Headline:
     sentence = f"{_say_gain(results, best, part)}{_say_cost(timing, best)}."
     if results["setup"]["weights"] == "random":
         sentence = "The weights are random: these scores say nothing about adaptation."
-    figures = [_score(results, source, part), _compare(best, part, "best" if certain else "highest")]
+    figures = [_score(results, source, part), _compare(best, part, "best" if certain else "the highest")]
     figures += _default(results, timing, best, part)
     if part == "corrupted":
         figures.append(_clean(best))
@@ -76,7 +76,7 @@ def _say_gain(results: Json, best: Json, part: Part) -> str:
         case "loss":
             return f"No: on {part} images even the best, {name}, loses {points(-gain['score'])} of {metric} ({span})"
     change = f"{number(gain['score'], signed=True)} points of {metric}"
-    return f"No certain gain on {part} images: {name} is highest with {change} ({span})"
+    return f"No certain gain on {part} images: the best, {name}, has {change} ({span})"
 
 
 def _say_cost(timing: Json | None, best: Json) -> str:
