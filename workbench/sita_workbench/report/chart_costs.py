@@ -70,7 +70,7 @@ def draw_front(results: Json) -> Figure:
     )
     axes = page.axes(_LEFT, 0.05, WIDTH - _LEFT - 0.25, _TALL)
     series = list(looks)
-    for method in costed:
+    for method in (each for place, each in enumerate(costed) if place not in front):
         faded = {"alpha": 0.4, "markersize": 5}
         beside = _BESIDE ** (series.index(series_name(method)) - (len(series) - 1) / 2)
         axes.plot([method["rows"] * beside], [method[part]["score"]], **(mark(looks[series_name(method)]) | faded))
