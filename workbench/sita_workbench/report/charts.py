@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 CAPTIONS = {
     "corruption_bars": "The score of each method under each corruption, and the mean with its 95 % interval.",
-    "accuracy_time": "Score against time per image: up and to the left is better. Bars: 95 % interval.",
+    "accuracy_time": "Score against time per image: up and to the left is better. Bars: 95 % interval of the score, "
+    "quartiles of the time.",
     "chosen_priors": "How often each λ was the most certain candidate. The dark part of a bar is correct; the number "
     "above is its share in percent, where there is room and 10 or more were chosen. λ = 1 is the source model.",
     "entropy_bins": "How often a prediction of some entropy is right: falling lines mean that entropy separates good "
