@@ -4,11 +4,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from rich import markup
 from typer.testing import CliRunner
 
 import sita_adapters as sita
@@ -65,6 +68,18 @@ def test_help_of_the_demo_fits_80_columns() -> None:
     for word in ("without a download", "sita demo --images 300", "--out", "--seed", "--backend", "sita-demo.png"):
         assert word in output
     assert max(map(len, output.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", [command.callback for command in cli.make_app().registered_commands])
+def test_help_keeps_what_stands_in_square_brackets(command: Callable[..., None]) -> None:
+    """Help is rich's markup, in which [combine=mean] is a style and is dropped."""
+    options = [info for hint in get_type_hints(command, include_extras=True).values() for info in get_args(hint)[1:]]
+    for text in (command.__doc__, *(option.help for option in options if hasattr(option, "help"))):
+        assert text is None or markup.render(text).plain == text.replace(r"\[", "[")
+
+
+def test_help_of_bench_names_a_changed_field() -> None:
+    assert "ops[combine=mean,top_k=5]" in re.sub(r"[\s│]+", "", invoke("bench", "--help")[1])
 
 
 def test_without_a_command_help_is_shown() -> None:

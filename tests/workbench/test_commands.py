@@ -215,6 +215,14 @@ def test_predict_resizes_and_names_by_labels(data: Path) -> None:
     assert len([line for line in output.splitlines() if "class" in line]) == 3
 
 
+def test_file_names_are_not_wrapped_where_there_is_no_terminal() -> None:
+    name = "a_photograph_with_a_rather_long_name_of_its_own_00000347.png"
+    draw(name)
+    output = invoke("predict", NAME, name, "--weights", "random")
+    (line,) = [line for line in output.splitlines() if name in line]
+    assert len(line.split()) > 5
+
+
 def test_entropy_and_top_are_of_the_answer() -> None:
     draw("noise.png")
     printed = json.loads(invoke("predict", NAME, "noise.png", "--weights", "random", "--top", "10", "--json"))

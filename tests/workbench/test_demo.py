@@ -253,3 +253,12 @@ def _result(
 ) -> DemoResult:
     images = np.zeros((len(conditions), len(labels), 32, 32), dtype=np.float32)
     return DemoResult(conditions, recipes, images, labels, answers, np.ones(len(recipes)), "PyTorch")
+
+
+def test_means_half_a_point_apart_are_drawn_as_different_numbers() -> None:
+    """71.5 and 72.5 are both 72 to Python, which rounds halves to even."""
+    answers = np.ones((2, len(demo.SHOWN), 200))
+    for recipe, right in enumerate((143, 145, 100, 110, 120)):
+        answers[1, recipe, :right] = 0
+    bars = figure.draw(_result(("clean", "fog"), demo.SHOWN, answers, labels=np.zeros(200))).axes[0]
+    assert [text.get_text() for text in bars.texts[:5]] == ["71.5", "72.5", "50.0", "55.0", "60.0"]

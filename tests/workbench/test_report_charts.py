@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from sample_results import METHODS, make_timing, small, without
 
-from sita_workbench.report.chart_answers import draw_accuracy_time
+from sita_workbench.report.chart_answers import draw_accuracy_time, draw_chosen_priors, draw_entropy_bins
 from sita_workbench.report.chart_corruptions import draw_corruption_bars
 from sita_workbench.report.chart_costs import draw_views, pareto_front
 from sita_workbench.report.chart_studies import draw_studies, spread_out
@@ -39,6 +40,11 @@ def test_no_figure_is_drawn_without_data() -> None:
     assert list(draw_figures(results, make_timing(("ops",)))) == ["corruption_bars"]
     results["methods"] = []
     assert not draw_figures(results, None)
+    assert "corruption_bars" not in draw_figures(without(small(), "corrupted"), None)
+
+
+def test_the_figure_of_a_study_comes_first() -> None:
+    assert next(iter(draw_figures(small("lambda", ("source", "ops")), make_timing()))) == "study_lambda"
 
 
 @pytest.mark.parametrize("study", ["lambda", "batch", "layers", "views", "seeds", "defaults"])
@@ -74,14 +80,54 @@ def test_the_dots_are_the_scores_and_severities_are_averaged() -> None:
         assert scores == pytest.approx(expected)
 
 
+def with_rules() -> dict[str, Any]:
+    """Results of methods whose λ is a rule, which are counted in 21 bins, most of them empty."""
+    results = small(names=("source", "ops", "ops_shared"))
+    for method, first in zip(results["methods"][1:], (3, 14), strict=True):
+        count = [0] * first + [40] * (20 - first) + [1]
+        for part in ("clean", "corrupted"):
+            values = [step / 20 for step in range(21)]
+            method["priors"][part] = {"values": values, "count": count, "right": [each // 2 for each in count]}
+    return results
+
+
+def test_no_line_strikes_a_label_through() -> None:
+    timing = make_timing()
+    for time in timing["methods"].values():
+        time.update(low=0.75 * time["ms"], high=1.6 * time["ms"])
+    figure = draw_accuracy_time(small(names=("source", "bn", "augbn", "ops", "memo")), timing)
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    (axes,) = figure.axes
+    ends = [axes.transData.transform(line.get_xydata()) for line in axes.get_lines() if len(line.get_xdata()) == 2]
+    labels = [text for text in axes.texts if text.get_text()]
+    assert (len(ends), len(labels)) == (10, 5)
+    for label, line in product(labels, ends):
+        x, y = np.linspace(*line, 500).T
+        box = label.get_window_extent(renderer)
+        assert not np.any((box.x0 < x) & (x < box.x1) & (box.y0 < y) & (y < box.y1)), label.get_text()
+
+
+def test_a_bin_of_few_predictions_has_no_dot() -> None:
+    results = small(names=("source", "ops"))
+    for method in results["methods"]:
+        method["entropy_bins"] |= {"count": [50, 10, 9, 20, 1, 0, 0, 0], "right": [40, 5, 9, 4, 1, 0, 0, 0]}
+    dots, counts = draw_entropy_bins(results).axes
+    for line in dots.get_lines():
+        assert list(line.get_ydata()) == [80.0, 50.0, 20.0]
+    assert [text.get_text() for text in counts.texts[:5]] == ["50", "10", "9", "20", "1"]
+    assert len(counts.texts) == 2 * 5
+
+
 @pytest.mark.parametrize(
     "draw",
     [
         lambda: draw_accuracy_time(small(names=tuple(METHODS)), make_timing()),
         lambda: draw_corruption_bars(small(names=tuple(METHODS))),
         lambda: draw_views(small("views", ("source", "ops"))),
+        lambda: draw_chosen_priors(with_rules()),
     ],
-    ids=["time", "corruptions", "views"],
+    ids=["time", "corruptions", "views", "priors"],
 )
 def test_no_text_covers_another_or_leaves_the_page(draw: Callable[[], Figure]) -> None:
     figure = draw()

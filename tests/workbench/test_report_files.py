@@ -19,6 +19,7 @@ from matplotlib import image as pictures
 from rich.console import Console
 from sample_results import METHODS, make_results, make_timing, small, without
 
+from sita_workbench.report.reading import title
 from sita_workbench.report.tables import make_bench_table, make_tables
 from sita_workbench.report.writing import write_report
 
@@ -147,13 +148,33 @@ def test_the_page_is_for_phones_and_for_the_dark(page: Tags) -> None:
 
 def test_names_are_escaped(written: Path, page: Tags) -> None:
     results = hostile()
-    assert f"{results['setup']['model']} on cifar10c:cifar10c" in page.text
+    assert f"{results['setup']['model']} on CIFAR-10-C" in page.text
     assert results["methods"][1]["name"] in page.text
     markdown = (written / "report.md").read_text(encoding="utf-8")
     assert not re.search(r"(?<!\\)<", markdown)
     assert r'bn "\<b\>" \| \_two\_ \$x\$ \`c\`' in markdown
     for table in read_tables(markdown):
         assert {len(line) for line in table} == {len(table[0])}
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        ("cifar10c:cifar10c", "CIFAR-10-C"),
+        ("camvid:street", "CamVid"),
+        ("npz:test.npz", "test.npz"),
+        ("imagefolder:photos", "photos"),
+    ],
+)
+def test_the_title_names_the_data_once(data: str, name: str) -> None:
+    results = small()
+    results["setup"]["data"] = data
+    assert title(results) == f"cifar10-resnet20 on {name}"
+
+
+def test_what_is_not_known_of_the_timing_is_left_out() -> None:
+    note = make_tables(small(), make_timing() | {"threads": None})[0].note
+    assert note.endswith(": Intel Xeon, 2 cores, batch: 1, rounds: 20.")
 
 
 def test_cells_are_sorted_by_the_numbers_of_the_results(page: Tags) -> None:

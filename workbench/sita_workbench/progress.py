@@ -1,14 +1,18 @@
-"""Messages and progress bars of a long run: on a console, or nowhere."""
+"""Messages and progress of a long run: a bar on a terminal, lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+SECONDS = 10.0
+"""Between two lines, where there is no terminal."""
 
 
 class Advance(Protocol):
@@ -40,7 +44,7 @@ class NoProgress:
 
 
 class ConsoleProgress:
-    """Shows messages and bars on a console; without a terminal, messages only."""
+    """Shows messages and bars on a console; without a terminal, a line now and then."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -51,17 +55,49 @@ class ConsoleProgress:
 
         self.console.print(Text(message), soft_wrap=True)
 
+    def track(self, description: str, total: int) -> AbstractContextManager[Advance]:
+        """Show how far a stage is, and how long the rest takes."""
+        return self._bar(description, total) if self.console.is_terminal else self._lines(description, total)
+
     @contextlib.contextmanager
-    def track(self, description: str, total: int) -> Iterator[Advance]:
-        """Show a bar with the time left, and remove it at the end."""
+    def _bar(self, description: str, total: int) -> Iterator[Advance]:
+        """Show a bar, and remove it at the end."""
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        with Bars(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as bars:
+        # What is being done may hold square brackets, which are no markup: ops[combine=mean].
+        shown = TextColumn("{task.description}", markup=False)
+        columns = (shown, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        with Bars(*columns, console=self.console, transient=True) as bars:
             task = bars.add_task(description, total=total)
 
             def advance(steps: int = 1, doing: str | None = None) -> None:
                 bars.update(task, advance=steps, description=doing or description)
 
             yield advance
+
+    @contextlib.contextmanager
+    def _lines(self, description: str, total: int) -> Iterator[Advance]:
+        """Print a line when some seconds have passed since the last; a short stage prints none."""
+        start = spoken = time.monotonic()
+        done, current = 0, description
+
+        def advance(steps: int = 1, doing: str | None = None) -> None:
+            nonlocal done, spoken, current
+            done, current = done + steps, doing or current
+            now = time.monotonic()
+            if now - spoken >= SECONDS and 0 < done < total:
+                spoken = now
+                taken, left = duration(now - start), duration((now - start) * (total - done) / done)
+                self.say(f"{100 * done / total:.0f} % after {taken}, about {left} left: {current}")
+
+        yield advance
+
+
+def duration(seconds: float) -> str:
+    """Return a time as it is printed: 40 s, 12 min, 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -126,11 +126,17 @@ def _fill(run: Run, log: ResultLog, progress: Progress) -> None:
     """Run what is missing in the log. The images of a chunk are loaded once for all methods."""
     changing = _seed_changes_images(run)
 
+    def wanted(chunk: _Chunk) -> list[Method]:
+        return [m for m in run.methods if chunk.seed in run.seeds_of(m, changing)]
+
     def missing(chunk: _Chunk) -> list[Method]:
-        wanted = [m for m in run.methods if chunk.seed in run.seeds_of(m, changing)]
-        return [m for m in wanted if chunk.key(m) not in log.entries]
+        return [m for m in wanted(chunk) if chunk.key(m) not in log.entries]
 
     todo = [(chunk, methods) for chunk in _chunks(run) if (methods := missing(chunk))]
+    every = sum((chunk.stop - chunk.start) * len(wanted(chunk)) for chunk in _chunks(run))
+    kept = every - sum((chunk.stop - chunk.start) * len(methods) for chunk, methods in todo)
+    if kept:
+        progress.say(f"Kept from an earlier run: {kept:,} of {every:,} predictions ({100 * kept / every:.0f} %).")
     total = sum((chunk.stop - chunk.start) * method.cost for chunk, methods in todo for method in methods)
     prepared: dict[tuple[str, int], PreparedMethod] = {}
     data: dict[int, Dataset] = {}

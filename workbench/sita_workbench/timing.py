@@ -50,21 +50,46 @@ def time_in_turns(
     return taken
 
 
-def time_methods(run: Run, rounds: int, threads: int | None, progress: Progress) -> dict[str, Any]:
+def time_methods(run: Run, rounds: int, progress: Progress) -> dict[str, Any]:
     """Return the time of one image at a time under every method, as `timing.json` stores it."""
     image = run.loaded.encode(run.data.load(run.data.conditions[-1], 0, 1)[0])
     calls = {method.name: partial(prepare(method, run.loaded).run, image) for method in timed_methods(run.methods)}
     with progress.track("timing", (rounds + 1) * len(calls)) as advance:
         seconds = time_in_turns(calls, rounds, lambda name, turn: advance(1, f"timing, {name}"))
-    found = {}
-    for name, each in seconds.items():
-        low, middle, high = np.percentile(1e3 * np.array(each), [25, 50, 75]).round(3).tolist()
-        relative = float(np.median(np.divide(each, seconds[SOURCE])))
-        found[name] = {"ms": middle, "low": low, "high": high, "relative": round(relative, 3)}
     return {
         "machine": f"{platform.machine()}, {platform.system()}",
-        "threads": threads,
+        "threads": _count_threads(run),
         "batch": 1,
         "rounds": rounds,
-        "methods": found,
+        "methods": summarise_times(seconds),
     }
+
+
+def summarise_times(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+    """Return every method's time in ms and relative to the source's, each the median of the rounds, with quartiles.
+
+    A method is compared with the source model in the same round, and its ms are the source's times that ratio:
+    medians of their own would contradict the ratio on a machine that is busy with other work in some of the rounds.
+    """
+    source = np.asarray(seconds[SOURCE])
+    unit = 1e3 * float(np.median(source))
+    found = {}
+    for name, each in seconds.items():
+        ratios = np.divide(each, np.median(source) if name == SOURCE else source)
+        low, relative, high = np.percentile(ratios, [25, 50, 75]).tolist()
+        found[name] = {
+            "ms": round(unit * relative, 3),
+            "low": round(unit * low, 3),
+            "high": round(unit * high, 3),
+            "relative": round(relative, 3),
+        }
+    return found
+
+
+def _count_threads(run: Run) -> int | None:
+    """Return how many threads PyTorch computes with; None for Keras, which does not say."""
+    if run.loaded.framework != "torch":
+        return None
+    import torch
+
+    return torch.get_num_threads()

@@ -20,9 +20,13 @@ from sita_adapters.errors import InputError, SitaError
 from .options import Trust, require
 
 if TYPE_CHECKING:
+    from ..progress import Progress
     from ..runs import Run
 
 DEFAULT_RECIPES = "source,bn,shift,auto,augbn,ops"
+_STOPPED = 130
+"""The exit code of a command that Ctrl-C ended."""
+
 _OUTPUTS = ("results.jsonl", "results.json", "timing.json", "report.md", "report.html")
 
 
@@ -49,7 +53,7 @@ def bench(
         str,
         typer.Option(
             help="source, auto, shift, bn, augbn, ops, ops_shared, ensemble, ptn; tent and memo (PyTorch). A field is "
-            "changed in brackets: ops[combine=mean,top_k=5]."
+            r"changed in brackets: ops\[combine=mean,top_k=5]."
         ),
     ] = DEFAULT_RECIPES,
     study: Annotated[
@@ -102,7 +106,6 @@ def bench(
     _check_folder(out)
     from ..progress import ConsoleProgress
     from ..runs import run_bench
-    from ..timing import time_methods
 
     console = Console(highlight=False)
     run = _make_run(
@@ -129,10 +132,15 @@ def bench(
         f"{run.loaded.spec} ({run.loaded.weights}) on {run.data.name}: {len(run.data)} images under each of "
         f"{len(run.data.conditions)} conditions; {names}."
     )
-    results = run_bench(run, out, progress)
-    results["command"] = shlex.join(["sita", *sys.argv[1:]])
-    times = _timing(out, timing, lambda: time_methods(run, timing, threads, progress), run)
-    _report(console, results, times, out)
+    try:
+        results = run_bench(run, out, progress)
+        results["command"] = shlex.join(["sita", *sys.argv[1:]])
+        times = _timing(out, timing, run, progress)
+        _report(console, results, times, out)
+    except KeyboardInterrupt:
+        again = " without --restart" if restart else ""
+        progress.say(f"Stopped. What is done is in {out}; the same command{again} goes on where it stopped.")
+        raise typer.Exit(_STOPPED) from None
 
 
 def _make_run(
@@ -218,29 +226,32 @@ def _set_threads(threads: int | None, run: Run) -> None:
     torch.set_num_threads(threads)
 
 
-def _timing(out: Path, rounds: int, measure: Any, run: Run) -> dict[str, Any] | None:
+def _timing(out: Path, rounds: int, run: Run, progress: Progress) -> dict[str, Any] | None:
     """Return the times of all methods; those of an earlier run where it timed the same methods."""
     from ..files import write_json
-    from ..timing import timed_methods
+    from ..timing import time_methods, timed_methods
 
     path = out / "timing.json"
     wanted = {method.name for method in timed_methods(run.methods)}
     if path.exists():
         stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if wanted <= set(stored["methods"]) and (not rounds or stored["rounds"] == rounds):
+            progress.say("Kept from an earlier run: the times.")
             return stored
     if not rounds:
         return None
-    times: dict[str, Any] = measure()
+    times = time_methods(run, rounds, progress)
     write_json(path, times)
     return times
 
 
 def _report(console: Console, results: dict[str, Any], times: dict[str, Any] | None, out: Path) -> None:
+    from ..report.headline import make_headline
     from ..report.tables import make_bench_table
     from ..report.writing import write_report
 
     write_report(results, times, out)
     console.print()
     console.print(make_bench_table(results, times))
+    console.print(Text(make_headline(results, times).sentence, "bold"))
     console.print(Text(f"Report: {out / 'report.html'}"), soft_wrap=True)

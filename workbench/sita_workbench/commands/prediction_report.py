@@ -66,7 +66,7 @@ class PredictionReport:
                 console.print(Text(_summarise_map(answer), "bold"), soft_wrap=True)
                 console.print(self._map_table(answer))
         else:
-            console.print(self._label_table())
+            _print_whole(console, self._label_table())
         for sentence in self._sentences():
             console.print(Text(sentence), soft_wrap=True)
 
@@ -186,6 +186,14 @@ def _make_table(*headings: str) -> Table:
     for heading in headings:
         table.add_column(heading, overflow="fold")
     return table
+
+
+def _print_whole(console: Console, table: Table) -> None:
+    """Print a table; where no terminal limits the width, as wide as it is, so that file names stay in one piece."""
+    if not console.is_terminal:
+        needed = console.measure(table, options=console.options.update(width=10_000)).maximum
+        console.width = max(console.width, needed)
+    console.print(table)
 
 
 def _likeliest(predicted: Prediction, count: int) -> list[tuple[int, float]]:

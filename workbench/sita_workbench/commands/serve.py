@@ -139,7 +139,7 @@ def serve(
         threads=threads or max(1, (os.cpu_count() or 1) // workers),
     )
     console = Console(stderr=True, highlight=False)
-    console.print(Text(f"Loading {model} …"))
+    console.print(Text(f"Loading {model} …"), soft_wrap=True)
     run_server(
         settings, host=host, port=port, workers=workers, say=lambda text: console.print(Text(text), soft_wrap=True)
     )

@@ -27,6 +27,9 @@ _COLUMN = 1.1
 _LEFT, _RIGHT_MARGIN, _BOTTOM, _NAMES, _BARS, _HEADING = 1.25, 0.1, 0.1, 0.75, 3.0, 0.95
 
 _BAR = 0.165
+_MEAN = 1.5
+"""How wide the column of means is, in columns: its bars have numbers above them."""
+
 _DIGIT = 0.8
 _LINES = {"as written": 2.15, "as seen": 1.25, "source says": 0.59, "auto says": 0.29}
 """The middle of every line of the digits, in columns from the bottom."""
@@ -36,7 +39,7 @@ def draw(result: DemoResult) -> Figure:
     """Return the picture of a result."""
     from matplotlib.figure import Figure
 
-    columns = len(result.conditions) + 1
+    columns = len(result.conditions) + _MEAN
     digits = (_LINES["as written"] + _DIGIT / 2) * _COLUMN
     width = _LEFT + columns * _COLUMN + _RIGHT_MARGIN
     height = _BOTTOM + digits + _NAMES + _BARS + _HEADING
@@ -91,16 +94,18 @@ def _write_heading(bars: Axes, result: DemoResult) -> None:
 
 def _draw_bars(axes: Axes, result: DemoResult) -> None:
     heights = np.vstack([result.accuracies, result.means])
-    places = np.arange(len(heights))
+    last = len(result.conditions)
+    places = np.array([*range(last), last + (_MEAN - 1) / 2])
+    widths = np.array([_BAR] * last + [_MEAN * _BAR])
     middle = (len(result.recipes) - 1) / 2
     for number, recipe in enumerate(result.recipes):
-        x = places + (number - middle) * _BAR
-        axes.bar(x, heights[:, number], width=0.92 * _BAR, color=_COLOURS[recipe], label=recipe, zorder=2)
+        x = places + (number - middle) * widths
+        axes.bar(x, heights[:, number], width=0.92 * widths, color=_COLOURS[recipe], label=recipe, zorder=2)
         mean = heights[-1, number]
-        axes.text(x[-1], mean + 1.5, f"{mean:.0f}", ha="center", fontsize=8.5, color=_INK)
-    axes.axvspan(places[-1] - 0.5, places[-1] + 0.5, color="#F0F0F0", zorder=0)
+        axes.text(x[-1], mean + 1.5, f"{mean:.1f}", ha="center", fontsize=8, color=_INK)
+    axes.axvspan(last - 0.5, last - 0.5 + _MEAN, color="#F0F0F0", zorder=0)
     axes.axvline(0.5, color="#CCCCCC", linewidth=1, zorder=1)
-    axes.set_xlim(-0.5, places[-1] + 0.5)
+    axes.set_xlim(-0.5, last - 0.5 + _MEAN)
     axes.set_ylim(0, 100)
     axes.set_ylabel(f"% right of {len(result.labels)} digits", color=_INK, fontsize=11)
     names = ["\n".join(name.rsplit(" ", 1)) for name in (*result.conditions, "mean of corrupted")]
@@ -114,7 +119,7 @@ def _draw_bars(axes: Axes, result: DemoResult) -> None:
 def _draw_digits(axes: Axes, result: DemoResult, height: float) -> None:
     """Draw one digit per column, below its bars: original, corrupted, and the predictions of source and auto."""
     last = len(result.conditions)
-    axes.set_xlim(-0.5, last + 0.5)
+    axes.set_xlim(-0.5, last - 0.5 + _MEAN)
     axes.set_ylim(0, height)
     axes.axis("off")
     for name, line in _LINES.items():
@@ -129,7 +134,7 @@ def _draw_digits(axes: Axes, result: DemoResult, height: float) -> None:
     axes.text(
         last - 0.42,
         (_LINES["as written"] + _LINES["as seen"]) / 2,
-        "Each time the\nfirst digit, not\nyet shown, on\nwhich source\nand auto differ,\nif there is one.",
+        "Each time the first\ndigit, not yet shown,\non which source and\nauto differ, if there\nis one.",
         fontsize=8.5,
         color=_FAINT,
         va="center",

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .chart_style import FAINT, GRID, INK, WIDTH, Look, Page, Tag, dodge, looks_of, mark, shorten, write_tags
-from .reading import SOURCE, Json, about, main_part, number, plain_methods, score_axis, time_of
+from .chart_style import (
+    FAINT,
+    GRID,
+    INK,
+    WIDTH,
+    Look,
+    Page,
+    Tag,
+    dodge,
+    looks_of,
+    mark,
+    shorten,
+    text_width,
+    write_tags,
+)
+from .reading import SOURCE, Json, about, describe_timing, main_part, number, plain_methods, score_axis, time_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+_FEW = 10
+"""Of fewer predictions than this the share that is right says little, and is not shown."""
 
 
 def draw_accuracy_time(results: Json, timing: Json) -> Figure:
@@ -22,28 +41,18 @@ def draw_accuracy_time(results: Json, timing: Json) -> Figure:
     part = main_part(results)
     timed = [(m, time) for m in results["methods"] if m.get(part) and (time := time_of(timing, m))]
     looks = looks_of(method["name"] for method, _ in timed)
-    machine = ", ".join(
-        str(text)
-        for text in (
-            timing.get("machine"),
-            f"threads: {timing['threads']}" if timing.get("threads") else None,
-            f"batch: {timing['batch']}" if timing.get("batch") else None,
-        )
-        if text
-    )
-    page = Page(4.4, f"{part} images: score against time".capitalize(), about(results), second=machine)
+    page = Page(4.4, f"{part} images: score against time".capitalize(), about(results), second=describe_timing(timing))
     axes = page.axes(0.75, 0.05, WIDTH - 0.75 - 0.25, 3.75)
     tags = []
     for method, time in timed:
         value, look = method[part], looks[method["name"]]
-        axes.vlines(time["ms"], value["low"], value["high"], color=look.colour, linewidth=1.2, zorder=3)
-        if time.get("low") is not None and time.get("high") is not None:
-            axes.hlines(value["score"], time["low"], time["high"], color=look.colour, linewidth=1.2, zorder=3)
         axes.plot([time["ms"]], [value["score"]], **mark(look))
         cost = f"  {number(time['relative'])}×" if time.get("relative") and method["name"] != SOURCE else ""
-        tags.append(
-            Tag(time["ms"], value["score"], shorten(method["name"], 2.0, 9) + cost, look, value["low"], value["high"])
-        )
+        text = shorten(method["name"], 2.0, 9) + cost
+        ends = value["low"], value["high"], time.get("low"), time.get("high")
+        tags.append(Tag(time["ms"], value["score"], text, look, *ends))
+        for line in tags[-1].lines():
+            axes.plot(*zip(*line, strict=True), color=look.colour, linewidth=1.2, zorder=3)
     axes.set_xscale("log")
     times = [time["ms"] for _, time in timed]
     axes.set_xlim(min(times) / 1.5, max(times) * 2.2)
@@ -88,22 +97,22 @@ def draw_chosen_priors(results: Json) -> Figure:
 
 
 def _draw_priors(axes: Axes, priors: Json, parts: list[str]) -> None:
+    shown = {part: chosen for part in parts if (chosen := priors.get(part))}
+    values = next(iter(shown.values()))["values"]
+    first, last = _chosen_range([chosen["count"] for chosen in shown.values()])
     width = 0.8 / len(parts)
+    inches = axes.get_position().width * WIDTH * width / (last - first + 0.2)
+    has_room = inches > text_width("100", 6.5)
     top = 0.0
-    values: list[float] = []
-    for place, part in enumerate(parts):
-        chosen = priors.get(part)
-        if not chosen:
-            continue
-        values = chosen["values"]
-        count, right = np.asarray(chosen["count"], float), np.asarray(chosen["right"], float)
-        shares, good = 100 * count / max(count.sum(), 1), 100 * right / max(count.sum(), 1)
-        x = np.arange(len(values)) + (place - (len(parts) - 1) / 2) * width
+    for part, chosen in shown.items():
+        count, right = (np.asarray(chosen[key], float)[first:last] for key in ("count", "right"))
+        shares, good = 100 * count / max(sum(chosen["count"]), 1), 100 * right / max(sum(chosen["count"]), 1)
+        x = np.arange(first, last) + (parts.index(part) - (len(parts) - 1) / 2) * width
         dark, light = _PRIOR_COLOURS[part]
         axes.bar(x, shares, width * 0.92, color=light, zorder=2)
         axes.bar(x, good, width * 0.92, color=dark, zorder=3)
         for at, share, of, true in zip(x, shares, count, right, strict=True):
-            if of:
+            if has_room and of >= _FEW:
                 axes.annotate(
                     f"{100 * true / of:.0f}",
                     (at, share),
@@ -114,32 +123,48 @@ def _draw_priors(axes: Axes, priors: Json, parts: list[str]) -> None:
                     color=FAINT,
                 )
         top = max(top, float(shares.max(initial=0)))
-    axes.set_xticks(range(len(values)), [f"{value:.2f}" for value in values])
+    step = -(-(last - first) // 11)
+    ticks = range(last - 1, first - 1, -step)
+    axes.set_xticks(ticks, [f"{values[tick]:.2f}" for tick in ticks])
+    axes.set_xlim(first - 0.6, last - 0.4)
     axes.set_ylim(0, 1.1 * top + 1)
     axes.yaxis.grid(color=GRID, linewidth=0.6)
 
 
+def _chosen_range(counts: Sequence[Sequence[int]], least: int = 8) -> tuple[int, int]:
+    """Return the first and the last but one of the priors to show: those that were chosen, and at least so many."""
+    chosen = np.flatnonzero(np.sum(counts, axis=0))
+    total = len(counts[0])
+    first, last = (int(chosen[0]), int(chosen[-1]) + 1) if len(chosen) else (0, total)
+    first = max(0, min(first, last - least))
+    return first, min(total, max(last, first + least))
+
+
 def draw_entropy_bins(results: Json) -> Figure:
-    """Return the accuracy of predictions by their entropy, and below every bin how many predictions it holds."""
+    """Return the accuracy of predictions by their entropy, and below every bin how many predictions it holds.
+
+    Bins of few predictions have no dot: one right answer in a bin of one would be 100 %.
+    """
     methods = [method for method in plain_methods(results) if method.get("entropy_bins")]
     looks = looks_of(method["name"] for method in methods)
-    edges = methods[0]["entropy_bins"]["edges"]
-    bins = len(edges) - 1
+    table = np.array([method["entropy_bins"]["count"] for method in methods], float)
+    # The bins of high entropy are mostly empty.
+    bins = 1 + max(np.flatnonzero(table.sum(axis=0)), default=0)
+    edges, table = methods[0]["entropy_bins"]["edges"][: bins + 1], table[:, :bins]
     left, tall, line = 1.3, 3.0, 0.21
     page = Page(
         tall + 0.55 + line * len(methods) + 0.35,
         "Accuracy by the entropy of the prediction",
-        about(results) + ", corrupted",
+        f"{about(results)}, {main_part(results)}",
         [(method["name"], looks[method["name"]]) for method in methods],
     )
     wide = WIDTH - left - 0.25
     axes = page.axes(left, 0.05, wide, tall)
     counts = page.axes(left, tall + 0.6, wide, line * len(methods))
-    table = np.array([method["entropy_bins"]["count"] for method in methods], float)
     for row, method in enumerate(methods):
         look = looks[method["name"]]
-        right = np.asarray(method["entropy_bins"]["right"], float)
-        some = table[row] > 0
+        right = np.asarray(method["entropy_bins"]["right"], float)[:bins]
+        some = table[row] >= _FEW
         x = np.arange(bins)[some] + 0.5 + dodge(row, len(methods), 0.5)
         style = mark(look) | {"linestyle": "-", "linewidth": 2.2 if look.bold else 1, "zorder": 6 if look.bold else 4}
         axes.plot(x, 100 * right[some] / table[row][some], **style)

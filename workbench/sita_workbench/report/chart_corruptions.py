@@ -16,7 +16,6 @@ from .reading import (
     Json,
     about,
     corruption_of,
-    main_part,
     number,
     plain_methods,
     score_axis,
@@ -43,13 +42,11 @@ def draw_corruption_bars(results: Json) -> Figure:
     conditions = [name for name in results["setup"]["conditions"] if any(name in m["conditions"] for m in methods)]
     kinds = sorted(dict.fromkeys(map(corruption_of, conditions)), key=lambda kind: kind != CLEAN)
     several = len(conditions) > len(kinds)
-    part = main_part(results)
-    has_mean = part == "corrupted"
-    metric, where = results["setup"]["metric"], "under each corruption" if has_mean else "on clean images"
-    lines = len(kinds) + (2.4 if has_mean else 0)
+    metric = results["setup"]["metric"]
+    lines = len(kinds) + 2.4
     page = Page(
         _LINE * lines + 0.75,
-        f"{metric[0].upper()}{metric[1:]} {where}" if metric.islower() else f"{metric} {where}",
+        f"{metric.capitalize() if metric.islower() else metric} under each corruption",
         about(results),
         [(method["name"], looks[method["name"]]) for method in methods],
         second="Each corruption: the mean over its severities." if several else "",
@@ -71,18 +68,17 @@ def draw_corruption_bars(results: Json) -> Figure:
     names = [shorten(words(kind), left - MARGIN - 0.1, 9) for kind in kinds]
     if CLEAN in kinds and len(kinds) > 1:
         axes.axhline(0.5, color="#BBBBBB", linewidth=0.8, zorder=1)
-    if has_mean:
-        middle = len(kinds) + 0.7
-        axes.axhspan(middle - 1.2, lines - 0.5, color=SHADE, zorder=0)
-        for place, method in enumerate(methods):
-            look, value = looks[method["name"]], method["corrupted"]
-            if value:
-                y = middle + dodge(place, len(methods), 1.9)
-                axes.hlines(y, value["low"], value["high"], color=look.colour, linewidth=1.3, zorder=3)
-                axes.plot([value["score"]], [y], **mark(look))
-        by_name = {method["name"]: (method["corrupted"] or {}).get("score") for method in methods}
-        _write_columns(axes, middle, [by_name[name] for name in shown], bold=True)
-        ticks, names = [*ticks, middle], [*names, "mean of corrupted"]
+    middle = len(kinds) + 0.7
+    axes.axhspan(middle - 1.2, lines - 0.5, color=SHADE, zorder=0)
+    for place, method in enumerate(methods):
+        look, value = looks[method["name"]], method["corrupted"]
+        if value:
+            y = middle + dodge(place, len(methods), 1.9)
+            axes.hlines(y, value["low"], value["high"], color=look.colour, linewidth=1.3, zorder=3)
+            axes.plot([value["score"]], [y], **mark(look))
+    by_name = {method["name"]: (method["corrupted"] or {}).get("score") for method in methods}
+    _write_columns(axes, middle, [by_name[name] for name in shown], bold=True)
+    ticks, names = [*ticks, middle], [*names, "mean of corrupted"]
     axes.set_yticks(ticks, names)
     axes.set_xlabel(score_axis(results), color=INK, fontsize=9.5)
     axes.xaxis.grid(color=GRID, linewidth=0.6)

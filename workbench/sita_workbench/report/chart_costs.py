@@ -69,9 +69,11 @@ def draw_front(results: Json) -> Figure:
         second="Numbered: the settings that no cheaper one reaches, with their 95 % intervals.",
     )
     axes = page.axes(_LEFT, 0.05, WIDTH - _LEFT - 0.25, _TALL)
-    for method in costed:
+    series = list(looks)
+    for method in (each for place, each in enumerate(costed) if place not in front):
         faded = {"alpha": 0.4, "markersize": 5}
-        axes.plot([method["rows"]], [method[part]["score"]], **(mark(looks[series_name(method)]) | faded))
+        beside = _BESIDE ** (series.index(series_name(method)) - (len(series) - 1) / 2)
+        axes.plot([method["rows"] * beside], [method[part]["score"]], **(mark(looks[series_name(method)]) | faded))
     corners = [(costed[place]["rows"], costed[place][part]["score"]) for place in front]
     stairs = [corners[0]]
     for corner in corners[1:]:

@@ -175,7 +175,7 @@ def shorten(text: str, width: float, size: float) -> str:
 
 @dataclass(frozen=True)
 class Tag:
-    """A point of a plot, and the text to write beside it."""
+    """A point of a plot, the text to write beside it, and the lines through it: up and down, left and right."""
 
     x: float
     y: float
@@ -183,6 +183,17 @@ class Tag:
     look: Look
     low: float | None = None
     high: float | None = None
+    left: float | None = None
+    right: float | None = None
+
+    def lines(self) -> list[list[tuple[float, float]]]:
+        """Return the two ends of each line."""
+        found = []
+        if self.low is not None and self.high is not None:
+            found.append([(self.x, self.low), (self.x, self.high)])
+        if self.left is not None and self.right is not None:
+            found.append([(self.left, self.y), (self.right, self.y)])
+        return found
 
 
 def write_tags(
@@ -201,11 +212,7 @@ def write_tags(
         return np.asarray(axes.transData.transform((x, y)), dtype=float)
 
     taken = [_box(place(tag.x, tag.y), 0.5 * tag.look.size * unit + 1) for tag in tags]
-    for tag in tags:
-        if tag.low is not None and tag.high is not None:
-            low, high = place(tag.x, tag.low), place(tag.x, tag.high)
-            taken.append(np.array([low[0] - 1, low[1], high[0] + 1, high[1]]))
-    for line in lines:
+    for line in (*lines, *(line for tag in tags for line in tag.lines())):
         taken += _along(np.array([place(x, y) for x, y in line]))
     for tag in sorted((tag for tag in tags if tag.text), key=lambda tag: not tag.look.bold):
         wide = text_width(tag.text, size, bold=tag.look.bold) * 72

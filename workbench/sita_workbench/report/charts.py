@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 CAPTIONS = {
     "corruption_bars": "The score of each method under each corruption, and the mean with its 95 % interval.",
-    "accuracy_time": "Score against time per image: up and to the left is better. Bars: 95 % interval.",
-    "chosen_priors": "How often each λ was the most certain candidate. The dark part of a bar is correct; "
-    "the number above is its share in percent. λ = 1 is the source model.",
+    "accuracy_time": "Score against time per image: up and to the left is better. Bars: 95 % interval of the score, "
+    "quartiles of the time.",
+    "chosen_priors": "How often each λ was the most certain candidate. The dark part of a bar is correct; the number "
+    "above is its share in percent, where there is room and 10 or more were chosen. λ = 1 is the source model.",
     "entropy_bins": "How often a prediction of some entropy is right: falling lines mean that entropy separates good "
-    "predictions from bad ones. Below, how many predictions each bin holds.",
+    "predictions from bad ones. Below, how many predictions each bin holds; bins of fewer than 10 have no dot.",
     "study_lambda": "The score against the weight λ of the source statistics (λ = 1: the source model; "
     "λ = 0: the test image alone). Bands: 95 % interval.",
     "study_batch": "The score against how many images share their statistics. Bands: 95 % interval.",
@@ -29,7 +30,7 @@ CAPTIONS = {
     "study_seeds": "The score under each seed (small dots), with the mean and the standard deviation.",
     "study_defaults": "The score against rows per image. The line joins the settings that no cheaper one reaches.",
 }
-"""The caption of each figure, in the order in which they are shown."""
+"""The caption of each figure."""
 
 FORMATS = (".png", ".svg")
 
@@ -59,11 +60,11 @@ def draw_all(results: Json, timing: Json | None, folder: Path) -> list[Path]:
 
 
 def draw_figures(results: Json, timing: Json | None) -> dict[str, Figure]:
-    """Return every figure for which there is data, by name, in the order of `CAPTIONS`."""
+    """Return every figure for which there is data, by name; that of a study, which was asked for, first."""
     methods = plain_methods(results)
     part = main_part(results)
     figures: dict[str, Figure] = {}
-    if any(method.get("conditions") for method in methods):
+    if part == "corrupted" and any(method.get("conditions") for method in methods):
         figures["corruption_bars"] = draw_corruption_bars(results)
     if any(time_of(timing, method) and method.get(part) for method in results["methods"]):
         figures["accuracy_time"] = draw_accuracy_time(results, timing or {})
@@ -71,7 +72,8 @@ def draw_figures(results: Json, timing: Json | None) -> dict[str, Figure]:
         figures["chosen_priors"] = draw_chosen_priors(results)
     if any(method.get("entropy_bins") for method in methods):
         figures["entropy_bins"] = draw_entropy_bins(results)
-    return figures | draw_studies(results)
+    studies = draw_studies(results)
+    return studies | figures if results["setup"].get("study") else figures | studies
 
 
 def _save(figure: Figure, path: Path) -> None:

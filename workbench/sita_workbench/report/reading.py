@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 Json = dict[str, Any]
@@ -54,6 +54,22 @@ def gain_of(method: Json, part: Part) -> Json | None:
     return gain
 
 
+def compared_methods(results: Json, part: Part) -> list[Json]:
+    """Return what is compared with source: the methods outside the study, or its points where there are none."""
+    methods = [method for method in plain_methods(results) if method["name"] != SOURCE and method.get(part)]
+    return methods or [point for point in study_points(results) if point.get(part)]
+
+
+def certain_gains(methods: Iterable[Json], part: Part) -> list[Json]:
+    """Return the methods whose gain has a 95 % interval above 0."""
+    return [method for method in methods if (gain := gain_of(method, part)) and gain["low"] > 0]
+
+
+def highest(methods: Sequence[Json], part: Part) -> Json:
+    """Return the method with the highest score; among equal ones, the one with the fewest rows."""
+    return max(methods, key=lambda method: (float(method[part]["score"]), -float(method.get("rows") or 1e9)))
+
+
 def time_of(timing: Json | None, method: Json) -> Json | None:
     """Return a method's time, where it was measured."""
     times: Json = (timing or {}).get("methods") or {}
@@ -76,10 +92,19 @@ def words(condition: str) -> str:
     return condition.replace("_", " ")
 
 
+_DATA_NAMES = {"cifar10c": "CIFAR-10-C", "cifar100c": "CIFAR-100-C", "imagenet-c": "ImageNet-C", "camvid": "CamVid"}
+
+
+def title(results: Json) -> str:
+    """Return the model and the data: a known data set by its name, any other by that of its file or folder."""
+    setup = results["setup"]
+    kind, _, place = setup["data"].partition(":")
+    return f"{setup['model']} on {_DATA_NAMES.get(kind) or place or kind}"
+
+
 def about(results: Json) -> str:
     """Return a line that says what was run."""
-    setup = results["setup"]
-    return f"{setup['model']} on {setup['data']}, {setup['images']} images under each condition"
+    return f"{title(results)}, {results['setup']['images']} images under each condition"
 
 
 def count_corrupted(results: Json) -> int:
@@ -93,6 +118,13 @@ def describe_part(results: Json, part: Part) -> str:
     if part == "clean":
         return "clean images"
     return "corrupted images" if count == 1 else f"corrupted images (mean of {count} conditions)"
+
+
+def describe_timing(timing: Json) -> str:
+    """Return where and how times were measured, as far as it is known."""
+    facts = {"threads": timing.get("threads"), "batch": timing.get("batch"), "rounds": timing.get("rounds")}
+    known = [f"{name}: {value}" for name, value in facts.items() if value]
+    return ", ".join([*filter(None, [timing.get("machine")]), *known])
 
 
 def score_axis(results: Json, part: Part | None = None) -> str:
@@ -113,6 +145,11 @@ def number(value: float | None, digits: int = 1, *, signed: bool = False) -> str
 def interval(value: Json, *, signed: bool = False) -> str:
     """Return the 95 % interval of a score or a gain, as it is printed."""
     return f"{number(value.get('low'), signed=signed)} to {number(value.get('high'), signed=signed)}"
+
+
+def points(value: float) -> str:
+    """Return a difference of scores, with its unit."""
+    return f"{number(value)} {'point' if number(value) == '1.0' else 'points'}"
 
 
 def significant(value: float | None) -> str:

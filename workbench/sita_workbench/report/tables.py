@@ -15,6 +15,7 @@ from .reading import (
     Json,
     count_corrupted,
     describe_part,
+    describe_timing,
     gain_of,
     interval,
     main_part,
@@ -159,8 +160,7 @@ def _make_main(results: Json, timing: Json | None, methods: Sequence[Json], titl
         "differences from source, in points; NLL and entropy in nats. Bold: the best of the column."
     )
     if timing and timing.get("methods"):
-        batch, threads = timing.get("batch", NOTHING), timing.get("threads", NOTHING)
-        note += f" Times in ms per image: {timing.get('machine', '')}, threads {threads}, batch {batch}."
+        note += f" Times in ms per image, and × the source model's in the same rounds: {describe_timing(timing)}."
     return ReportTable(title, note, ("method", *(column.heading for column in columns)), tuple(rows))
 
 
@@ -249,17 +249,15 @@ def make_bench_table(results: Json, timing: Json | None) -> Table:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    brief = {f"{metric}, %": "score", "gain": "gain (95 % interval)", "clean, %": "clean"}
+    brief = {f"{metric}, %": "score", "gain": "gain (95 % interval)", "clean, %": "clean", "rows": "rows"}
+    # The points of a study have long names and are not timed.
+    brief |= {} if study_points(results) else {"ms": "ms", "× source": "× source"}
     main = _make_main(results, timing, results["methods"], "")
-    shown = [
-        place
-        for place, heading in enumerate(main.headings)
-        if heading in brief or heading in ("rows", "ms", "× source")
-    ]
+    shown = [place for place, heading in enumerate(main.headings) if heading in brief]
     table.add_column("method", overflow="fold", min_width=8)
     for place in shown:
         heading = main.headings[place]
-        table.add_column(brief.get(heading, heading), justify="right", no_wrap=True)
+        table.add_column(brief[heading], justify="right", no_wrap=True)
     for name, *cells in main.rows:
         texts = [Text(name.text)]
         for place in shown:

@@ -9,13 +9,16 @@ from .reading import (
     SOURCE,
     Json,
     Part,
+    certain_gains,
     count_corrupted,
     find_source,
     gain_of,
+    highest,
     interval,
     main_part,
     number,
     plain_methods,
+    points,
     significant,
     study_points,
     time_of,
@@ -27,14 +30,14 @@ def write_verdict(results: Json, timing: Json | None) -> str:
     part = main_part(results)
     scored = [method for method in plain_methods(results) if method.get(part)]
     recipes = [method for method in scored if method["name"] != SOURCE]
-    points = [point for point in study_points(results) if point.get(part)]
-    if not scored and not points:
+    studied = [point for point in study_points(results) if point.get(part)]
+    if not scored and not studied:
         return "There are no scores: no method was run on any image."
     if recipes:
         said = _compare(results, timing, recipes, part)
-        return " ".join([*said, *_say_study(results, points, part, recipes)])
-    if points:
-        return " ".join([*_compare(results, timing, points, part), _warn_of_chance(len(points))])
+        return " ".join([*said, *_say_study(results, studied, part, recipes)])
+    if studied:
+        return " ".join([*_compare(results, timing, studied, part), _warn_of_chance(len(studied))])
     source = scored[0]
     said = [f"Only source was run, so there is nothing to compare it with: {_score(results, source, part)}."]
     if part == "corrupted" and source.get("clean"):
@@ -44,27 +47,27 @@ def write_verdict(results: Json, timing: Json | None) -> str:
 
 def _compare(results: Json, timing: Json | None, recipes: Sequence[Json], part: Part) -> list[str]:
     if find_source(results) is None or not any(gain_of(recipe, part) for recipe in recipes):
-        best = _highest(recipes, part)
+        best = highest(recipes, part)
         said = [
             f"{best['name']} is highest: {_score(results, best, part)}.",
             "Source was not run, so it is not known whether anything was gained.",
         ]
         return [*said, _say_time(timing, best), *_say_only_clean(part)]
     compared = [recipe for recipe in recipes if gain_of(recipe, part)]
-    highest = _highest(compared, part)
-    certain = [recipe for recipe in compared if _gain(recipe, part)["low"] > 0]
+    top = highest(compared, part)
+    certain = certain_gains(compared, part)
     if not certain:
-        return [_say_none_gains(results, highest, part, len(compared)), *_say_only_clean(part)]
-    best = _highest(certain, part)
+        return [_say_none_gains(results, top, part, len(compared)), *_say_only_clean(part)]
+    best = highest(certain, part)
     gain = _gain(best, part)
     said = [
-        f"{best['name']} is best: {_score(results, best, part)}, {_points(gain['score'])} more than source "
+        f"{best['name']} is best: {_score(results, best, part)}, {points(gain['score'])} more than source "
         f"(95 % interval of the gain {interval(gain, signed=True)}).",
     ]
-    if highest is not best:
-        other = _gain(highest, part)
+    if top is not best:
+        other = _gain(top, part)
         said.append(
-            f"{highest['name']} scores higher ({number(highest[part]['score'])} %), but the interval of its gain, "
+            f"{top['name']} scores higher ({number(top[part]['score'])} %), but the interval of its gain, "
             f"{interval(other, signed=True)}, includes 0."
         )
     said += [_say_time(timing, best), *_say_only_clean(part)]
@@ -106,9 +109,9 @@ def _say_clean(best: Json) -> str:
         return "Clean images were not run, so what it loses on them is not known."
     said = f"(95 % interval {interval(gain, signed=True)})"
     if gain["high"] < 0:
-        return f"On clean images it loses {_points(-gain['score'])} {said}."
+        return f"On clean images it loses {points(-gain['score'])} {said}."
     if gain["low"] > 0:
-        return f"On clean images it gains {_points(gain['score'])} {said}."
+        return f"On clean images it gains {points(gain['score'])} {said}."
     return (
         f"On clean images it makes no certain difference: {number(gain['score'], signed=True)}, "
         f"95 % interval {interval(gain, signed=True)}, which includes 0."
@@ -128,11 +131,11 @@ def _say_cheaper(timing: Json | None, best: Json, certain: Sequence[Json], part:
     quick = [method for method in quick if _gain(method, part)["score"] >= _gain(best, part)["score"] / 2]
     if not quick:
         return []
-    other = _highest(quick, part)
+    other = highest(quick, part)
     its = time_of(timing, other) or {}
     gain = _gain(other, part)
     return [
-        f"For less time, {other['name']} gains {_points(gain['score'])} (95 % interval {interval(gain, signed=True)}) "
+        f"For less time, {other['name']} gains {points(gain['score'])} (95 % interval {interval(gain, signed=True)}) "
         f"in {significant(its['ms'])} ms."
     ]
 
@@ -145,18 +148,18 @@ def _say_seeds(best: Json) -> list[str]:
     return [f"Over {len(seeds)} seeds it scores {mean} ± {deviation} % (standard deviation)."]
 
 
-def _say_study(results: Json, points: Sequence[Json], part: Part, recipes: Sequence[Json]) -> list[str]:
-    if not points:
+def _say_study(results: Json, studied: Sequence[Json], part: Part, recipes: Sequence[Json]) -> list[str]:
+    if not studied:
         return []
-    best = _highest(points, part)
+    best = highest(studied, part)
     score = _score(results, best, part, brief=True)
-    said = f"Of the {len(points)} points of the study, {best['name']} is highest: {score}"
+    said = f"Of the {len(studied)} points of the study, {best['name']} is highest: {score}"
     gain = gain_of(best, part)
     if gain:
         said += f", {number(gain['score'], signed=True)} against source (95 % interval {interval(gain, signed=True)})"
-    top = _highest(recipes, part)
+    top = highest(recipes, part)
     against = "above" if best[part]["score"] > top[part]["score"] else "not above"
-    return [f"{said}; that is {against} {top['name']}.", _warn_of_chance(len(points))]
+    return [f"{said}; that is {against} {top['name']}.", _warn_of_chance(len(studied))]
 
 
 def _warn_of_chance(count: int) -> str:
@@ -165,19 +168,10 @@ def _warn_of_chance(count: int) -> str:
     return f"The best of {count} on the same images is partly luck: confirm it on other images."
 
 
-def _highest(methods: Sequence[Json], part: Part) -> Json:
-    """Return the method with the highest score; among equal ones, the one with the fewest rows."""
-    return max(methods, key=lambda method: (float(method[part]["score"]), -float(method.get("rows") or 1e9)))
-
-
 def _gain(method: Json, part: Part) -> Json:
     gain = gain_of(method, part)
     assert gain is not None
     return gain
-
-
-def _points(value: float) -> str:
-    return f"{number(value)} {'point' if number(value) == '1.0' else 'points'}"
 
 
 def _score(results: Json, method: Json, part: Part, *, brief: bool = False) -> str:

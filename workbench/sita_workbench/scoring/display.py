@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
+from ..progress import duration
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Task
@@ -128,12 +130,4 @@ class Pace:
         share = f"{100 * self._images / max(1, self._total):.1f} %"
         if self.rate is None:
             return share
-        return f"{share}, {self.rate:.3g} images/s, {_duration((self._total - self._images) / self.rate)} left"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+        return f"{share}, {self.rate:.3g} images/s, {duration((self._total - self._images) / self.rate)} left"

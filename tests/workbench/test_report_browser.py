@@ -1,0 +1,114 @@
+"""A report in headless Chromium: it sorts, fits a phone, is quiet on the console, and asks nobody for anything."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import console_errors, open_browser, outside_requests
+from sample_results import make_results, make_timing
+from typer.testing import CliRunner
+
+from sita_workbench import cli
+from sita_workbench.report.writing import write_report
+
+KEYS = """
+return Array.from(arguments[0].querySelectorAll("tbody tr"))
+  .map(row => row.children[arguments[1]].textContent.trim())
+"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    write_report(make_results("lambda"), make_timing(), folder)
+    return folder / "report.html"
+
+
+def read_column(driver: Any, table: Any, column: int) -> list[str]:
+    found: list[str] = driver.execute_script(KEYS, table, column)
+    return found
+
+
+def to_numbers(cells: list[str]) -> list[float]:
+    return [float(cell.split()[0].replace("−", "-")) for cell in cells if cell != "–"]
+
+
+def test_tables_sort_by_click_and_by_key(report: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    with open_browser(1280, 900) as driver:
+        driver.get(report.as_uri())
+        assert driver.find_element("tag name", "h1").text.startswith("Yes, it helps: ops gains")
+        table = driver.find_element("css selector", "table.sortable")
+        heads = table.find_elements("css selector", "thead th")
+        gain = [head.text.split()[0] for head in heads].index("gain")
+        before = read_column(driver, table, 0)
+        button = heads[gain].find_element("tag name", "button")
+        button.click()
+        numbers = to_numbers(read_column(driver, table, gain))
+        assert numbers == sorted(numbers, reverse=True)
+        assert len(numbers) == len(before) - 1  # source, without a gain, stays last in both directions
+        assert read_column(driver, table, 0)[-1] == "source"
+        assert read_column(driver, table, 0) != before
+        assert heads[gain].get_attribute("aria-sort") == "descending"
+        button.send_keys(Keys.ENTER)
+        assert to_numbers(read_column(driver, table, gain)) == sorted(numbers)
+        assert read_column(driver, table, 0)[-1] == "source"
+        assert [head.get_attribute("aria-sort") for head in heads].count(None) == len(heads) - 1
+        heads[0].find_element("tag name", "button").click()
+        assert read_column(driver, table, 0) == sorted(before)
+        assert not console_errors(driver)
+        assert not outside_requests(driver)
+
+
+def test_what_is_folded_opens(report: Path) -> None:
+    with open_browser(1280, 900) as driver:
+        driver.get(report.as_uri())
+        folded = {each.text: each for each in driver.find_elements("tag name", "summary")}
+        assert list(folded) == ["Points of the study", "By corruption", "Recipes", "Setup"]
+        rows = folded["By corruption"].find_elements("xpath", "..//tbody/tr")
+        assert not rows[0].is_displayed()
+        folded["By corruption"].click()
+        assert rows[0].is_displayed()
+        assert not console_errors(driver)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_only_tables_and_figures_scroll_sideways(report: Path, width: int, dark: bool) -> None:
+    with open_browser(width, 900, dark=dark) as driver:
+        driver.get(report.as_uri())
+        driver.execute_script("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+        assert driver.execute_script("return document.documentElement.scrollWidth") == width
+        paper = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert (paper == "rgb(255, 255, 255)") == (not dark)
+        assert not console_errors(driver)
+        assert not outside_requests(driver)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_the_report_of_a_real_run(data: Path, tmp_path: Path) -> None:
+    """With SITA_SCREENSHOTS=docs/images it makes the documentation's pictures, on more images."""
+    screenshots = os.environ.get("SITA_SCREENSHOTS")
+    images = tmp_path / "cifar10_test.npz"
+    images.symlink_to(data / "cifar10" / "test_1000.npz")
+    command = [
+        *("bench", "--model", "cifar10-resnet20", "--weights", str(data / "weights/cifar10_resnet20.safetensors")),
+        *("--data", f"npz:{images}", "--out", str(tmp_path / "out"), "--limit", "200" if screenshots else "16"),
+        *(() if screenshots else ("--corrupt", "clean,fog", "--timing", "2")),
+    ]
+    done = CliRunner().invoke(cli.make_app(), command)
+    assert done.exit_code == 0, done.output
+    for width, height, name in ((1280, 940, "report.png"), (400, 860, "report-phone.png")):
+        with open_browser(width, height) as driver:
+            driver.get((tmp_path / "out" / "report.html").as_uri())
+            figures = driver.find_elements("css selector", ".figures .value")
+            assert [figure.is_displayed() for figure in figures] == [True] * len(figures) != []
+            assert not console_errors(driver)
+            assert not outside_requests(driver)
+            if screenshots:
+                driver.save_screenshot(str(Path(screenshots) / name))
