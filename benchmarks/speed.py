@@ -43,7 +43,7 @@ _NAMES = {
     "mobilenet_v2": "MobileNetV2",
     "segmentation": "Segmentation",
 }
-_COLOURS = {"augbn": "#0072B2", "ops_shared": "#E69F00", "ops": "#D55E00"}
+_COLOURS = {"auto": "#009E73", "augbn": "#0072B2", "ops_shared": "#E69F00", "ops": "#D55E00"}
 
 
 def measure(network: str, runtime: str, *arguments: str) -> Any:

@@ -44,7 +44,7 @@ class Features:
     @property
     def area(self) -> int:
         """How many places an entry has."""
-        return math.prod(_known(size) for size in self.x.shape[2:])
+        return math.prod([_known(size) for size in self.x.shape[2:]])
 
     def target(self, weights: torch.Tensor, origins: torch.Tensor) -> _Pair:
         """Return the statistics that the R rows of each image estimate together, (B, R, C), for weights (R, R).
