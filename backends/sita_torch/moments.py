@@ -14,7 +14,7 @@ import torch
 
 from sita_adapters.statistics import output_affine, pool, sampled_lines, target
 
-from .ops import TORCH, is_channels_last, is_exported, is_traced
+from .ops import TORCH, is_channels_last, is_traced
 
 _Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -177,8 +177,9 @@ def _sample(x: torch.Tensor, places: int | None) -> torch.Tensor:
     if places is None:
         return x
     sizes = x.shape[2:]
-    # A compiler takes sizes for numbers, and compiles again for others; an exporter for all sizes takes all places.
-    if not torch.compiler.is_compiling() and is_exported() and not all(isinstance(size, int) for size in sizes):
+    # A compiler takes sizes for numbers, and compiles again for others; an exporter for all sizes takes all places. A
+    # trace has the sizes of its example, as tensors.
+    if not torch.compiler.is_compiling() and any(isinstance(size, torch.SymInt) for size in sizes):
         return x
     lines = sampled_lines(tuple(int(size) for size in sizes), places)
     return x if lines.step == 1 else x[:, :, lines]

@@ -20,9 +20,13 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return raised / raised.sum(-1, keepdims=True)
 
 
-def test_a_file_answers_as_the_adapted_model_for_any_number_of_images(backend: Any, file: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("recipe", "fields"), [("ops", FEW), ("auto", {"places": 48})], ids=["ops", "auto"])
+def test_a_file_answers_as_the_adapted_model_for_any_number_of_images(
+    backend: Any, file: str, recipe: str, fields: dict[str, Any], tmp_path: Path
+) -> None:
+    """With places, moments come from four of the twelve lines of an image."""
     exported_files.need(file)
-    adapted = sita.adapt(backend.model(), "ops", **FEW)
+    adapted = sita.adapt(backend.model(), recipe, **fields)
     exported = sita.export(adapted, tmp_path / file, example=backend.to_images(images(2)))
     assert exported.path == tmp_path / file == Path(exported)
     assert exported.input_shape[0] is None
