@@ -32,7 +32,7 @@ for _ in range(150):
     optimiser.zero_grad()
     nn.functional.cross_entropy(model(images), labels).backward()
     optimiser.step()
-adapted = sita.adapt(model.eval())
+adapted = sita.adapt(model.eval(), "ops")  # 22 rows: worth a cascade
 
 ordinary, _ = stripes(200)  # yours: images as the model usually gets them; no labels
 with torch.inference_mode():

@@ -8,6 +8,7 @@ weights are untrained: this shows how to connect things, not accuracy.
 
 import torch
 from torch import nn
+from torch.fx.experimental.optimization import fuse
 
 # Only needed where torchvision does not match the installed torch: LIBRARY is then what stands in for its operators.
 from sita_workbench.models.torchvision_compat import LIBRARY
@@ -30,7 +31,7 @@ def draw_street(fog: float = 0.0) -> torch.Tensor:
     return (1 - fog) * pictures + 0.9 * fog
 
 
-backbone = RTDetrResNetConfig(embedding_size=16, hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1], layer_type="basic")
+backbone = RTDetrResNetConfig(embedding_size=16, hidden_sizes=[16, 32, 48, 64], depths=[1] * 4, out_indices=[2, 3, 4])
 sizes = {"d_model": 32, "encoder_hidden_dim": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "decoder_layers": 2}
 channels = {"encoder_in_channels": [32, 48, 64], "decoder_in_channels": [32, 32, 32]}
 heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_queries": 20, "num_denoising": 0}
@@ -63,9 +64,7 @@ with torch.inference_mode():
     features = faster.backbone(foggy)  # its detections need operators that only a matching torchvision has
     found = f"{len(faster(list(foggy)))} lists of boxes" if LIBRARY is None else "no boxes: its operators do not load"
 print(f"Faster R-CNN, its backbone adapted: {len(features)} feature maps, {found}")
-
-fused = torch.fx.experimental.optimization.fuse(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).eval())
 try:
-    sita.adapt(fused, "shift")
+    sita.adapt(fuse(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).eval()), "shift")
 except sita.FusedModelError as error:
     print(f"a fused model: {error}")

@@ -31,7 +31,7 @@ def stripes(count: int, fog: float = 0.0) -> TensorDataset:
 def evaluate(network: nn.Module, images: TensorDataset, rank: int = 0, processes: int = 1) -> torch.Tensor:
     """Return how many of this process's images were seen, adapted, and labelled rightly."""
     share = range(rank, len(images), processes)  # a sampler is whatever gives indices
-    cascade = sita.cascade(network, sita.adapt(network), entropy=0.1)
+    cascade = sita.cascade(network, sita.adapt(network), entropy=0.5)
     right = 0
     for batch, labels in DataLoader(images, batch_size=16, sampler=share):
         with torch.inference_mode():
@@ -61,7 +61,7 @@ if __name__ == "__main__":
         optimiser.zero_grad()
         nn.functional.cross_entropy(network(images), labels).backward()
         optimiser.step()
-    foggy = stripes(IMAGES, fog=0.5)
+    foggy = stripes(IMAGES, fog=0.2)
     with tempfile.TemporaryDirectory() as folder:
         multiprocessing.spawn(work, (f"{folder}/meeting", network.eval(), foggy), nprocs=PROCESSES)
     counts = evaluate(network, foggy)

@@ -33,13 +33,17 @@ sita export MODEL --out model.onnx
 def main() -> None:
     """Run the command that the user typed. A SitaError is printed as one line, without a traceback."""
     if typer is None:
-        framework = () if find_spec("torch") or find_spec("keras") else ("torch",)
-        sys.exit(f"sita needs libraries that are not installed. Remedy: {install('bench', *framework)}")
+        sys.exit(f"sita needs libraries that are not installed. Remedy: {_remedy()}")
     try:
         make_app()()
     except SitaError as error:
         Console(stderr=True).print(Text(f"Error: {error}", "red"), soft_wrap=True)
         sys.exit(1)
+
+
+def _remedy() -> str:
+    """Return how to install the command's libraries, and a framework where none is there."""
+    return install("bench") if find_spec("torch") or find_spec("keras") else install("bench", "torch")
 
 
 def make_app() -> typer.Typer:
