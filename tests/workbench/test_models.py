@@ -275,6 +275,13 @@ def test_a_function_in_a_file_returns_its_model(net: Path, monkeypatch: pytest.M
     assert load_model("net.py:segments").crop == 1.0
 
 
+def test_a_file_that_meets_a_torchvision_for_another_torch_is_told_the_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "meets.py"
+    path.write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    with pytest.raises(sita.InputError, match=r"failed in line 1.*`import sita_workbench\.models\.torchvision_compat`"):
+        load_model(f"{path}:build")
+
+
 def test_a_file_of_weights_goes_into_the_model_of_a_function(net: Path) -> None:
     state = {**nn.BatchNorm2d(3).state_dict(), "running_mean": torch.arange(3.0)}
     path = save(state, net.parent / "norm.pt")
