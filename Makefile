@@ -10,26 +10,30 @@ DEMO := $(if $(wildcard $(READY)),$(VENV),.venv-$(BACKEND))
 
 DATA ?= $(SITA_DATA)
 
+# On Linux, PyPI's torch brings several gigabytes of CUDA. The build for CPUs alone is on PyTorch's own index:
+#   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
 # Half of a test process would otherwise be Python compiling the frameworks' sources, again in every worker.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-all browser oldest lint types check bench speed memory cascade camvid study zoo mutants soak fuzz clean
+.PHONY: help setup demo test test-all browser oldest lint types check dist bench speed memory cascade camvid study zoo mutants soak fuzz clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 setup: $(READY) ## Set up .venv with the tested versions
 
-# constraints.txt keeps the tested versions; an open range would pull torch with gigabytes of CUDA.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[dev]"
+	$(BIN)/python $(INSTALL) -c constraints.txt -e ".[dev]"
 	@touch $@
 
 # What the demo needs, and no more: the development set is several times as large. Where that is set up, it serves.
 .venv-$(BACKEND)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-$(BACKEND)
-	.venv-$(BACKEND)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[$(BACKEND),bench]"
+	.venv-$(BACKEND)/bin/python $(INSTALL) -c constraints.txt -e ".[$(BACKEND),bench]"
 	@touch $@
 
 demo: $(DEMO)/.ready ## See it help on corrupted digits; BACKEND=keras for Keras (KERAS_BACKEND decides which)
@@ -56,7 +60,7 @@ fuzz: $(READY) ## Hold thousands of made-up networks and images against the refe
 
 oldest: ## Run the promises on the oldest versions that pyproject.toml allows (several gigabytes, six minutes)
 	$(OLDEST_PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints-oldest.txt \
+	.venv-oldest/bin/python $(INSTALL) -c constraints-oldest.txt \
 		-e ".[torch,keras,bench,export]" timm torchvision pytest pytest-xdist pytest-timeout hypothesis
 	.venv-oldest/bin/python -m pytest -n 2 -m "not slow" tests/core tests/contract
 	KERAS_BACKEND=tensorflow .venv-oldest/bin/python -m pytest -n 2 -m "not slow" tests/core tests/contract
@@ -69,6 +73,9 @@ types: $(READY) ## Check types, strictly
 	$(BIN)/mypy
 
 check: lint types test ## Everything that CI runs
+
+dist: $(READY) ## Build wheel and sdist, check both, and try the wheel in an empty environment (four minutes)
+	TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python .ci/dist.py
 
 mutants: $(READY) ## Check that the tests notice defects put into copies of the source (five minutes); writes docs/mutants.md
 	$(BIN)/python benchmarks/mutants.py

@@ -6,12 +6,13 @@ import functools
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from .errors import BackendImportError, NotAdaptedError, UnknownModelError
+from .errors import BackendImportError, NotAdaptedError, UnknownModelError, install
 from .inputs import Inputs
 from .ops import Array, Ops
 from .outputs import Selector, find_scores, flatten
@@ -107,12 +108,15 @@ def backend_of(model: Any) -> Backend:
             except ImportError as error:
                 raise BackendImportError(
                     f"{type(model).__name__} belongs to the {package} backend, which cannot be imported: {error}. "
-                    f"Remedy: pip install 'sita-adapters[{package}]'."
+                    f"Remedy: {install(package)}."
                 ) from error
-    raise UnknownModelError(
-        f"Expected a model of an installed backend ({', '.join(sorted(installed)) or 'none is installed'}); "
-        f"received {_name(model)}.{_hint(model)}"
-    )
+    frameworks = [name for name in sorted(installed) if find_spec(name) is not None]
+    if not frameworks:
+        raise UnknownModelError(
+            f"Expected a model of {' or '.join(sorted(installed)) or 'a framework'}; received {_name(model)}, and no "
+            f"such framework is installed. Remedy: {install('torch')}, or [keras]."
+        )
+    raise UnknownModelError(f"Expected a model of {' or '.join(frameworks)}; received {_name(model)}.{_hint(model)}")
 
 
 @functools.cache

@@ -93,6 +93,22 @@ class NotObservedError(SitaError, RuntimeError):
     """Votes were asked for that nobody could have seen."""
 
 
+def install(*extras: str) -> str:
+    """Return how to install extras. It holds where the package is on no index, too: pip then asks the installed one."""
+    wanted = f"[{','.join(extras)}]"
+    return f"pip install 'sita-adapters{wanted}' (in a checkout: pip install '.{wanted}')"
+
+
+def torchvision_hint(error: BaseException) -> str:
+    """Return the remedy where torchvision, which timm imports as well, was built for another torch; else nothing."""
+    if "torchvision::" not in str(error):
+        return ""
+    return (
+        " Remedy: a torchvision that was built for the installed torch, or, before it and timm are imported, "
+        "`import sita_workbench.models.torchvision_compat`."
+    )
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """` Did you mean 'ops'?`, or nothing where no known word comes close."""
     close = get_close_matches(word, list(known), n=1)

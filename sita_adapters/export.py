@@ -16,7 +16,7 @@ from .api import describe
 from .backend import Backend, backend_of
 from .card import KEY, Card, card_path
 from .description import Description
-from .errors import ExportError, SitaError, suggestion
+from .errors import ExportError, SitaError, install, suggestion
 from .export_check import TITLES, Check, make_check, verify
 from .plan import make_plan, refuse_resampling
 from .runtimes import RUNTIMES, SUFFIXES, Shape, first_line, installed_runtime
@@ -122,7 +122,7 @@ def require_exporter(*packages: str, to: str) -> None:
     if missing:
         raise ExportError(
             f"Export to {TITLES[to]} needs {', '.join(missing)}, not installed here. "
-            f"Remedy: pip install {' '.join(missing)} (or 'sita-adapters[export]')."
+            f"Remedy: {install('export')}, or pip install {' '.join(missing)}."
         )
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .errors import CloneError
+from .errors import BackendImportError, CloneError, torchvision_hint
 
 if TYPE_CHECKING:
     import torch
@@ -66,7 +66,7 @@ def torch_twin(keras_model: Any) -> nn.Module:
     parts = _keras_parts(keras_model)
     architecture = _architecture(parts, keras_model)
     extra = {"aux_logits": False, "init_weights": False} if architecture.torch_class == "Inception3" else {}
-    make = getattr(import_module("torchvision.models"), architecture.torch_name)
+    make = getattr(_torchvision_models(), architecture.torch_name)
     twin: nn.Module = make(weights=None, num_classes=parts[-1].shape[0], **extra)
     if architecture.torch_class == "ResNet":
         _move_strides(twin)
@@ -190,9 +190,18 @@ def _keras_part(layer: Any) -> _Part:
     )
 
 
+def _torchvision_models() -> Any:
+    try:
+        return import_module("torchvision.models")
+    except (ImportError, RuntimeError) as error:
+        raise BackendImportError(
+            f"torchvision cannot be imported: {error}.{torchvision_hint(error) or ' Remedy: pip install torchvision.'}"
+        ) from error
+
+
 def _torch_parts(model: Any) -> list[_Part]:
     """Return the modules with weights in the order in which Keras joins the branches."""
-    models = import_module("torchvision.models")
+    models = _torchvision_models()
     classes = tuple(getattr(models, architecture.torch_class) for architecture in _ARCHITECTURES)
     if not isinstance(model, classes):
         raise CloneError(f"Expected torchvision's {_KNOWN}; received {type(model).__name__}.")

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .errors import install
+
 if TYPE_CHECKING:
     from .observe import Summary
 
@@ -57,7 +59,7 @@ def _figure() -> tuple[Any, Any]:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("A plot needs matplotlib. Remedy: pip install 'sita-adapters[bench]'.") from error
+        raise ImportError(f"A plot needs matplotlib. Remedy: {install('bench')}.") from error
     figure = Figure(figsize=(7, 3.8), dpi=130, facecolor="white")
     axes = figure.subplots()
     figure.subplots_adjust(left=0.11, right=0.97, top=0.8, bottom=0.16)

@@ -100,7 +100,7 @@ def test_a_model_without_batchnorm_is_refused(backend: Any) -> None:
 
 @pytest.mark.parametrize("thing", [dict, object, type("Estimator", (), {"__module__": "sklearn.svm"})])
 def test_what_is_no_model_is_refused(backend: Any, thing: Any) -> None:
-    with pytest.raises(sita.UnknownModelError, match=r"keras.*torch"):
+    with pytest.raises(sita.UnknownModelError, match=r"Expected a model of (torch|keras)"):
         sita.adapt(thing(), "ops")
 
 

@@ -61,6 +61,7 @@ def test_one_candidate_has_its_prior_for_every_image(backend: Any, tmp_path: Pat
 
 @pytest.mark.parametrize("recipe", [OPS, RULES], ids=["ops", "rules"])
 def test_every_pixel_has_a_verdict(backend: Any, recipe: sita.Recipe, tmp_path: Path) -> None:
+    exported_files.need(backend.files[0])
     model = backend.model(dense=True)
     adapted = sita.adapt(model, recipe, task="segmentation")
     path = sita.export(adapted, tmp_path / backend.files[0], example=backend.to_images(images(2)), verdict=True).path

@@ -9,6 +9,8 @@ import sys
 import pytest
 
 import sita_adapters as sita
+from sita_adapters import porting
+from sita_adapters.errors import torchvision_hint
 
 
 def test_every_error_is_a_sita_error_and_the_builtin_one_would_catch() -> None:
@@ -24,6 +26,47 @@ def test_importing_the_library_imports_no_framework(module: str) -> None:
     frameworks = "('torch', 'keras', 'tensorflow', 'jax', 'scipy', 'typer')"
     code = f"import sys, {module}\nprint([name for name in {frameworks} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("torch=None, keras=None", "no such framework is installed. Remedy: pip install 'sita-adapters[torch]'"),
+        ("keras=None", "Expected a model of torch; received"),
+    ],
+)
+def test_only_frameworks_that_are_there_are_offered(missing: str, said: str) -> None:
+    code = (
+        f"import sys; sys.modules.update({missing})\n"
+        "import sita_adapters as sita\n"
+        "try:\n    sita.adapt(object())\nexcept sita.UnknownModelError as error:\n    print(error)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said in printed
+
+
+def test_a_torchvision_for_another_torch_has_a_remedy() -> None:
+    mismatch = RuntimeError("operator torchvision::nms does not exist")
+    assert "import sita_workbench.models.torchvision_compat" in torchvision_hint(mismatch)
+    assert torchvision_hint(RuntimeError("something else")) == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (RuntimeError("operator torchvision::nms does not exist"), "torchvision_compat"),
+        (ImportError("No module named 'torchvision'"), "pip install torchvision"),
+    ],
+)
+def test_porting_names_the_remedy_where_torchvision_does_not_load(
+    error: Exception, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str) -> None:
+        raise error
+
+    monkeypatch.setattr(porting, "import_module", fail)
+    with pytest.raises(sita.BackendImportError, match=remedy):
+        porting._torch_parts(None)
 
 
 @pytest.mark.parametrize("framework", ["torch", "keras"])

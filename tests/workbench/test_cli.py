@@ -205,6 +205,12 @@ def test_without_its_libraries_the_command_names_the_remedy() -> None:
     done = run_python("import sys; sys.modules['typer'] = None; from sita_workbench.cli import main; main()")
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
+    assert "pip install 'sita-adapters[bench]' (in a checkout: pip install '.[bench]')" in done.stderr
+
+
+def test_without_any_framework_the_command_advises_one() -> None:
+    missing = "import sys; sys.modules.update(typer=None, torch=None, keras=None)"
+    done = run_python(f"{missing}; from sita_workbench.cli import main; main()")
     assert "pip install 'sita-adapters[bench,torch]'" in done.stderr
 
 

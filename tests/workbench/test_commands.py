@@ -297,6 +297,40 @@ def test_what_cannot_be_predicted_is_refused(arguments: tuple[str, ...], words: 
     assert words in str(caught.value)
 
 
+def test_predict_goes_on_after_a_bad_image_and_says_so() -> None:
+    for name in ("a", "c"):
+        draw(f"{name}.png")
+    Path("b.png").write_bytes(Path("a.png").read_bytes()[:1500])
+    files = ("a.png", "b.png", "c.png")
+    result = CliRunner().invoke(cli.make_app(), ["predict", NAME, *files, "--weights", "random", "--json"])
+    assert isinstance(result.exception, sita.SitaError)
+    assert "1 of 3 images could not be read" in str(result.exception)
+    assert "Left out: Expected an image in b.png" in result.stderr
+    printed = json.loads(result.stdout)
+    assert [entry["file"] for entry in printed["images"]] == ["a.png", "c.png"]
+    assert [entry["file"] for entry in printed["failed"]] == ["b.png"]
+    assert "cannot be read" in printed["failed"][0]["reason"]
+
+
+def test_predict_says_beforehand_what_many_rows_cost() -> None:
+    draw("good.png")
+    said = {}
+    for recipe in ("auto", "ops"):
+        arguments = ["predict", NAME, "good.png", "--weights", "random", "--recipe", recipe]
+        said[recipe] = CliRunner().invoke(cli.make_app(), arguments).stderr
+    assert "rows" not in said["auto"]
+    assert "22 rows: about 22 times the model's own time. The default recipe, auto, is several" in flat(said["ops"])
+
+
+def test_an_image_too_large_is_told_to_be_scaled_down() -> None:
+    Image.new("1", (20000, 20000)).save("big.png")
+    with pytest.raises(
+        sita.InputError, match=r"at most 178,956,970 pixels in big\.png; .*Remedy: scale it down"
+    ) as caught:
+        invoke("predict", NAME, "big.png", "--weights", "random")
+    assert "download" not in str(caught.value)
+
+
 def test_a_bad_file_is_refused_before_a_model_is_loaded() -> None:
     Path("bad.png").write_text("no image")
     with pytest.raises(sita.InputError, match=r"bad\.png"):

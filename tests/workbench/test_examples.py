@@ -29,6 +29,19 @@ PRINTED = {
         r"(\d+\.\d % right): adapted\n *\1: adapted, saved, loaded",
         r"at most (0\.0e\+00|\d\.\de-(0[6-9]|[1-9]\d))\n",
     ],
+    "detection": [
+        r"RTDetrObjectDetectionOutput: boxes \(2, 20, 4\), logits \(2, 20, 2\)",
+        "with several candidates: .*classes",
+        r"Faster R-CNN, its backbone adapted: 3 feature maps, (2 lists of boxes|no boxes)",
+        "a fused model: .*BatchNorms were fused",
+    ],
+    "distributed_evaluation": [
+        r"process 0: 101 images, ",
+        r"process 1: 100 images, ",
+        r"together: (201 images, \d+ adapted, \d+ right)\none process: \1\n",
+    ],
+    "video": ["frames shuffled and played again: answers differ by 0.0e\\+00", r"λ: 0\.\d\d on clear frames"],
+    "calibrate_cascade": [r"\n +0 % .* at 1\.00 rows", r"\n +100 % +0\.0000 .* at 23\.00 rows\n"],
     "data_loader": [r"fog 0\.0: \d+ of 200 images adapted", r"fog 0\.6: \d+ of 200 images adapted .*; wrong: "],
 }
 PIPELINES = [name for name in PRINTED if name != "quickstart"]
@@ -49,7 +62,7 @@ def check_printed(name: str, printed: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["smp_segmentation", "keras_pipeline"])
+@pytest.mark.parametrize("name", ["smp_segmentation", "keras_pipeline", "distributed_evaluation"])
 def test_runs_and_prints_what_it_shows(name: str) -> None:
     """The others run below, with more checks."""
     check_printed(name, run(name))
@@ -62,7 +75,7 @@ def test_quickstart_runs(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("name", PIPELINES)
 def test_is_short_and_shows_its_command(name: str) -> None:
     text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 60
+    assert len(text.splitlines()) <= 70
     assert f"\n    python examples/{name}.py\n" in text
 
 
@@ -140,6 +153,42 @@ def test_data_loader_adapts_exactly_what_the_source_is_unsure_of(capsys: pytest.
         found = cascade(images, mask=masks)
     assert (cascade.tally.images, cascade.tally.adapted) == (24, int(unsure.sum()))
     torch.testing.assert_close(found, torch.where(unsure[:, None], adapted, plain), **FLOAT_ROUNDING)
+
+
+@pytest.mark.slow
+def test_detection_answers_for_each_picture_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    state = state_of("detection", capsys)
+    for number, picture in enumerate(state["foggy"]):
+        with torch.inference_mode():
+            alone = state["adapted"](picture[None])
+        for part in ("logits", "pred_boxes"):
+            torch.testing.assert_close(state["after"][part][number], alone[part][0], **FLOAT_ROUNDING)
+    assert (state["after"].pred_boxes - state["before"].pred_boxes).abs().max() > 0.01
+
+
+def test_video_shows_the_fog_in_its_prior(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    picture = tmp_path / "video.png"
+    monkeypatch.setattr(sys, "argv", ["video.py", str(picture)])
+    state = state_of("video", capsys)
+    in_fog, bold = state["in_fog"].numpy(), state["bold"]
+    assert bold[in_fog].mean() < bold[~in_fog].mean() - 0.05
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    batch = sita.adapt(state["model"])(state["video"]).detach()
+    torch.testing.assert_close(batch, state["answers"], **FLOAT_ROUNDING)
+
+
+@pytest.mark.slow
+def test_a_cascades_threshold_keeps_its_share_of_ordinary_images(capsys: pytest.CaptureFixture[str]) -> None:
+    state = state_of("calibrate_cascade", capsys)
+    with torch.inference_mode():
+        found = [reference.entropy(scores.tolist()) for scores in state["model"](state["ordinary"])]
+    torch.testing.assert_close(state["entropies"].double(), torch.tensor(found).double(), **FLOAT_ROUNDING)
+    cascade = sita.cascade(state["model"], state["adapted"], entropy=float(state["entropies"].quantile(0.9)))
+    with torch.inference_mode():
+        cascade(state["ordinary"])
+    assert (cascade.tally.images, cascade.tally.adapted) == (200, 20)
 
 
 @pytest.mark.slow

@@ -147,7 +147,7 @@ def test_label_maps_come_from_a_file_too(folder: Path) -> None:
 
 def test_a_file_of_python_says_nothing_of_its_pixels(folder: Path) -> None:
     sita.export(sita.adapt(tiny(), "augbn"), "plain.onnx", example=images(2, 3, 16, 16))
-    with pytest.raises(sita.InputError, match="--inputs"):
+    with pytest.raises(sita.InputError, match=r"--inputs imagenet .*inputs='imagenet'\) before sita\.export"):
         invoke("predict", "plain.onnx", "noise0.png")
     assert "noise0.png" in invoke("predict", "plain.onnx", "noise0.png", "--inputs", "unit")
     with pytest.raises(sita.InputError, match=r"was made for images of 16; received 20"):
@@ -159,6 +159,12 @@ def test_a_file_of_python_says_nothing_of_its_pixels(folder: Path) -> None:
     Path("broken.onnx").write_text("no graph")
     with pytest.raises(sita.ExportError, match=r"Expected a file that onnxruntime can run; broken\.onnx"):
         invoke("predict", "broken.onnx", "noise0.png", "--inputs", "unit")
+
+
+def test_a_file_of_a_model_that_knew_its_pixels_knows_them(folder: Path) -> None:
+    adapted = sita.adapt(tiny(), "augbn", inputs="unit")
+    sita.export(adapted, "knows.onnx", example=images(2, 3, 16, 16))
+    assert "noise0.png" in invoke("predict", "knows.onnx", "noise0.png")
 
 
 def test_export_help_teaches() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import sita_adapters as sita
+from sita_adapters.errors import install
 from sita_workbench.models import libraries
 from sita_workbench.models.loaded import LoadedModel
 from sita_workbench.models.loading import load_model
@@ -207,6 +209,11 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.pt").write_bytes(b"no tensors")
     with pytest.raises(sita.InputError, match=r"broken.pt cannot be read.*model\.state_dict\(\)"):
         load_model(NAME, str(tmp_path / "broken.pt"))
+    (tmp_path / "foreign.pt").write_bytes(pickle.dumps({"layers": nn.Linear(2, 2)}, protocol=4))
+    for name in ("broken.pt", "foreign.pt"):
+        with pytest.raises(sita.InputError, match=r"torch\.save did not write it, or wrote more") as caught:
+            load_model(NAME, str(tmp_path / name))
+        assert "weights_only" not in str(caught.value)
     with pytest.raises(sita.InputError, match=r"whole.pt was not opened: it holds pickled.*--trust"):
         load_model(NAME, save(nn.Linear(2, 2), tmp_path / "whole.pt"))
     with pytest.raises(sita.InputError, match="a dict of 'epoch'"):
@@ -248,10 +255,10 @@ def test_a_library_that_is_missing_is_named(library: str, monkeypatch: pytest.Mo
         return plain(name)
 
     monkeypatch.setattr(libraries.importlib, "import_module", find)
-    extra = "'sita-adapters[keras]'" if library == "keras" else library
+    remedy = install("keras") if library == "keras" else f"pip install {library}"
     with pytest.raises(sita.SitaError, match=f"needs {library}. Remedy: pip install ") as caught:
         load_model(f"{library}:some_net", "random")
-    assert str(caught.value).endswith(extra)
+    assert str(caught.value).endswith(remedy)
 
 
 def test_a_function_in_a_file_returns_its_model(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,6 +273,13 @@ def test_a_function_in_a_file_returns_its_model(net: Path, monkeypatch: pytest.M
         bare.encode(np.zeros((1, 4, 4, 3), np.uint8))
     assert load_model("net.py:build", inputs="unit").encode(np.zeros((1, 4, 4, 3), np.uint8)).shape == (1, 4, 4, 3)
     assert load_model("net.py:segments").crop == 1.0
+
+
+def test_a_file_that_meets_a_torchvision_for_another_torch_is_told_the_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "meets.py"
+    path.write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    with pytest.raises(sita.InputError, match=r"failed in line 1.*`import sita_workbench\.models\.torchvision_compat`"):
+        load_model(f"{path}:build")
 
 
 def test_a_file_of_weights_goes_into_the_model_of_a_function(net: Path) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from typing import Annotated
 
-from sita_adapters.errors import SitaError
+from sita_adapters.errors import SitaError, install
 from sita_adapters.version import __version__
 
 try:
@@ -14,8 +15,6 @@ try:
     from rich.text import Text
 except ImportError:  # main names the remedy
     typer = None  # type: ignore[assignment]
-
-_REMEDY = "pip install 'sita-adapters[bench,torch]'"
 
 _ABOUT = """Adapt trained BatchNorm image models to every single image.
 
@@ -34,12 +33,17 @@ sita export MODEL --out model.onnx
 def main() -> None:
     """Run the command that the user typed. A SitaError is printed as one line, without a traceback."""
     if typer is None:
-        sys.exit(f"sita needs libraries that are not installed. Remedy: {_REMEDY}")
+        sys.exit(f"sita needs libraries that are not installed. Remedy: {_remedy()}")
     try:
         make_app()()
     except SitaError as error:
         Console(stderr=True).print(Text(f"Error: {error}", "red"), soft_wrap=True)
         sys.exit(1)
+
+
+def _remedy() -> str:
+    """Return how to install the command's libraries, and a framework where none is there."""
+    return install("bench") if find_spec("torch") or find_spec("keras") else install("bench", "torch")
 
 
 def make_app() -> typer.Typer:

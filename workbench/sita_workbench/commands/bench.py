@@ -100,7 +100,7 @@ def bench(
           --data imagefolder:photos --corrupt fog,gaussian_noise --severity 3,5
       sita bench --model mine.py:load --data npz:test.npz --study lambda
     """
-    require("scipy", "matplotlib", "PIL", extra="torch")
+    require("scipy", "matplotlib", "PIL")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     severities = _read_severities(severity)
     _check_folder(out)

@@ -82,7 +82,7 @@ def calibrate(
 
     In Python: sita.calibrate(model, images), and Recipe.from_json.
     """
-    require("PIL", "scipy", extra="torch")
+    require("PIL", "scipy")
     if bool(images) == bool(data):
         raise InputError("Expected image files or --data, and not both; received " + ("both." if data else "neither."))
     from sita_adapters.calibrate import run_calibration

@@ -56,7 +56,7 @@ def corruptions(
       sita corruptions --image cat.jpg --severity 5 --out cat.png
       sita corruptions --list
     """
-    require("scipy", "PIL", "matplotlib", "sklearn", extra="torch")
+    require("scipy", "PIL", "matplotlib", "sklearn")
     console = Console(highlight=False)
     if list_:
         console.print(_make_list())

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sita_adapters.errors import SitaError
+from sita_adapters.errors import SitaError, install
 
 from ..demo.digits import TEST_COUNT
 from .options import check_picture, require
@@ -54,7 +54,7 @@ def demo(
       sita demo --backend keras
     """
     frameworks = {Backend.torch: ("torch", "array_api_compat"), Backend.keras: ("keras",)}
-    require(*frameworks[backend], "sklearn", "scipy", "safetensors", "matplotlib", extra=backend.value)
+    require(*frameworks[backend], "sklearn", "scipy", "safetensors", "matplotlib", extra=f"bench,{backend.value}")
     from ..demo import figure
     from ..demo.demo import run_demo
     from ..progress import ConsoleProgress
@@ -91,7 +91,7 @@ def _load_framework(backend: Backend) -> Framework[Any]:
         return load_framework(backend.value)
     except (ImportError, ValueError) as error:  # Keras raises a ValueError for an unknown KERAS_BACKEND
         raise SitaError(
-            f"{backend.value} could not be loaded: {error}. Remedy: pip install 'sita-adapters[bench,{backend.value}]'"
+            f"{backend.value} could not be loaded: {error}. Remedy: {install('bench', backend.value)}"
             + ("; set KERAS_BACKEND to one of tensorflow, jax, torch." if backend is Backend.keras else ".")
         ) from error
 

@@ -39,8 +39,28 @@ def find_images(given: Sequence[Path]) -> list[Path]:
 def check_images(paths: Sequence[Path]) -> None:
     """Decode every file, so that a damaged one is reported before a model has run for minutes."""
     for path in paths:
-        with opened(path) as image:
-            image.load()
+        check_image(path)
+
+
+def check_image(path: Path) -> None:
+    """Decode a file; raise where that fails."""
+    with opened(path) as image:
+        image.load()
+
+
+def find_damaged(paths: Sequence[Path]) -> dict[Path, str]:
+    """Return what is wrong with each file that cannot be decoded; raise where all of them cannot."""
+    damaged: dict[Path, str] = {}
+    for path in paths:
+        try:
+            check_image(path)
+        except InputError as error:
+            damaged[path] = str(error)
+            if len(damaged) == len(paths) == 1:
+                raise
+    if len(damaged) == len(paths):
+        raise InputError(f"None of {len(paths)} images can be read. The first: {next(iter(damaged.values()))}")
+    return damaged
 
 
 def read_image(path: Path, loaded: LoadedModel) -> np.ndarray:

@@ -71,7 +71,7 @@ def inspect(
       sita inspect torchvision:resnet18 --layers layer1 --layers bn1
       sita inspect net.py:build --task segmentation
     """
-    require("scipy", extra="torch")
+    require("scipy")
     from sita_adapters import RECIPES, describe
 
     from ..methods import open_recipe

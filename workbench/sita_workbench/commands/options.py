@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from sita_adapters.errors import SitaError
+from sita_adapters.errors import SitaError, install
 from sita_adapters.inputs import ENCODINGS
 from sita_adapters.recipe import RECIPES
 
@@ -98,11 +98,11 @@ def read_providers(providers: str | None) -> list[str] | None:
     return None if providers is None else [name.strip() for name in providers.split(",") if name.strip()]
 
 
-def require(*packages: str, extra: str) -> None:
+def require(*packages: str, extra: str = "bench") -> None:
     """Raise unless these import packages are installed; the message names the extra that installs them."""
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
-        raise SitaError(f"This command needs {', '.join(missing)}. Remedy: pip install 'sita-adapters[bench,{extra}]'")
+        raise SitaError(f"This command needs {', '.join(missing)}. Remedy: {install(extra)}")
 
 
 def check_picture(path: Path, formats: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from sita_adapters.errors import InputError, SitaError, suggestion
 from sita_adapters.recipe import DEFAULT, RECIPES
 
-from .image_files import check_images, find_images, read_image
+from .image_files import find_damaged, find_images, read_image
 from .options import AnyModel, PixelInputs, Providers, Side, TaskName, Trust, Weights, read_providers, require
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
     from ..predictor import Predictor
     from .prediction import Answer
+
+
+_MANY_ROWS = 4
+"""A recipe that runs more rows for an image takes so long that it is said beforehand."""
 
 
 def predict(
@@ -76,7 +80,8 @@ def predict(
     prediction, marked ≠ where it differs. Images are resized and cropped as
     the model expects them. Of a segmentation model the table shows the share
     of each label. An exported file says λ, and what the source model answers,
-    if it was written with --verdict.
+    if it was written with --verdict. Images that cannot be read are named and
+    left out; the exit code is then 1.
 
     Examples:
       sita predict cifar10-resnet20 cat.png --weights resnet20.safetensors
@@ -86,7 +91,7 @@ def predict(
       sita predict net.py:build street.jpg --out maps --json
       sita predict resnet50.onnx cat.jpg
     """
-    require("PIL", "scipy", extra="torch")
+    require("PIL", "scipy")
     from ..methods import open_recipe
     from ..progress import ConsoleProgress
     from .prediction import predict_file
@@ -94,10 +99,13 @@ def predict(
 
     open_recipe(recipe or DEFAULT, task or "classification")
     _check_kind(corrupt)
-    paths = find_images(images)
-    check_images(paths)
-    names = None if labels is None else read_names(labels)
     errors = Console(stderr=True)
+    progress = ConsoleProgress(errors)
+    paths = find_images(images)
+    damaged = find_damaged(paths)
+    for reason in damaged.values():
+        progress.say(f"Left out: {reason}")
+    names = None if labels is None else read_names(labels)
     with errors.status(f"Loading {model} …"):
         predictor = _load(
             model,
@@ -115,9 +123,15 @@ def predict(
         raise InputError(
             f"--out is for label maps; {model} gives one label per image. Remedy: leave it out, or --json."
         )
-    answers = []
-    with ConsoleProgress(errors).track(f"{len(paths)} images", len(paths)) as advance:
-        for place, path in enumerate(paths):
+    if predictor.rows > _MANY_ROWS:
+        progress.say(
+            f"Every image runs as {predictor.rows} rows: about {predictor.rows} times the model's own time."
+            + ("" if loaded.file else f" The default recipe, {DEFAULT}, is several times as fast.")
+        )
+    answers: list[Answer] = []
+    readable = [(place, path) for place, path in enumerate(paths) if path not in damaged]
+    with progress.track(f"{len(readable)} images, {predictor.rows} rows each", len(readable)) as advance:
+        for place, path in readable:
             pixels = read_image(path, loaded)
             if corrupt is not None:
                 from ..corruptions import corrupt as corrupt_image
@@ -128,11 +142,13 @@ def predict(
             advance()
     maps = None if out is None else _write_maps(answers, out)
     corrupted = "" if corrupt is None else f"{corrupt}, severity {severity}"
-    report = PredictionReport(loaded, predictor.recipe, answers, known, top, corrupted, maps)
+    report = PredictionReport(loaded, predictor.recipe, answers, known, top, corrupted, maps, damaged)
     if as_json:
         typer.echo(json.dumps(report.to_dict(), indent=2, ensure_ascii=False))
     else:
         report.print(Console(highlight=False))
+    if damaged:
+        raise SitaError(f"{len(damaged)} of {len(paths)} images could not be read: they are named above.")
 
 
 def _load(

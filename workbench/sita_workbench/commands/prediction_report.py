@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,8 @@ class PredictionReport:
     top: int
     corrupted: str
     maps: Sequence[Path] | None = None
+    damaged: Mapping[Path, str] = field(default_factory=dict)
+    """The files that could not be read, and why."""
 
     @property
     def _heading(self) -> str:
@@ -55,6 +57,7 @@ class PredictionReport:
             "recipe": self.recipe,
             "corrupted": self.corrupted or None,
             "images": entries,
+            "failed": [{"file": str(path), "reason": reason} for path, reason in self.damaged.items()],
         }
 
     def print(self, console: Console) -> None:

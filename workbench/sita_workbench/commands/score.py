@@ -122,7 +122,7 @@ def score(
     images and DIR under the same paths. In Python: sita_workbench.score. Then:
       pandas.read_parquet("scored/parts").query("label != source_label")
     """
-    require("PIL", "scipy", extra="torch")
+    require("PIL", "scipy")
     require("pyarrow", extra="score")
     if engine == "ray":
         require("ray", extra="ray")

@@ -161,8 +161,15 @@ def _naming(file: Path) -> Iterator[None]:
     except InputError:
         raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        if str(error).startswith("Object arrays"):
+            raise InputError(
+                f"Expected numpy arrays of numbers in {file}; received an array of objects, such as images of several "
+                "sizes. Remedy: bring them to one size, and save np.stack(images)."
+            ) from error
+        # Of whatever is no array numpy says how to have it executed.
+        reason = "it is no file of numpy's" if "allow_pickle" in str(error) else error
         raise InputError(
-            f"Expected numpy arrays of numbers in {file}; it cannot be read: {error}. Remedy: download the file again."
+            f"Expected numpy arrays of numbers in {file}; it cannot be read: {reason}. Remedy: download the file again."
         ) from error
 
 

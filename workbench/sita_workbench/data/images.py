@@ -97,8 +97,7 @@ def require_folder(folder: Path, layout: str) -> None:
 @contextmanager
 def opened(path: Path) -> Iterator[Image]:
     """Yield an image file; only its header is read at first. An error names the file."""
-    # OSError: not an image, or truncated. SyntaxError, ValueError: a damaged PNG. DecompressionBombError derives from
-    # Exception alone.
+    # OSError: not an image, or truncated. SyntaxError, ValueError: a damaged PNG.
     from PIL import Image
 
     try:
@@ -106,9 +105,15 @@ def opened(path: Path) -> Iterator[Image]:
             yield image
     except InputError:
         raise
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Image.DecompressionBombError as error:
         raise InputError(
-            f"Expected an image in {path}; it cannot be read: {error}. Remedy: download the file again, or remove it."
+            f"Expected an image of at most {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels in {path}; received a larger "
+            "one, which could be made to fill the memory. Remedy: scale it down, or remove it."
+        ) from error
+    except (OSError, SyntaxError, ValueError) as error:
+        raise InputError(
+            f"Expected an image in {path}; it cannot be read: {str(error).rstrip('.')}. Remedy: download the file "
+            "again, or remove it."
         ) from error
 
 

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from sita_adapters.backend import backend_of
-from sita_adapters.errors import InputError, suggestion
+from sita_adapters.errors import InputError, suggestion, torchvision_hint
 from sita_adapters.inputs import read_inputs
 
 from . import weights as model_weights
@@ -89,7 +89,7 @@ def _run(path: Path, what: str, run: Callable[[], Any]) -> Any:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
         where = f" in line {lines[-1]}" if lines else ""
-        raise InputError(f"{what} failed{where}: {type(error).__name__}: {error}") from error
+        raise InputError(f"{what} failed{where}: {type(error).__name__}: {error}{torchvision_hint(error)}") from error
 
 
 def _find(module: ModuleType, path: Path, name: str) -> Callable[[], Any]:

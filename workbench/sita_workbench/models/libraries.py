@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from sita_adapters.errors import InputError, SitaError, suggestion
+from sita_adapters.errors import InputError, SitaError, install, suggestion
 from sita_adapters.inputs import ENCODINGS, Inputs
 
 from . import weights as model_weights
@@ -263,14 +263,14 @@ def _silent_stderr() -> Iterator[None]:
 def _import(name: str, spec: str) -> Any:
     """Import what a spec needs, or name the package to install."""
     package = name.partition(".")[0]
-    wanted = f"'sita-adapters[{package}]'" if package in ("torch", "keras") else package
+    remedy = install(package) if package in ("torch", "keras") else f"pip install {package}"
     try:
         if package in ("timm", "torchvision"):
             importlib.import_module("sita_workbench.models.torchvision_compat")
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = (error.name or name).partition(".")[0]
-        raise SitaError(f"{spec} needs {missing}. Remedy: pip install {wanted}") from error
+        raise SitaError(f"{spec} needs {missing}. Remedy: {remedy}") from error
     except Exception as error:  # a compiled part that does not load, or an unknown KERAS_BACKEND
         remedy = (
             "set KERAS_BACKEND to one of tensorflow, jax, torch that is installed"

@@ -70,9 +70,14 @@ class LoadedModel:
     def require_inputs(self) -> Inputs:
         """Return how pixels are encoded; raise where that is not known."""
         if self.inputs is None:
+            lasting = (
+                "let the function return (model, {'inputs': 'imagenet'})"
+                if self.file is None
+                else "sita.adapt(model, inputs='imagenet') before sita.export, which then writes it into the file"
+            )
             raise InputError(
                 f"{self.spec} does not say how its pixels are encoded. Expected one of {', '.join(ENCODINGS)}. "
-                "Remedy: --inputs NAME, or let the function return (model, {'inputs': 'imagenet'})."
+                f"Remedy: --inputs imagenet (or another of these, as in training); or {lasting}."
             )
         return self.inputs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -82,15 +83,20 @@ def _read_state(path: Path, trust: bool) -> dict[str, Any]:
     try:
         if path.suffix.lower() in (".safetensors", ".npz"):
             return {name: torch.from_numpy(value) for name, value in _read_arrays(path).items()}
-        found = torch.load(path, map_location="cpu", weights_only=not trust)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # on other people's pickles, which are refused below
+            found = torch.load(path, map_location="cpu", weights_only=not trust)
     except InputError:
         raise
     except Exception as error:
         if not trust and any(sign in str(error) for sign in _PICKLED):
             reason = "it holds pickled objects, which can execute code when they are loaded"
             raise refuse_untrusted(f"weights: {path}", reason, "torch.save(model.state_dict(), path)") from error
+        # torch's own words would advise to execute whatever the file holds.
+        reason = "torch.save did not write it, or wrote more than tensors."
         raise InputError(
-            f"weights: {path} cannot be read as a file of tensors: {first_line(error)} "
+            f"weights: {path} cannot be read as a file of tensors: "
+            f"{reason if 'weights_only' in str(error) else first_line(error)} "
             "Remedy: torch.save(model.state_dict(), path), not the model itself."
         ) from error
     if isinstance(found, torch.nn.Module):
@@ -176,7 +182,8 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
         with np.load(path) as stored:
             return dict(stored)
     except Exception as error:
-        raise InputError(f"weights: {path} cannot be read: {first_line(error)}") from error
+        reason = "it holds no arrays of numbers." if "allow_pickle" in str(error) else first_line(error)
+        raise InputError(f"weights: {path} cannot be read: {reason}") from error
 
 
 def _shapes(weights: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
