@@ -13,7 +13,7 @@ DATA ?= $(SITA_DATA)
 # Half of a test process would otherwise be Python compiling the frameworks' sources, again in every worker.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-all oldest lint types check bench speed memory cascade camvid study zoo mutants soak fuzz clean
+.PHONY: help setup demo test test-all oldest lint types check docs bench speed memory cascade camvid study zoo mutants soak fuzz clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -70,6 +70,10 @@ check: lint types test ## Everything that CI runs
 mutants: $(READY) ## Check that the tests notice defects put into copies of the source (five minutes); writes docs/mutants.md
 	$(BIN)/python benchmarks/mutants.py
 
+docs: $(READY) ## Build the documentation into docs/_build/html; warnings are errors
+	$(BIN)/python -m sphinx --nitpicky --fail-on-warning --keep-going --quiet --jobs auto docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
+
 soak: $(READY) ## Check that thousands of calls and adaptations leak nothing, and that threads and processes agree (a quarter of an hour)
 	$(BIN)/python benchmarks/soak.py
 	KERAS_BACKEND=tensorflow $(BIN)/python benchmarks/soak.py
@@ -77,7 +81,7 @@ soak: $(READY) ## Check that thousands of calls and adaptations leak nothing, an
 bench: $(READY) ## Measure the overhead on ResNet-50 at 224² (a few minutes)
 	$(BIN)/python benchmarks/overhead.py --model resnet50 --recipes augbn,ops_shared,ops
 
-speed: $(READY) ## Measure the table of benchmarks/RESULTS.md: five networks in five runtimes (two hours, goes on where it stopped)
+speed: $(READY) ## Measure the table of docs/speed.md: five networks in five runtimes (two hours, goes on where it stopped)
 	$(BIN)/python benchmarks/speed.py
 
 memory: $(READY) ## Measure peak memory under max_rows on ResNet-50 (a minute)
@@ -99,4 +103,4 @@ zoo: $(READY) ## Check one model of every family with BatchNorm of five librarie
 	$(BIN)/python -m benchmarks.zoo
 
 clean: ## Remove what was made
-	rm -rf $(VENV) .venv-torch .venv-keras .venv-oldest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf $(VENV) .venv-torch .venv-keras .venv-oldest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks docs/_build

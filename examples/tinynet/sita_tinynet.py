@@ -67,9 +67,7 @@ class AdaptedBatchNorm(BatchNorm):
         features = measure(x, call.places)
         own = layer.mean, layer.variance
         mean, variance = engine.blend(features, own, layer.epsilon, len(x), call=call, name=self.name)
-        scale, shift = output_affine(
-            mean, variance, gamma=layer.gamma, beta=layer.beta, epsilon=layer.epsilon, xp=np
-        )
+        scale, shift = output_affine(mean, variance, gamma=layer.gamma, beta=layer.beta, epsilon=layer.epsilon, xp=np)
         return x * scale[:, None, None] + shift[:, None, None]
 
 

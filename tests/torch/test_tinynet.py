@@ -5,41 +5,26 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import reference
+import tinynet_installed
 import torch
 from torch import nn
 
 import sita_adapters as sita
 
-FOLDER = Path(__file__).parents[2] / "examples" / "tinynet"
 CHANNELS, CLASSES = 6, 5
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Install the example as pip would: modules that can be imported, and metadata with its entry points."""
-    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")  # pytest brings tomli
-    project = toml.loads((FOLDER / "pyproject.toml").read_text())["project"]
-    folder = tmp_path_factory.mktemp("site")
-    metadata = folder / "sita_tinynet-0.1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
-    lines = [
-        line
-        for group, entries in project["entry-points"].items()
-        for line in (f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()))
-    ]
-    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
-    sys.path[:0] = [str(folder), str(FOLDER)]
-    importlib.invalidate_caches()
+def _installed() -> Iterator[None]:
+    added = tinynet_installed.install()
     yield
-    sys.path[:] = [entry for entry in sys.path if entry not in (str(folder), str(FOLDER))]
+    sys.path[:] = [entry for entry in sys.path if entry not in added]
 
 
 def make_weights() -> dict[str, np.ndarray]:
