@@ -21,7 +21,7 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "sita-adapters"
 html_static_path = ["_static"]
-html_css_files = ["tables.css"]
+html_css_files = ["pages.css"]
 html_show_copyright = False
 
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]

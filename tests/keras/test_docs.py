@@ -9,6 +9,8 @@ import documented
 import keras
 import pytest
 
+import sita_workbench.models.torchvision_compat  # noqa: F401  (before torchvision, to which weights are ported)
+
 pytestmark = pytest.mark.skipif(os.environ.get("KERAS_BACKEND") != "tensorflow", reason="what they print names it")
 PAGES = [page for page in documented.PAGES if documented.code_of(page, "keras")]
 

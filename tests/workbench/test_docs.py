@@ -41,6 +41,7 @@ def _without_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
     documented.forbid_network(monkeypatch)
 
 
+@pytest.mark.filterwarnings("ignore:No strength keeps")  # `calibrate`, of a network with random weights
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if documented.code_of(page, "torch")], ids=lambda page: page.stem
 )
@@ -89,7 +90,7 @@ def _desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("cat.jpg", "cat.png", "foggy.jpg", "photos/first.jpg", "photos/second.jpg"):
         Image.fromarray(pixels).save(tmp_path / name)
     save_file({"weight": np.zeros(1, np.float32)}, tmp_path / "resnet20.safetensors")
-    for name in ("recipe.json", "results.json"):
+    for name in ("recipe.json", "results.json", "images.parquet"):
         (tmp_path / name).write_text("{}")
 
 
