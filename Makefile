@@ -65,7 +65,7 @@ lint: $(READY) ## Check style
 types: $(READY) ## Check types, strictly
 	$(BIN)/mypy
 
-check: lint types test ## Everything that CI runs
+check: lint types docs test ## Everything that CI runs
 
 mutants: $(READY) ## Check that the tests notice defects put into copies of the source (five minutes); writes docs/mutants.md
 	$(BIN)/python benchmarks/mutants.py

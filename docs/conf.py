@@ -23,6 +23,7 @@ html_title = "sita-adapters"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 html_show_copyright = False
+smartquotes = False  # "auto" is what is typed
 
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 3

@@ -28,7 +28,7 @@ from sita_adapters.voting import Scores, read_scores
 # A layer: measure, blend, normalise.
 @dataclass
 class Features:
-    """A layer's input (N, h, w, C), and the mean and biased variance of each entry and channel, (N, C)."""
+    """A layer's input (N, h, w, C), with the mean and biased variance of each entry, (N, C)."""
 
     x: np.ndarray
     means: np.ndarray
@@ -53,7 +53,7 @@ def measure(x: np.ndarray, places: int | None) -> Features:
 
 
 class AdaptedBatchNorm(BatchNorm):
-    """A BatchNorm that looks its statistics up in the source's layer, at every call, and blends them."""
+    """A BatchNorm that blends the statistics of the source's layer, which it reads at every call."""
 
     def __init__(self, source: BatchNorm, name: str) -> None:
         self.source, self.name = source, name
@@ -67,7 +67,8 @@ class AdaptedBatchNorm(BatchNorm):
         features = measure(x, call.places)
         own = layer.mean, layer.variance
         mean, variance = engine.blend(features, own, layer.epsilon, len(x), call=call, name=self.name)
-        scale, shift = output_affine(mean, variance, gamma=layer.gamma, beta=layer.beta, epsilon=layer.epsilon, xp=np)
+        affine = {"gamma": layer.gamma, "beta": layer.beta, "epsilon": layer.epsilon}
+        scale, shift = output_affine(mean, variance, **affine, xp=np)
         return x * scale[:, None, None] + shift[:, None, None]
 
 
@@ -77,19 +78,22 @@ class AdaptedSequential(Sequential):
 
     def __init__(self, source: Sequential, adaptation: Adaptation) -> None:
         chosen = {layer.name for layer in adaptation.layers if layer.adapted}
-        named = [(str(place), layer) for place, layer in enumerate(source.layers)]
-        super().__init__(*(AdaptedBatchNorm(layer, name) if name in chosen else layer for name, layer in named))
+        layers = list(source.layers)
+        for name in chosen:
+            layers[int(name)] = AdaptedBatchNorm(layers[int(name)], name)
+        super().__init__(*layers)
         self.source, self.adaptation = source, adaptation
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
         """Return the scores of images, each adapted to by itself."""
         if images.ndim != 4 or not len(images):
-            raise InputError(f"Expected images (N, h, w, channels), at least one; received shape {images.shape}.")
+            raise InputError(f"Expected images (N, h, w, c), at least one; received shape {images.shape}.")
         findings = self.adaptation.findings
         signature = (images.shape[1:], images.dtype)
         if signature not in findings:
             findings[signature] = self.try_out(images)
-        canvas = Canvas(NUMPY, spatial_kind(images.shape[1:3]), -1, (-3, -2), self.adaptation.inputs)
+        kind = spatial_kind(images.shape[1:3])
+        canvas = Canvas(NUMPY, kind, channel=-1, axes=(-3, -2), inputs=self.adaptation.inputs)
         return engine.predict([images], self.forward, self.adaptation, canvas, findings[signature])
 
     def forward(self, batch: list[np.ndarray]) -> np.ndarray:
@@ -120,10 +124,11 @@ class TinynetBackend:
     def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> AdaptedSequential:
         """Return an adapted model that shares the weights of this one."""
         if isinstance(model, AdaptedSequential):
-            raise AlreadyAdaptedError("Expected a plain Sequential; received an adapted one. Remedy: sita.unwrap.")
-        norms = {str(place): layer for place, layer in enumerate(model.layers) if isinstance(layer, BatchNorm)}
+            raise AlreadyAdaptedError("Expected a plain model; this is adapted. Remedy: sita.unwrap.")
+        named = {str(place): layer for place, layer in enumerate(model.layers)}
+        norms = {name: layer for name, layer in named.items() if isinstance(layer, BatchNorm)}
         if not norms:
-            raise NoBatchNormError(f"Expected a BatchNorm among the {len(model.layers)} layers; found none.")
+            raise NoBatchNormError(f"Expected a BatchNorm among {len(named)} layers; found none.")
         chosen = select(norms, settings.layers)
         adaptation = Adaptation(
             recipe=recipe,
@@ -131,7 +136,9 @@ class TinynetBackend:
             scores=read_scores(settings.scores, "logits"),
             output=settings.output,
             max_rows=settings.max_rows,
-            layers=tuple(LayerInfo(n, "BatchNorm", len(norm.mean), n in chosen) for n, norm in norms.items()),
+            layers=tuple(
+                LayerInfo(name, "BatchNorm", len(layer.mean), name in chosen) for name, layer in norms.items()
+            ),
             kinds=("square", "rectangle"),
         )
         return AdaptedSequential(model, adaptation)
