@@ -8,8 +8,8 @@ a reader's way, stands in comments that are not displayed:
     -->
     <!-- skip: the reason -->     do not run the next block
 
-A block of plain text right after a Python block is what that prints, at its end perhaps … for the rest. Models come with seeded weights: nothing is
-downloaded.
+A block of plain text right after a Python block is what that prints, perhaps with … in place of the rest. Models come
+with seeded weights: nothing is downloaded.
 """
 
 from __future__ import annotations
