@@ -46,9 +46,9 @@ class Features:
         return target(means, variances, weights=weights, origins=origins, xp=np)
 
 
-def measure(x: np.ndarray, places: int | None) -> Features:
-    """Return features with their moments, of all places or of a sample."""
-    sample = x[:, sampled_lines(x.shape[1:3], places)]
+def measure(x: np.ndarray, places: int | None, entries: slice) -> Features:
+    """Return features with the moments of these entries, from all places or from a sample."""
+    sample = x[entries, sampled_lines(x.shape[1:3], places)]
     return Features(x, sample.mean(axis=(1, 2)), sample.var(axis=(1, 2)))
 
 
@@ -64,9 +64,10 @@ class AdaptedBatchNorm(BatchNorm):
         layer = self.source
         if not call.plan.blends:
             return layer(x)
-        features = measure(x, call.places)
+        parts = engine.parts_of_row(len(x), call, self.name)
+        features = measure(x, call.places, engine.measured_entries(parts, call))
         own = layer.mean, layer.variance
-        mean, variance = engine.blend(features, own, layer.epsilon, len(x), call=call, name=self.name)
+        mean, variance = engine.blend(features, own, layer.epsilon, parts, call=call, name=self.name)
         affine = {"gamma": layer.gamma, "beta": layer.beta, "epsilon": layer.epsilon}
         scale, shift = output_affine(mean, variance, **affine, xp=np)
         return x * scale[:, None, None] + shift[:, None, None]
