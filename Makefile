@@ -13,7 +13,7 @@ DATA ?= $(SITA_DATA)
 # Half of a test process would otherwise be Python compiling the frameworks' sources, again in every worker.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-all oldest lint types check docs bench speed memory cascade camvid study zoo mutants soak fuzz clean
+.PHONY: help setup demo test test-all oldest lint types check bench speed memory cascade camvid study zoo mutants soak fuzz clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -70,6 +70,7 @@ check: lint types docs test ## Everything that CI runs
 mutants: $(READY) ## Check that the tests notice defects put into copies of the source (five minutes); writes docs/mutants.md
 	$(BIN)/python benchmarks/mutants.py
 
+.PHONY: docs
 docs: $(READY) ## Build the documentation into docs/_build/html; warnings are errors
 	$(BIN)/python -m sphinx --nitpicky --fail-on-warning --keep-going --quiet --jobs auto docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"

@@ -15,7 +15,12 @@ pytestmark = pytest.mark.skipif(os.environ.get("KERAS_BACKEND") != "tensorflow",
 PAGES = [page for page in documented.PAGES if documented.code_of(page, "keras")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    # Both frameworks compile a ResNet50 for `compare`; test_frameworks_agree.py does it every time with small networks.
+    [pytest.param(page, marks=[pytest.mark.slow] if page.stem == "frameworks" else []) for page in PAGES],
+    ids=lambda page: page.stem,
+)
 def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build = documented.seeded(keras.applications.ResNet50, lambda: keras.utils.set_random_seed(0), weights=None)
     monkeypatch.setattr(keras.applications, "ResNet50", build)
