@@ -72,13 +72,18 @@ lint: $(READY) ## Check style
 types: $(READY) ## Check types, strictly
 	$(BIN)/mypy
 
-check: lint types test ## Everything that CI runs
+check: lint types docs test ## Everything that CI runs
 
 dist: $(READY) ## Build wheel and sdist, check both, and try the wheel in an empty environment (four minutes)
 	TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python .ci/dist.py
 
 mutants: $(READY) ## Check that the tests notice defects put into copies of the source (five minutes); writes docs/mutants.md
 	$(BIN)/python benchmarks/mutants.py
+
+.PHONY: docs
+docs: $(READY) ## Build the documentation into docs/_build/html; warnings are errors
+	$(BIN)/python -m sphinx --nitpicky --fail-on-warning --keep-going --quiet --jobs auto docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
 
 soak: $(READY) ## Check that thousands of calls and adaptations leak nothing, and that threads and processes agree (a quarter of an hour)
 	$(BIN)/python benchmarks/soak.py
@@ -87,7 +92,7 @@ soak: $(READY) ## Check that thousands of calls and adaptations leak nothing, an
 bench: $(READY) ## Measure the overhead on ResNet-50 at 224² (a few minutes)
 	$(BIN)/python benchmarks/overhead.py --model resnet50 --recipes augbn,ops_shared,ops
 
-speed: $(READY) ## Measure the table of benchmarks/RESULTS.md: five networks in five runtimes (two hours, goes on where it stopped)
+speed: $(READY) ## Measure the table of docs/speed.md: five networks in five runtimes (two hours, goes on where it stopped)
 	$(BIN)/python benchmarks/speed.py
 
 memory: $(READY) ## Measure peak memory under max_rows on ResNet-50 (a minute)
@@ -109,4 +114,4 @@ zoo: $(READY) ## Check one model of every family with BatchNorm of five librarie
 	$(BIN)/python -m benchmarks.zoo
 
 clean: ## Remove what was made
-	rm -rf $(VENV) .venv-torch .venv-keras .venv-oldest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf $(VENV) .venv-torch .venv-keras .venv-oldest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks docs/_build

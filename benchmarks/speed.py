@@ -2,10 +2,11 @@
 
     python benchmarks/speed.py                                       # all of it: two hours on one core
     python benchmarks/speed.py --networks resnet50 --runtimes eager  # a part of it
-    python benchmarks/speed.py --show                                # the table of stored results, and the figure
+    python benchmarks/speed.py --show                                # the page from what is stored
 
 Every cell (a network in a runtime) is measured in a separate process, on one thread, with all calls taking turns
 (speed_cell.py). Results are stored in a file, and a run continues where the last one stopped. --again measures again.
+The table and the figure of docs/speed.md are written at the end.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -24,6 +26,10 @@ from typing import Any
 from speed_cell import NETWORKS, PEERS, RUNTIMES
 
 _HERE = Path(__file__).parent
+_PAGE = _HERE.parent / "docs" / "speed.md"
+_TABLE = re.compile(
+    r"(?<=<!-- table: written by benchmarks/speed.py -->\n\n).*?(?=\n\n<!-- end of table -->)", re.DOTALL
+)
 _PACKAGES = (
     "sita-adapters",
     "torch",
@@ -167,6 +173,14 @@ def table(kept: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def put_table(page: str, lines: str) -> str:
+    """Return the page with another table."""
+    changed, found = _TABLE.subn(lambda _: lines, page)
+    if found != 1:
+        raise SystemExit(f"{_PAGE}: expected the comments around its table once; found them {found} times.")
+    return changed
+
+
 def draw(kept: dict[str, Any], path: Path) -> None:
     """Draw the overhead over the plain model on the same rows: one panel per network, one line per runtime."""
     import matplotlib as mpl
@@ -231,7 +245,7 @@ def main() -> None:
         "--out",
         type=Path,
         default=_HERE / "speed.json",
-        help="the file for the results; the figure is stored beside it",
+        help="the file for the results",
     )
     parser.add_argument("--again", action="store_true", help="measure stored results again")
     parser.add_argument("--show", action="store_true", help="measure nothing")
@@ -240,7 +254,8 @@ def main() -> None:
     if not options.show:
         fill(options, kept)
     print(table(kept))
-    draw(kept, options.out.with_suffix(".png"))
+    _PAGE.write_text(put_table(_PAGE.read_text(encoding="utf-8"), table(kept)), encoding="utf-8")
+    draw(kept, _PAGE.with_suffix(".png"))
 
 
 if __name__ == "__main__":

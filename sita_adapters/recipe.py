@@ -29,7 +29,7 @@ _SAMPLE = 256
 _DEFAULT_VIEWS = 2
 _DEFAULT_KEPT = 3
 _DEFAULT_KEPT_SHARED = 5
-"""The paper keeps 3. Where the views are shared, more voters make up for what the priors lose (RESULTS.md)."""
+"""The paper keeps 3. Where the views are shared, more voters make up for what the priors lose (docs/results.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)

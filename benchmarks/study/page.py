@@ -10,6 +10,10 @@ from .networks import NETWORKS
 
 _HEAD = """# The study behind the defaults
 
+Which recipe gains under corruptions, does no harm on ordinary images, and costs little, on every network? Eight
+networks and fifteen kinds of corruption, on pictures that nothing was chosen on. The figures show it at a glance, the
+tables have every network; [Results](results.md) says what was learned.
+
 Made by `python -m benchmarks.study confirm --data DATA --cifar CIFAR` (a network at a time, resumable; `--show`
 writes this page from `benchmarks/study/results.json`). Every picture is adapted to by itself. Scores are in percent:
 accuracy, for RoadNet mean IoU. Gains are over the source model on the same pictures, with 95 % intervals (pictures
@@ -95,4 +99,4 @@ def _each_network(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _gain(gain: Mapping[str, float]) -> str:
-    return f"{gain['score']:+.1f} ({gain['low']:+.1f} … {gain['high']:+.1f})".replace("-", "−")
+    return f"{gain['score']:+.1f} ({gain['low']:+.1f}\u00a0…\u00a0{gain['high']:+.1f})".replace("-", "−")

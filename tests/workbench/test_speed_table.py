@@ -40,3 +40,12 @@ def test_the_table_and_the_figure_show_the_results(tmp_path: Path, monkeypatch: 
     assert "| ResNet-50 | keras-jax | — |" in table
     speed.draw(results, tmp_path / "speed.png")
     assert (tmp_path / "speed.png").stat().st_size > 5000
+
+
+def test_the_page_has_the_table_of_the_stored_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    speed = importlib.import_module("speed")
+    page = (BENCHMARKS.parent / "docs" / "speed.md").read_text(encoding="utf-8")
+    stored = json.loads((BENCHMARKS / "speed.json").read_text())
+    assert speed.table(stored) in page
+    assert speed.put_table(page, "| another |").count("\n\n| another |\n\n") == 1

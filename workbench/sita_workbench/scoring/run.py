@@ -36,7 +36,7 @@ def score(
 ) -> Scored:
     """Write an answer for every image of a set to a folder, as Parquet; go on where an earlier run was stopped.
 
-    - `spec`: the model and its recipe; a text is a model that brings its weights, under the recipe `ops`.
+    - `spec`: the model and its recipe; a text is a model that brings its weights, under the default recipe.
     - `paths`: a folder, a Parquet file with a column `path`, a list of paths in a file, or the paths themselves.
     - `output`: a new folder, or that of an earlier run of the same model, recipe and paths.
     - `engine`: "local", worker processes on this machine, or "ray", actors on a cluster: at `address` ("auto": the one

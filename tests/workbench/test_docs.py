@@ -1,0 +1,160 @@
+"""README and documentation: every Python block runs, every command is one that exists, every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import documented
+import numpy as np
+import pytest
+import timm
+import torch
+import torchvision
+import typer
+from documented import PAGES, ROOT
+from PIL import Image
+from safetensors.numpy import save_file
+
+from sita_workbench.cli import make_app
+
+BLOCKS = {page: documented.blocks_of(page) for page in PAGES}
+LANGUAGES = {"python", "console", "text", "run", "toctree", "include", "literalinclude", "eval-rst"}
+QUICK = {"corruptions", "predict"}
+"""Commands that are run. The others are read by the parser of the command alone."""
+
+BUILDERS = [
+    (torchvision.models, "resnet18", {"weights": None}),
+    (torchvision.models.segmentation, "lraspp_mobilenet_v3_large", {"weights": None, "weights_backbone": None}),
+]
+
+
+@pytest.fixture(autouse=True)
+def _without_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = lambda: torch.manual_seed(0)  # noqa: E731
+    monkeypatch.setattr(timm, "create_model", documented.seeded(timm.create_model, seed, pretrained=False))
+    for module, name, instead in BUILDERS:
+        monkeypatch.setattr(module, name, documented.seeded(getattr(module, name), seed, **instead))
+    documented.forbid_network(monkeypatch)
+
+
+@pytest.mark.filterwarnings("ignore:No strength keeps")  # `calibrate`, of a network with random weights
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if documented.code_of(page, "torch")], ids=lambda page: page.stem
+)
+def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    documented.run_page(page, "torch", tmp_path, monkeypatch)
+
+
+def test_every_block_is_of_a_kind_that_is_tested() -> None:
+    for page, blocks in BLOCKS.items():
+        for block in blocks:
+            assert block.language.strip("{}").split("}")[0] in LANGUAGES, f"{page.name}:{block.line}"
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    for page, blocks in BLOCKS.items():
+        for block in blocks:
+            if block.language == "console":
+                for line in block.text.replace("\\\n", " ").splitlines():
+                    words = shlex.split(line, comments=True)
+                    while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+                        words = words[1:]
+                    if words:
+                        yield f"{page.name}: {line}", [Path(words[0]).name, *words[1:]]
+
+
+COMMANDS = dict(commands())
+
+
+def of(*names: str) -> Any:
+    chosen = {line: words for line, words in COMMANDS.items() if words[0] in names}
+    assert chosen
+    return pytest.mark.parametrize("words", chosen.values(), ids=list(chosen))
+
+
+def test_every_command_is_known() -> None:
+    known = {"sita", "make", "python", "python3", "pip", "pytest", "git", "cd", "source", "curl"}
+    assert {words[0] for words in COMMANDS.values()} <= known
+
+
+@pytest.fixture
+def _desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files that the pages speak of."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 255, (80, 96, 3), np.uint8)
+    for name in ("cat.jpg", "cat.png", "foggy.jpg", "photos/first.jpg", "photos/second.jpg"):
+        Image.fromarray(pixels).save(tmp_path / name)
+    save_file({"weight": np.zeros(1, np.float32)}, tmp_path / "resnet20.safetensors")
+    for name in ("recipe.json", "results.json", "images.parquet", "imagenet.txt", "model.onnx"):
+        (tmp_path / name).write_text("{}")
+
+
+@of("sita")
+@pytest.mark.usefixtures("_desk")
+def test_the_sita_command_takes_it(words: list[str]) -> None:
+    command = typer.main.get_command(make_app())
+    context = command.make_context("sita", words[1:], resilient_parsing=False)
+    name, subcommand, rest = command.resolve_command(context, words[1:])
+    subcommand.make_context(name, rest, parent=context)
+
+
+@pytest.mark.usefixtures("_desk")
+def test_quick_commands_run(capsys: pytest.CaptureFixture[str]) -> None:
+    ran = set()
+    for words in COMMANDS.values():
+        if words[0] == "sita" and words[1] in QUICK and not any(word.endswith((".onnx", ".json")) for word in words):
+            with pytest.raises(SystemExit) as done:
+                make_app()(words[1:])
+            assert done.value.code in (0, None), capsys.readouterr().err
+            ran.add(words[1])
+    assert ran == QUICK
+
+
+@of("make")
+def test_make_has_the_target(words: list[str]) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for word in words[1:]:
+        name = word.partition("=")[0]
+        assert re.search(rf"^{name}\b.*[:=]|\$\({name}\)", makefile, re.MULTILINE), word
+
+
+@of("pip", "python", "python3", "pytest")
+def test_files_and_extras_are_there(words: list[str]) -> None:
+    extras = set(re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE))
+    for word in words[1:]:
+        assert not word.startswith("sita-adapters"), "it is on no index yet"
+        if wanted := re.fullmatch(r"\.\[(.+)\]", word):
+            assert set(wanted[1].split(",")) <= extras
+        elif "://" not in word and re.search(r"\.(py|txt)(::\S+)?$|^\./|/", word) and not word.startswith("DATA"):
+            assert (ROOT / word.partition("::")[0]).exists() or "venv" in word, word
+
+
+def slugs(page: Path) -> set[str]:
+    """Return the anchors of a page's headings."""
+    included = re.findall(r"^```\{include\} (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    text = "\n".join(path.read_text(encoding="utf-8") for path in (page, *(page.parent / name for name in included)))
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"`[^`\n]*`", "", page.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = page if not path else (page.parent / path).resolve()
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in slugs(linked), target
+
+
+def test_the_readme_is_one_page() -> None:
+    words = len((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert words < 1300, "tables and code included"
