@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from .candidates import Answer, Candidates, collapse, concatenate, keep_candidates
 from .errors import BypassError, InputError
@@ -256,29 +256,31 @@ class Features(Protocol):
         """Return `statistics.target` of R rows per image, for weights (R, R) or one line of them."""
 
 
-def measured_entries(parts: Any, call: Call) -> slice:
-    """Return which entries of a layer's input have to be measured: where one row departs from the source, its own."""
-    plan = call.plan
-    if parts is None and plan.rows > plan.departing.rows == 1:
-        return slice(plan.first, None, plan.rows)
-    return slice(None)
+FeaturesT = TypeVar("FeaturesT", bound=Features)
+
+Measure = Callable[[slice], FeaturesT]
+"""Measures some entries of a layer's input."""
 
 
 def blend(
-    features: Features, source: tuple[Array, Array], epsilon: float, parts: Any, *, call: Call, name: str
-) -> tuple[Array, Array]:
-    """Return the mean and variance that every entry of a layer's input is normalised with, (N, C), or (1, C) for all.
+    measure: Measure[FeaturesT], source: tuple[Array, Array], epsilon: float, entries: Any, *, call: Call, name: str
+) -> tuple[FeaturesT, Array, Array]:
+    """Return a layer's features, and the mean and variance to normalise each entry with, (N, C), or (1, C) for all.
 
-    From those of the `measured_entries`, and the source's (C,). N is B·R, or B·R·T where the model folds T `parts`
-    (time, tokens) of an image into its batch; the parts of a row count together, as space does.
+    From the features of the entries that have to be measured, and the source's statistics (C,). N, the number of
+    `entries`, is B·R, or B·R·T where the model folds T parts (time, tokens) of an image into its batch; the parts of a
+    row count together, as space does.
     """
     ops, xp, plan = call.ops, call.ops.xp, call.plan
     channels = int(source[0].shape[-1])
+    parts = _parts_of_row(entries, call, name)
+    features = measure(_measured_entries(parts, call))
+    source = ops.cast(source[0], features.means), ops.cast(source[1], features.means)
     estimated = _estimate(features, channels, parts, call)
     area = features.area
     if parts is not None:  # a tensor of integers, where TensorFlow leaves the batch open
         area = area * (ops.cast(parts, source[0]) if ops.is_array(parts) else parts)
-    mean, variance = blend_rows(estimated, source, epsilon, area, call=call, name=name)
+    mean, variance = _blend_rows(estimated, source, epsilon, area, call=call, name=name)
     if not ops.raises_on_overflow(variance):
         variance = mark_overflow(variance, xp)
     if mean.shape[1] != plan.departing.rows and mean.shape[0] != 1:  # one line for all rows, but not for all images
@@ -289,10 +291,18 @@ def blend(
     mean, variance = xp.reshape(mean, (-1, channels)), xp.reshape(variance, (-1, channels))
     if parts is not None:
         mean, variance = ops.repeat_rows(mean, parts), ops.repeat_rows(variance, parts)
-    return mean, variance
+    return features, mean, variance
 
 
-def blend_rows(
+def _measured_entries(parts: Any, call: Call) -> slice:
+    """Return which entries of a layer's input have to be measured: where one row departs from the source, its own."""
+    plan = call.plan
+    if parts is None and plan.rows > plan.departing.rows == 1:
+        return slice(plan.first, None, plan.rows)
+    return slice(None)
+
+
+def _blend_rows(
     estimated: tuple[Array, Array], source: tuple[Array, Array], epsilon: float, area: Any, *, call: Call, name: str
 ) -> tuple[Array, Array]:
     """Return the statistics (B, R, C) of the departing rows, blended with the source's (C,) by the call's λ or rule.
@@ -318,7 +328,7 @@ def _estimate(features: Features, channels: int, parts: Any, call: Call) -> tupl
     weights = ops.cast(call.weights, features.means)
     if parts is None and not shared and not plan.alone:
         return features.target(weights, call.origins)
-    rows = plan.departing.rows if measured_entries(parts, call).step else plan.rows
+    rows = plan.departing.rows if _measured_entries(parts, call).step else plan.rows
     shape = (-1, rows, channels) if parts is None else (-1, rows, parts, channels)
     means, variances = (xp.reshape(moment, shape) for moment in (features.means, features.variances))
     if parts is not None:
@@ -352,7 +362,7 @@ def _cast(value: Any, like: Array, ops: Ops) -> Any:
     return value if isinstance(value, float) else ops.cast(value, like)
 
 
-def parts_of_row(entries: Any, call: Call, name: str) -> Any:
+def _parts_of_row(entries: Any, call: Call, name: str) -> Any:
     """Return T for a layer that sees B·R·T leading entries, as (B, R, T); None where it is 1.
 
     That the model does not fold the other way round, (T, B·R), as two concatenated streams do, is what its trial found

@@ -105,11 +105,17 @@ def _change(x: Any, mask: Any, layer: Any, call: Call) -> Any:
 
 def _blend(x: Any, mask: Any, layer: Any, call: Call) -> tuple[Features, tuple[Any, Any], Any, Any]:
     """Return the features, the source's statistics (C,), and those that each entry is normalised with, (N, C)."""
-    parts = engine.parts_of_row(KERAS.at_least_one(ops.shape(x)[0]), call, layer.sita_name)
-    features = measure(x, layer.axis, mask, call.places, engine.measured_entries(parts, call))
-    means = features.means
-    source = KERAS.cast(layer.moving_mean, means), KERAS.cast(layer.moving_variance, means)
-    return features, source, *engine.blend(features, source, layer.epsilon, parts, call=call, name=layer.sita_name)
+    entries = KERAS.at_least_one(ops.shape(x)[0])
+    features, mean, variance = engine.blend(
+        lambda some: measure(x, layer.axis, mask, call.places, some),
+        (layer.moving_mean, layer.moving_variance),
+        layer.epsilon,
+        entries,
+        call=call,
+        name=layer.sita_name,
+    )
+    source = KERAS.cast(layer.moving_mean, mean), KERAS.cast(layer.moving_variance, mean)
+    return features, source, mean, variance
 
 
 def _refuse_mask(what: str) -> InputError:

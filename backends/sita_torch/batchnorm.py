@@ -164,12 +164,15 @@ def _blend(
     x: torch.Tensor, layer: nn.Module, call: Call, name: str, epsilon: float
 ) -> tuple[Features, torch.Tensor, torch.Tensor]:
     """Return the features (N, C, …), and the statistics that each is normalised with, (N, C)."""
-    m_s, v_s = source_statistics(layer)
-    parts = engine.parts_of_row(x.shape[0], call, name)
     try:
-        features = measure(x, call.places, engine.measured_entries(parts, call))
-        source = TORCH.cast(m_s, features.means), TORCH.cast(v_s, features.means)
-        return features, *engine.blend(features, source, epsilon, parts, call=call, name=name)
+        return engine.blend(
+            lambda entries: measure(x, call.places, entries),
+            source_statistics(layer),
+            epsilon,
+            x.shape[0],
+            call=call,
+            name=name,
+        )
     except TooLargeError:
         return _blend(x.double(), layer, call, name, epsilon)
 

@@ -64,10 +64,14 @@ class AdaptedBatchNorm(BatchNorm):
         layer = self.source
         if not call.plan.blends:
             return layer(x)
-        parts = engine.parts_of_row(len(x), call, self.name)
-        features = measure(x, call.places, engine.measured_entries(parts, call))
-        own = layer.mean, layer.variance
-        mean, variance = engine.blend(features, own, layer.epsilon, parts, call=call, name=self.name)
+        _, mean, variance = engine.blend(
+            lambda entries: measure(x, call.places, entries),
+            (layer.mean, layer.variance),
+            layer.epsilon,
+            len(x),
+            call=call,
+            name=self.name,
+        )
         affine = {"gamma": layer.gamma, "beta": layer.beta, "epsilon": layer.epsilon}
         scale, shift = output_affine(mean, variance, **affine, xp=np)
         return x * scale[:, None, None] + shift[:, None, None]
