@@ -249,10 +249,10 @@ def test_a_wrong_name_is_refused_with_a_remedy(spec: str, weights: str | None, w
 def test_a_library_that_is_missing_is_named(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = libraries.importlib.import_module
 
-    def find(name: str) -> object:
+    def find(name: str, package: str | None = None) -> object:
         if name.partition(".")[0] == library:
             raise ModuleNotFoundError(f"No module named {library!r}", name=library)
-        return plain(name)
+        return plain(name, package)
 
     monkeypatch.setattr(libraries.importlib, "import_module", find)
     remedy = install("keras") if library == "keras" else f"pip install {library}"
