@@ -74,7 +74,7 @@ types: $(READY) ## Check types, strictly
 
 check: lint types docs test ## Everything that CI runs
 
-dist: $(READY) ## Build wheel and sdist, check both, and try the wheel in an empty environment (four minutes)
+dist: $(READY) ## Build wheel and sdist, check both, and try the wheel in an empty environment (two minutes)
 	TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python .ci/dist.py
 
 mutants: $(READY) ## Check that the tests notice defects put into copies of the source (five minutes); writes docs/mutants.md

@@ -105,7 +105,8 @@ def try_wheel(wheel: Path, scratch: Path) -> None:
     run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *index, "-c", constraints, *needed)
     shutil.copytree(ROOT / "tests", place / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     (place / "pytest.ini").write_text(PYTEST_INI)
-    settings = {"cwd": place, "env": {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "KERAS_BACKEND")}}
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "KERAS_BACKEND")}
+    settings = {"cwd": place, "env": {**variables, "XDG_CACHE_HOME": str(scratch / "cache")}}
     modules = run(python, "-c", WHERE, **settings).split()
     if not all("site-packages" in path for path in modules):
         sys.exit(f"Expected the wheel's modules; received {modules}")
