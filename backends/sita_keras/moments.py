@@ -72,6 +72,11 @@ def _take(x: Any, axis: int, entries: slice, lines: slice) -> Any:
     if entries.step is lines.step is None:
         return x
     height = ops.shape(x)[axis]
+    if keras.backend.backend() == "torch" and KERAS.is_array(
+        lines.step
+    ):  # a slice, its exporter mixes types of integers
+        x = KERAS.xp.take(x, ops.arange(lines.start, height, lines.step, dtype="int64"), axis=axis)
+        lines = slice(None)
     if keras.backend.backend() != "tensorflow" or axis > 1 or not isinstance(height, int):
         index = (entries, *[slice(None)] * (axis - 1), lines)
         return x[index]

@@ -331,6 +331,9 @@ if keras.backend.backend() == "tensorflow":
         """Of the last batch, a replica of a MirroredStrategy may get none; its graph is for any number."""
         import tensorflow as tf
 
+        convolve = tf.function(lambda x: tf.nn.conv2d(x, tf.zeros((3, 3, 3, 8)), 1, "SAME"))
+        if convolve(tf.zeros((0, 4, 4, 3))).shape[-1] != 8:
+            pytest.skip("TensorFlow's oneDNN convolution of an empty batch has the wrong shape on this processor")
         adapted, batch = sita.adapt(nets.MODELS[name](), recipe), nets.images(3)
         replica = tf.function(adapted, input_signature=[tf.TensorSpec((None, 16, 16, 3))])
         assert replica(batch[:0]).shape == (0, nets.CLASSES)
