@@ -13,6 +13,7 @@ import pytest
 import torch
 from browser import console_errors, open_browser, outside_requests
 from page_process import start_page
+from PIL import Image
 
 import sita_adapters as sita
 from sita_workbench.models.loading import load_model
@@ -132,4 +133,12 @@ def test_the_page_fits_the_screen(page: str, name: str, width: int, height: int,
             path = Path(__file__).parents[2] / folder / f"ui-{name}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             driver.save_screenshot(str(path))
+            trim(path)
         assert console_errors(driver) == []
+
+
+def trim(path: Path) -> None:
+    """Cut off the empty part below what a picture shows."""
+    pixels = np.asarray(Image.open(path).convert("RGB"))
+    shown = np.flatnonzero((pixels != pixels[-1, -1]).any(axis=(1, 2)))
+    Image.fromarray(pixels[: shown[-1] + 16]).save(path, optimize=True)
