@@ -208,18 +208,27 @@ def _sample(x: torch.Tensor, places: int | None, entries: slice) -> torch.Tensor
 def _sampled(x: torch.Tensor, places: int | None) -> torch.Tensor:
     if places is None:
         return x
-    sizes = x.shape[2:]
-    # A compiler takes sizes for numbers, and compiles again for others; an exporter for all sizes takes all places. A
-    # trace has the sizes of its example, as tensors.
+    sizes = tuple(map(_known, x.shape[2:]))
+    # A compiler takes sizes for numbers, and compiles again for others; an exporter for all sizes takes all places.
     if not torch.compiler.is_compiling() and any(isinstance(size, torch.SymInt) for size in sizes):
         return x
-    lines = sampled_lines(tuple(int(size) for size in sizes), places)
+    if any(isinstance(size, torch.Tensor) for size in sizes):
+        return x.index_select(2, _traced_lines(sizes, places))
+    lines = sampled_lines(sizes, places)
     return x if lines.step == 1 else x[:, :, lines]
 
 
+def _traced_lines(sizes: tuple[Any, ...], places: int) -> torch.Tensor:
+    """Return the numbers of the lines of `sampled_lines` in a trace, which may run at other sizes than its example."""
+    first = torch.as_tensor(sizes[0])
+    step = torch.minimum(torch.as_tensor(math.prod(sizes)) // places, first)
+    step = torch.clamp(step - (step + 1) % 2, min=1)
+    return torch.arange((first - 1) % step // 2, first, step)  # type: ignore[call-overload, no-any-return]
+
+
 def _known(size: Any) -> Any:
-    """Return a size as a number also in a trace, which has those of its example, as tensors."""
-    return int(size) if isinstance(size, torch.Tensor) else size
+    """Return a size as a number where a file is written that has one; a trace has sizes as tensors."""
+    return int(size) if isinstance(size, torch.Tensor) and torch.onnx.is_in_onnx_export() else size
 
 
 def for_each_entry(parameter: torch.Tensor, shape: torch.Size) -> torch.Tensor:

@@ -365,7 +365,7 @@ def test_scripted_parts_without_weights_do_no_harm() -> None:
     assert torch.equal(sita.adapt(model, "ops")(images(1, 3, 16, 16)), sita.adapt(small(), "ops")(images(1, 3, 16, 16)))
 
 
-@pytest.mark.parametrize("recipe", [pytest.param("augbn", marks=pytest.mark.slow), "ops"])
+@pytest.mark.parametrize("recipe", [pytest.param("augbn", marks=pytest.mark.slow), "ops", "auto"])
 def test_compile_export_and_trace_follow_an_adapted_model(recipe: str) -> None:
     adapted, batch = sita.adapt(small(), recipe), images(2, 3, 16, 16)
     with torch.no_grad():

@@ -37,7 +37,7 @@ class ServerError(SitaError):
 
 @dataclass(eq=False)
 class _Worker:
-    """A worker process. The first ones must load their model; one that follows may die again."""
+    """A worker process. One of the first must load its model; the others may die, and are started again."""
 
     process: Any
     connection: Connection
@@ -86,7 +86,7 @@ def _supervise(
             say(f"Listening on http://{shown}:{port} with {len(group)} worker{'s' * (len(group) > 1)}. Ctrl-C ends it.")
         for worker in [sentinels[each] for each in found if each in sentinels]:
             worker.process.join()
-            if worker.first and not worker.ready:
+            if worker.first and not any(each.ready for each in group):
                 raise ServerError(f"A worker ended (exit code {worker.process.exitcode}) before its model was loaded.")
             say(f"Worker {worker.process.pid} died (exit code {worker.process.exitcode}); another one starts.")
             if not worker.ready and wait([stopped], _PAUSE):  # it died while it loaded: something is wrong here
