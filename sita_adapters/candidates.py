@@ -94,8 +94,9 @@ def _of_candidates(layers: Sequence[Array], otherwise: float, call: Call) -> Arr
     by_row = call.ops.concat(layers, axis=-1)
     last = by_row.shape[1] - 1  # one line of them may serve all rows
     others = xp.ones_like(by_row[:, 0]) * otherwise
-    departing = (candidate - plan.first for candidate in plan.candidate_rows)
-    rows = [by_row[:, min(row, last)] if 0 <= row < plan.departing.rows else others for row in departing]
+    rows = [
+        others if plan.priors[row] == 1.0 else by_row[:, min(row - plan.first, last)] for row in plan.candidate_rows
+    ]
     return xp.stack(rows, axis=1)
 
 

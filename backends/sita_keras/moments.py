@@ -71,13 +71,11 @@ def _take(x: Any, axis: int, entries: slice, lines: slice) -> Any:
     """Return these entries of x, and of each these lines along an axis."""
     if entries.step is lines.step is None:
         return x
-    height = ops.shape(x)[axis]
-    if keras.backend.backend() == "torch" and KERAS.is_array(
-        lines.step
-    ):  # a slice, its exporter mixes types of integers
+    height, computed = ops.shape(x)[axis], KERAS.is_array(lines.step)
+    if computed and keras.backend.backend() == "torch":  # whose exporter mixes types of integers in a slice
         x = KERAS.xp.take(x, ops.arange(lines.start, height, lines.step, dtype="int64"), axis=axis)
         lines = slice(None)
-    if keras.backend.backend() != "tensorflow" or axis > 1 or not isinstance(height, int):
+    if keras.backend.backend() != "tensorflow" or axis > 1 or computed or None in x.shape[1:]:
         index = (entries, *[slice(None)] * (axis - 1), lines)
         return x[index]
     # TensorFlow copies a slice with steps number by number, and what it gathers line by line: up to ten times as fast.

@@ -34,6 +34,7 @@ def is_lone_row(x: torch.Tensor, layer: Any, call: Call) -> bool:
         and x.dtype is layer.running_mean.dtype is torch.float32
         and x.is_contiguous()
         and layer.weight is not None
+        and layer.bias is not None
         and not (x.requires_grad and torch.is_grad_enabled())
         and not is_traced()
         and call.adaptation is not None

@@ -74,11 +74,6 @@ class _Contiguous(Features):
     fast as a multiply-add that broadcasts.
     """
 
-    def target(self, weights: torch.Tensor, origins: torch.Tensor) -> _Pair:
-        """Return the same, after a look at the size of the numbers."""
-        _check_spread(self.means, self.variances)
-        return super().target(weights, origins)
-
     def normalise(self, statistics: _Pair, gamma: torch.Tensor, beta: torch.Tensor, epsilon: float) -> torch.Tensor:
         """Return γ · (x − m) / sqrt(v + ε) + β by BatchNorm's kernel."""
         shape = statistics[0].shape
@@ -112,7 +107,8 @@ class _Whole(_Contiguous):
             return variances
         _check_size(self.means, self.squares)
         cancelled = (room > 0).view(-1).nonzero().squeeze(1)
-        centred = self.lines.view(-1, area).index_select(0, cancelled)
+        channels = self.means.shape[1]
+        centred = self.lines[cancelled // channels, cancelled % channels]
         centred.sub_(self.means.view(-1).index_select(0, cancelled).unsqueeze(1))
         variances.view(-1).index_copy_(0, cancelled, _sums_of_squares(centred).div_(area))
         return variances
@@ -187,8 +183,7 @@ def measure(x: torch.Tensor, places: int | None = None, entries: slice = slice(N
         if places is None:
             return _Whole(x, x[entries])
         moments = centred_moments(TORCH.precise(_sample(x, places, entries)))
-        if not math.isfinite(moments[1].sum().item()):
-            _check_size(*moments)
+        _check_spread(*moments)
         return _Contiguous(x, *moments)
     precise, sample = TORCH.precise(x), _sample(x, places, entries)
     if torch.onnx.is_in_onnx_export() and precise.dtype == torch.float32:
@@ -213,7 +208,7 @@ def _sampled(x: torch.Tensor, places: int | None) -> torch.Tensor:
     if not torch.compiler.is_compiling() and any(isinstance(size, torch.SymInt) for size in sizes):
         return x
     if any(isinstance(size, torch.Tensor) for size in sizes):
-        return x.index_select(2, _traced_lines(sizes, places))
+        return x.index_select(2, _traced_lines(sizes, places).to(x.device))
     lines = sampled_lines(sizes, places)
     return x if lines.step == 1 else x[:, :, lines]
 

@@ -102,6 +102,17 @@ def test_what_the_layers_set_is_observed(backend: Any, settings: dict[str, Any],
     assert (tmp_path / "chosen.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.parametrize("max_rows", [None, 3])
+def test_of_the_source_no_shift_is_said(backend: Any, max_rows: int | None) -> None:
+    """Not with views either, nor by how many rows run at once."""
+    adapted = sita.adapt(backend.model(), sita.Recipe(priors=(1.0, RULE), n_views=2), max_rows=max_rows)
+    with sita.observe(adapted) as seen:
+        backend.run(adapted, images(2))
+    assert np.isnan(seen.layer_shifts[:, 0]).all()
+    assert (seen.layer_shifts[:, 1] > 0).all()
+    assert (seen.layer_priors[:, 0] == 1).all()
+
+
 @pytest.mark.parametrize("max_rows", [None, 1])
 def test_the_shift_that_the_layers_see_is_observed(backend: Any, max_rows: int | None) -> None:
     """A reference's λ says by which shift it was set. Of the row with λ = 1 none is measured."""
@@ -205,12 +216,12 @@ def test_as_many_places_as_there_are_is_all_of_them(backend: Any) -> None:
 
 @pytest.mark.parametrize("sizes", [(12, 12), (16, 20)], ids=str)
 def test_open_sizes_are_sampled_as_fixed_ones_are(backend: Any, sizes: tuple[int, int]) -> None:
-    """A graph that leaves height and width open takes the same lines as one that knows them, at every size."""
+    """A graph that leaves height or width open takes the same lines as one that knows them, at every size."""
     batch = images(2, sizes)
     recipe = sita.Recipe(priors=(1.0, RULE), n_views=0, places=48)
-    open_sizes = sita.adapt(backend.model(size=(None, None)), recipe)
     fixed = backend.run(sita.adapt(backend.model(size=sizes), recipe), batch)
-    for eager in (False, True):
+    for size, eager in (((None, None), False), ((None, None), True), ((sizes[0], None), False)):
+        open_sizes = sita.adapt(backend.model(size=size), recipe)
         np.testing.assert_allclose(backend.run(open_sizes, batch, eager=eager), fixed, rtol=1e-5, atol=1e-6)
     everywhere = sita.adapt(backend.model(size=sizes), recipe, places=None)
     assert np.abs(backend.run(everywhere, batch) - fixed).max() > 1e-3

@@ -266,6 +266,45 @@ def test_the_shortest_way_equals_the_general_one(
     torch.testing.assert_close(answers[1:], found[1:], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("settings", [{}, {"share": "batch"}], ids=str)
+def test_one_row_beside_the_source_is_measured_with_care(settings: dict[str, str]) -> None:
+    """Several images, all places, and channels 20 σ from zero, whose squares cancel."""
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, CLASSES, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    recipe = sita.Recipe(priors=(1.0, 0.4), n_views=0, combine="mean", **settings)
+    batch = images(3, 3, 16, 16) + 20
+    exact = sita.adapt(copy.deepcopy(model.eval()).double(), recipe)(batch.double())
+    torch.testing.assert_close(sita.adapt(model, recipe)(batch).double(), exact, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("recipe", ["bn", "auto", "augbn"])
+def test_frames_far_apart_are_pooled_in_double_precision(recipe: str) -> None:
+    """Each is constant; together their variance leaves single precision. Only some places count."""
+
+    class Frames(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.head = nn.BatchNorm2d(3), nn.Linear(3, CLASSES)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            features = self.norm(x.flatten(0, 1)).tanh().mean((2, 3)).unflatten(0, x.shape[:2])
+            return self.head(features.amax(1))
+
+    model, video = Frames().eval(), torch.zeros(1, 4, 3, 20, 20)
+    video[0, 1], video[0, 2] = 3e19, -3e19
+    exact = sita.adapt(copy.deepcopy(model).double(), recipe, places=64)(video.double())
+    torch.testing.assert_close(sita.adapt(model, recipe, places=64)(video).double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_a_layer_without_beta_takes_the_general_way() -> None:
+    model = small()
+    norm = next(layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d))
+    batch = images(2, 3, 16, 16)
+    norm.bias.data.zero_()
+    expected = sita.adapt(model)(batch)
+    norm.bias = None
+    torch.testing.assert_close(sita.adapt(model)(batch), expected, rtol=1e-5, atol=1e-5)
+
+
 def moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     features = measure(x)
     return features.means, features.variances
