@@ -296,6 +296,34 @@ def test_label_maps_are_pictures(folder: Path) -> None:
     assert np.asarray(Image.open(io.BytesIO(found[3].content))).shape == (16, 16)
 
 
+KERAS = """
+import keras
+
+def build():
+    keras.utils.set_random_seed(3)
+    stem = [keras.layers.Conv2D(8, 3), keras.layers.BatchNormalization(), keras.layers.ReLU()]
+    layers = [keras.Input((24, 24, 3)), *stem]
+    model = keras.Sequential([*layers, keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(5)])
+    return model, {"inputs": "unit", "size": 24, "crop": 1.0}
+"""
+
+
+@pytest.mark.slow
+def test_a_keras_model_is_served(folder: Path) -> None:
+    (folder / "keras_net.py").write_text(KERAS)
+    pixels = noise(4, size=24)
+    with start_server("keras_net.py:build", folder=folder) as server:
+        found = [response.json() for response in post_together(server, [png(each) for each in pixels])]
+        assert server.stop() == (0, [])
+    predictor = open_predictor(load_model(f"{folder / 'keras_net.py'}:build"))
+    for one, said in zip(pixels, found, strict=True):
+        answers = predictor.answer(one[None])
+        assert said["label"] == answers.adapted.labels[0]
+        assert said["probability"] == pytest.approx(answers.adapted.probabilities[0].max(), abs=1e-5)
+        assert said["source"]["label"] == answers.source.labels[0]
+        assert said["prior"] == pytest.approx(answers.adapted.priors[0], abs=1e-5)
+
+
 @pytest.mark.slow
 def test_an_exported_file_is_served_as_the_model(folder: Path) -> None:
     loaded = load_model(f"{folder / 'net.py'}:build")
