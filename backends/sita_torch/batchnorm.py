@@ -134,7 +134,7 @@ def _normalise(x: torch.Tensor, layer: nn.Module, call: Call, name: str) -> torc
         try:
             return normalise_lone_row(x, layer, call, name)
         except TooLargeError:
-            pass  # so is the general way, in double precision
+            pass  # the general way measures again, in double precision
     features, mean, variance = _blend(x, layer, call, name, layer.eps)  # type: ignore[arg-type]
     gamma: Any = mean.new_ones(()) if layer.weight is None else TORCH.cast(layer.weight, mean)  # type: ignore[arg-type]
     beta: Any = mean.new_zeros(()) if layer.bias is None else TORCH.cast(layer.bias, mean)  # type: ignore[arg-type]
