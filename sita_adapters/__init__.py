@@ -7,75 +7,33 @@
 
 from .api import adapt, describe, unwrap
 from .calibrate import calibrate
-from .cascade import cascade
-from .compare import Comparison, compare
-from .description import Description
-from .errors import (
-    AlreadyAdaptedError,
-    BackendImportError,
-    BatchStatisticsError,
-    BypassError,
-    CloneError,
-    ExportError,
-    FusedModelError,
-    InputError,
-    LayersError,
-    NoBatchNormError,
-    NotAdaptedError,
-    NotObservedError,
-    OutputError,
-    RecipeError,
-    ScriptedModelError,
-    SharedWeightsError,
-    SitaError,
-    SitaWarning,
-    UninitialisedModelError,
-    UnknownModelError,
-)
-from .export import Exported, export
+from .compare import compare
+from .errors import SitaError, SitaWarning
+from .export import export
 from .inputs import Inputs
-from .observe import Seen, Summary, observe
-from .recipe import RECIPES, Recipe
+from .observe import observe
+from .recipe import Recipe
+from .recipes import RECIPES
 from .shift import ByShift
 from .version import __version__
 
 __all__ = [
     "RECIPES",
-    "AlreadyAdaptedError",
-    "BackendImportError",
-    "BatchStatisticsError",
     "ByShift",
-    "BypassError",
-    "CloneError",
-    "Comparison",
-    "Description",
-    "ExportError",
-    "Exported",
-    "FusedModelError",
-    "InputError",
     "Inputs",
-    "LayersError",
-    "NoBatchNormError",
-    "NotAdaptedError",
-    "NotObservedError",
-    "OutputError",
     "Recipe",
-    "RecipeError",
-    "ScriptedModelError",
-    "Seen",
-    "SharedWeightsError",
     "SitaError",
     "SitaWarning",
-    "Summary",
-    "UninitialisedModelError",
-    "UnknownModelError",
     "__version__",
     "adapt",
     "calibrate",
-    "cascade",
     "compare",
     "describe",
     "export",
     "observe",
     "unwrap",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

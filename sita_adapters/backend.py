@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from .errors import BackendImportError, NotAdaptedError, UnknownModelError, install
+from .errors import BackendImportError, ModelError, install
 from .inputs import Inputs
-from .ops import Array, Ops
-from .outputs import Selector, find_scores, flatten
+from .ops import Ops
+from .outputs import OutputLayout, Selector, flatten
 from .recipe import Recipe
 from .selection import Layers
 from .voting import Scores
 
 if TYPE_CHECKING:
-    from .cascade import CascadeRule
     from .engine import Adaptation
 
 GROUP = "sita_adapters.backends"
@@ -30,72 +29,49 @@ GROUP = "sita_adapters.backends"
 
 @dataclass(frozen=True)
 class Settings:
-    """What belongs to the model rather than to the method."""
+    """The arguments of `adapt` that belong to the model rather than to the method."""
 
     inputs: Inputs | None = None
-    scores: str | None = None
+    scores: Scores | None = None
     output: Selector = None
+    class_axis: int | None = None
     layers: Layers = None
     max_rows: int | None = None
     example: Any = None
-    """What the model is called with: it is tried out on inputs like these at once, not at its first call."""
 
 
 class Backend(Protocol):
-    """What only a framework can do. Everything else is the core's."""
+    """What only a framework can do. Everything else is in the core."""
 
     ops: Ops
+    label: str
+    """The framework's name, and what it computes with."""
     export_formats: tuple[str, ...]
 
-    @property
-    def label(self) -> str:
-        """The framework's name, and what it computes with."""
-
     def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> Any:
-        """Return an adapted clone that shares the weights of a model, which stays as it was."""
+        """Return an adapted clone that shares the weights of a model, which is not modified."""
 
     def unwrap(self, adapted: Any) -> Any:
-        """Return a plain clone of an adapted model, that shares its weights."""
+        """Return a plain clone of an adapted model that shares its weights."""
 
     def adaptation_of(self, model: Any) -> Adaptation | None:
-        """Return what makes a model an adapted one; None if it is a plain one."""
-
-    def source_name(self, adapted: Any) -> str:
-        """Return the name of the class that was adapted."""
-
-    def scores_of(self, model: Any) -> Scores:
-        """Return what a plain model's scores are, as `adapt` would read them."""
+        """Return what makes a model an adapted one; None for a plain one."""
 
     def observing(self, adapted: Any) -> AbstractContextManager[object]:
-        """Make an adapted model run so that its votes have values; give the key under which they are recorded."""
+        """Run an adapted model with values to record inside this block; yield its Adaptation."""
 
-    def cascade(self, model: Any, adapted: Any, rule: CascadeRule) -> Any:
-        """Return what is called as the model, and runs the adapted one on what the rule says."""
+    def run(self, model: Any, images: np.ndarray, *, channels_last: bool = False) -> Any:
+        """Return the model's output for numpy images, arranged as it takes them, or with their channels last."""
 
-    def arrange(self, name: str, model: Any, images: np.ndarray) -> np.ndarray:
-        """Return images (N, h, w, channels) with their axes as the model takes them."""
-
-    def run(self, model: Any, batch: np.ndarray) -> Any:
-        """Return the model's output for numpy images, computed the way it would be run in production."""
-
-    def with_verdict(self, adapted: Any) -> Any:
-        """Return a model that can be run and written, and puts out by name what `gauge.name_outputs` returns."""
-
-    def read_example(self, adapted: Any, example: Any) -> np.ndarray:
-        """Return at least two images to export an adapted model with."""
-
-    def write(self, adapted: Any, path: Path, format: str, images: np.ndarray) -> None:
-        """Write an adapted model to a file of this format, for any number of images of this size."""
-
-    def file_outputs(self, output: Any) -> list[tuple[str, Array]]:
-        """Return the arrays of an output, with their paths, in the order that an exported file has them in."""
+    def write(self, adapted: Any, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
+        """Write an adapted model to a file for any number of images; return the shape of the images it takes."""
 
 
 def backend_of(model: Any) -> Backend:
     """Return the backend whose framework the model's nearest ancestor class comes from.
 
-    Read off the names of the classes' modules: no framework is imported to find out. The order of the ancestors settles
-    what several could claim: under Keras' torch backend a Keras layer is a torch.nn.Module too, but further up.
+    It reads the names of the classes' modules and imports no framework. The order of the ancestors decides between
+    several: under Keras' torch backend a Keras layer is a torch.nn.Module too, but further up.
     """
     packages = [ancestor.__module__.partition(".")[0] for ancestor in type(model).__mro__]
     if not any(package in _installed() for package in packages):
@@ -108,42 +84,49 @@ def backend_of(model: Any) -> Backend:
             except ImportError as error:
                 raise BackendImportError(
                     f"{type(model).__name__} belongs to the {package} backend, which cannot be imported: {error}. "
-                    f"Remedy: {install(package)}."
+                    f"Try: {install(package)}."
                 ) from error
     frameworks = [name for name in sorted(installed) if find_spec(name) is not None]
     if not frameworks:
-        raise UnknownModelError(
+        raise ModelError(
             f"Expected a model of {' or '.join(sorted(installed)) or 'a framework'}; received {_name(model)}, and no "
-            f"such framework is installed. Remedy: {install('torch')}, or [keras]."
+            f"such framework is installed. Try: {install('torch')}, or [keras]."
         )
-    raise UnknownModelError(f"Expected a model of {' or '.join(frameworks)}; received {_name(model)}.{_hint(model)}")
+    raise ModelError(f"Expected a model of {' or '.join(frameworks)}; received {_name(model)}.{_hint(model)}")
 
 
 @functools.cache
 def _installed() -> dict[str, EntryPoint]:
-    """Return the backends that are installed. Read once: to look through all packages takes 10 ms, as a small model."""
+    """Return the installed backends. Cached: searching all packages takes 10 ms, as long as a small model."""
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
-def read_adaptation(adapted: Any) -> Adaptation:
-    """Return what makes this model an adapted one; raise where it is a plain one."""
+def adaptation_of(adapted: Any) -> Adaptation:
+    """Return what makes this model an adapted one; raise if it is a plain one."""
     adaptation = backend_of(adapted).adaptation_of(adapted)
     if adaptation is None:
-        raise NotAdaptedError(
+        raise ModelError(
             f"Expected a model that sita.adapt returned; received a plain {type(adapted).__name__}. "
-            "Remedy: adapted = sita.adapt(model)."
+            "Try: adapted = sita.adapt(model)."
         )
     return adaptation
 
 
-def run_scores(model: Any, batch: np.ndarray) -> np.ndarray:
-    """Return a model's scores for numpy images with their axes as it takes them."""
-    backend = backend_of(model)
-    adaptation = backend.adaptation_of(model)
-    selector = None if adaptation is None else adaptation.output
-    is_array, output = backend.ops.is_array, backend.run(model, batch)
-    place = find_scores(output, selector, is_array, lambda a: len(a.shape) > 1 and a.shape[0] == len(batch))
-    return backend.ops.to_numpy(flatten(output, is_array)[place][1])
+def run_scores(adapted: Any, images: np.ndarray, *, channels_last: bool = False) -> tuple[np.ndarray, OutputLayout]:
+    """Return an adapted model's scores for numpy images, images first, and the layout of its output."""
+    backend, adaptation = backend_of(adapted), adaptation_of(adapted)
+    output = backend.run(adapted, images, channels_last=channels_last)
+    layout = latest_layout(adaptation)
+    place = layout.require_scores().place
+    array = backend.ops.to_numpy(flatten(output, backend.ops.is_array)[place][1])
+    return np.moveaxis(array, layout.axes[place] or 0, 0), layout
+
+
+def latest_layout(adaptation: Adaptation) -> OutputLayout:
+    """Return what the latest probe established; raise if there was none."""
+    if not adaptation.layouts:
+        raise ModelError("The model has not been probed. Try: call the adapted model once, or sita.adapt(model, example=…).")
+    return next(reversed(adaptation.layouts.values()))
 
 
 def _name(model: Any) -> str:
@@ -154,7 +137,7 @@ def _name(model: Any) -> str:
 
 def _hint(model: Any) -> str:
     if isinstance(model, type):
-        return " Make an instance of it first."
+        return " Try: make an instance of it first."
     if isinstance(model, dict):
-        return " Weights alone are not a model: build the model and load them first."
+        return " Try: build the model and load these weights into it first."
     return ""

@@ -4,84 +4,118 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from .inputs import ENCODINGS, Inputs
+from .outputs import OutputLayout
 from .plan import make_plan
 from .recipe import Recipe
+from .recipes import IN_WORDS
 from .selection import LayerInfo
 from .version import __version__
 from .views import SpatialKind
-from .voting import Scores
+
+if TYPE_CHECKING:
+    from .engine import Adaptation
 
 
 @dataclass(frozen=True)
 class Description:
-    """An adapted model: its framework, recipe, cost per image, and which layers take part."""
+    """An adapted model: its framework, recipe, cost per image, layers, and what was established about its output."""
 
     model: str
     backend: str
     recipe: Recipe
     inputs: Inputs | None
-    scores: Scores
     layers: tuple[LayerInfo, ...]
+    layout: OutputLayout | None
+    """What the latest probe established; None before it."""
     max_rows: int | None = None
-    """How many rows run at once, at most."""
     kinds: tuple[SpatialKind, ...] = ("square", "rectangle")
-    """What the model's inputs can be; `rows` counts those of the first."""
 
     @property
     def adapted(self) -> tuple[str, ...]:
-        """The names of the layers that are adapted."""
+        """Names of the layers that are adapted."""
         return tuple(layer.name for layer in self.layers if layer.adapted)
 
     @property
-    def left_alone(self) -> tuple[str, ...]:
-        """The names of the BatchNorm layers that keep the source's statistics."""
+    def skipped(self) -> tuple[str, ...]:
+        """Names of the BatchNorm layers that keep the source's statistics."""
         return tuple(layer.name for layer in self.layers if not layer.adapted)
 
     @property
     def rows(self) -> int:
-        """How many rows of a batch one image becomes, a square one where that matters."""
+        """Number of rows that one image becomes; of a square image if that matters."""
         return make_plan(self.recipe, self.kinds[0]).rows
 
-    def _bound(self) -> str:
-        return "" if self.max_rows is None else f", at most {self.max_rows} at once"
+    @property
+    def scores(self) -> str | None:
+        """What the class scores were established to be; None if there are none, or before the probe."""
+        return None if self.layout is None or self.layout.scores is None else self.layout.scores.kind
 
     def __str__(self) -> str:
         plans = [make_plan(self.recipe, kind) for kind in self.kinds]
+        bound = "" if self.max_rows is None else f", at most {self.max_rows} at once"
         facts = [
             ("model", f"{self.model}, {self.backend} backend, sita-adapters {__version__}"),
             ("recipe", str(self.recipe)),
-            ("rows", _each(f"{plan.rows} per image" for plan in plans) + self._bound()),
+            ("", IN_WORDS.get(self.recipe.name, "")),
+            ("rows", _each(f"{plan.rows} per image" for plan in plans) + bound),
         ]
-        if self.recipe.resample:
-            facts.append(("views", f"{self.recipe.view_count}, drawn for every image"))
-        elif len(plans[0].views) > 1:
-            facts.append(("views", _each(", ".join(view.name for view in plan.views[1:]) for plan in plans)))
+        if len(plans[0].views) > 1:
+            drawn = f"{self.recipe.view_count}, drawn for every image" if self.recipe.resample else ""
+            facts.append(("views", drawn or _each(", ".join(view.name for view in plan.views[1:]) for plan in plans)))
         facts += [
-            ("scores", self.scores),
+            ("output", _describe_output(self.layout)),
+            *((("note", note) for note in self.layout.notes) if self.layout else ()),
             ("inputs", _name_inputs(self.inputs)),
             ("layers", f"{len(self.adapted)} of {len(self.layers)} BatchNorm layers adapted"),
         ]
-        lines = [f"{name:<8}{text}" for name, text in facts]
-        return "\n".join([*lines, "", *_table(_grouped(self.layers))])
+        lines = [f"{name:<8}{text}" for name, text in facts if text]
+        return "\n".join([*lines, "", *make_table([("layer", "count", "type", "channels", "adapted"), *_grouped(self.layers)])])
+
+
+def make_description(adapted: Any, adaptation: Adaptation, backend: str) -> Description:
+    """Return the description of an adapted model."""
+    return Description(
+        model=adaptation.model_name or type(adapted).__name__,
+        backend=backend,
+        recipe=adaptation.recipe,
+        inputs=adaptation.inputs,
+        layers=adaptation.layers,
+        layout=next(reversed(adaptation.layouts.values()), None),
+        max_rows=adaptation.max_rows,
+        kinds=adaptation.kinds,
+    )
+
+
+def _describe_output(layout: OutputLayout | None) -> str:
+    if layout is None:
+        return "unknown before the first call (or example=)"
+    if layout.scores is None:
+        return f"no class scores assumed. {layout.why_no_scores}"
+    path, kind = layout.paths[layout.scores.place], layout.scores.kind.replace("_", " ")
+    which = "" if len(layout.paths) == 1 else f" in {path}"
+    if kind == "logits":
+        return f"assumed to be class logits{which}, classes on axis {layout.scores.class_axis}"
+    return f"class scores{which}: {kind}, classes on axis {layout.scores.class_axis}"
 
 
 def _each(texts: Iterable[str]) -> str:
-    """Say it once where it is the same for all kinds."""
+    """Return one text if it is the same for all kinds of images."""
     first, *others = dict.fromkeys(texts)
-    return first + "".join(f" (where images are not square: {other})" for other in others)
+    return first + "".join(f" (images that are not square: {other})" for other in others)
 
 
 def _name_inputs(inputs: Inputs | None) -> str:
     if inputs is None:
-        return "not given (needed for colour distortion only)"
+        return "not given (needed for color distortion only)"
     names = [name for name, encoding in ENCODINGS.items() if encoding == inputs]
     return names[0] if names else str(inputs)
 
 
 def _grouped(layers: Iterable[LayerInfo]) -> Iterable[tuple[str, str, str, str, str]]:
-    """One line for neighbours of the same block, type and treatment; a reader of 121 layers wants the blocks."""
+    """Return one line for all layers of the same block, type and treatment."""
     groups: dict[tuple[str, str, bool], list[LayerInfo]] = {}
     for layer in layers:
         block = ".".join(layer.name.split(".")[:-1][:2]) or layer.name
@@ -90,12 +124,11 @@ def _grouped(layers: Iterable[LayerInfo]) -> Iterable[tuple[str, str, str, str, 
         name = members[0].name if len(members) == 1 else f"{block}.*"
         channels = sorted({member.channels for member in members})
         width = str(channels[0]) if len(channels) == 1 else f"{channels[0]}–{channels[-1]}"
-        yield name, str(len(members)), kind, width, "yes" if adapted else "left alone"
+        yield name, str(len(members)), kind, width, "yes" if adapted else "skipped"
 
 
-def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    body = [("layer", "count", "type", "channels", "adapted"), *rows]
-    widths = [max(len(row[column]) for row in body) for column in range(5)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in body]
-    rule = "  ".join("─" * width for width in widths)
-    return [lines[0].rstrip(), rule, *(line.rstrip() for line in lines[1:])]
+def make_table(rows: list[tuple[str, ...]]) -> list[str]:
+    """Return the lines of a table whose first row is its heading."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [lines[0], "  ".join("─" * width for width in widths), *lines[1:]]

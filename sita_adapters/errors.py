@@ -1,115 +1,57 @@
-"""Everything that can go wrong, each kind with a class of its own.
+"""The library's errors. Each message says what was expected, what was received, and what to try.
 
-A message says what was expected, what came, and the remedy. Every class also derives from the builtin that a
-careful caller would have caught anyway.
+`SitaError` catches them all. Each class also derives from the built-in exception that a careful caller would catch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class SitaError(Exception):
-    """The base of all errors of this library."""
+    """The base class of every error in this library."""
 
 
 class SitaWarning(UserWarning):
-    """Something was done that the caller may not expect."""
+    """The result is right, but may not be what the caller expects."""
 
 
-class UnknownModelError(SitaError, TypeError):
-    """No installed backend owns this model."""
+class ModelError(SitaError, ValueError):
+    """This model cannot be adapted, or it violates the contract with a model."""
 
 
 class BackendImportError(SitaError, ImportError):
-    """The backend that owns this model could not be imported."""
-
-
-class NoBatchNormError(SitaError, ValueError):
-    """There is no BatchNorm layer with running statistics to adapt."""
-
-
-class FusedModelError(NoBatchNormError):
-    """The BatchNorm layers were folded into their convolutions."""
-
-
-class BatchStatisticsError(NoBatchNormError):
-    """A layer normalises with the statistics of the whole batch, so that images would mix."""
-
-
-class LayersError(SitaError, ValueError):
-    """`layers=` names or picks nothing."""
+    """The backend that owns this model cannot be imported."""
 
 
 class RecipeError(SitaError, ValueError):
-    """A recipe's field is out of its range, or its fields contradict each other."""
+    """A recipe's field is out of range, or its fields contradict each other."""
 
 
 class InputError(SitaError, ValueError):
-    """The image is not what the adapted model can take."""
+    """An argument or an image is not what was expected."""
 
 
 class OutputError(SitaError, ValueError):
-    """The model's output holds no scores to choose by."""
-
-
-class NotAdaptedError(SitaError, ValueError):
-    """This model was not adapted."""
-
-
-class AlreadyAdaptedError(SitaError, ValueError):
-    """This model, or a part of it, is adapted already."""
-
-
-class CloneError(SitaError, TypeError):
-    """The model's structure cannot be copied."""
-
-
-class ScriptedModelError(CloneError):
-    """A compiled graph, in which hooks never fire."""
-
-
-class UninitialisedModelError(CloneError):
-    """A lazy layer that has no weights yet."""
+    """The model's output holds no class scores where the recipe needs them."""
 
 
 class SharedWeightsError(SitaError, RuntimeError):
-    """What was asked for would change the source model's weights or statistics."""
-
-
-class BypassError(SitaError, RuntimeError):
-    """An adapted layer ran outside a call of the adapted model, or none ran inside it."""
+    """The operation would change the weights or statistics that the adapted model shares with the source model."""
 
 
 class ExportError(SitaError, ValueError):
-    """The adapted model cannot be written to this file, or answers otherwise once it is."""
-
-
-class NotObservedError(SitaError, RuntimeError):
-    """Votes were asked for that nobody could have seen."""
+    """The adapted model cannot be written to this file."""
 
 
 def install(*extras: str) -> str:
-    """Return how to install extras. It holds where the package is on no index, too: pip then asks the installed one."""
+    """Return the command that installs extras, also for a checkout: the package isn't on PyPI yet."""
     wanted = f"[{','.join(extras)}]"
     return f"pip install 'sita-adapters{wanted}' (in a checkout: pip install '.{wanted}')"
 
 
-def torchvision_hint(error: BaseException) -> str:
-    """Return the remedy where torchvision, which timm imports as well, was built for another torch; else nothing."""
-    if "torchvision::" not in str(error):
-        return ""
-    return (
-        " Remedy: a torchvision that was built for the installed torch, or, before it and timm are imported, "
-        "`import sita_workbench.models.torchvision_compat`."
-    )
-
-
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """` Did you mean 'ops'?`, or nothing where no known word comes close."""
+    """Return ` Did you mean 'ops'?`, or nothing if no known word is close."""
     close = get_close_matches(word, list(known), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""

@@ -1,73 +1,53 @@
-"""Expand: an image becomes the rows of a Plan, and what goes along with it as many."""
+"""Expand: an image becomes the rows of a Plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from .errors import InputError
-from .ops import Array, Ops, SymbolicError
+from .ops import Array, SymbolicError
 from .plan import Plan, redraw, refuse_resampling
 from .recipe import Recipe
-from .view_steps import Canvas
+from .view_steps import ImageLayout
 
 
-def expand(images: Array, plans: Sequence[Plan], canvas: Canvas) -> Array:
+def expand(images: Array, plans: Sequence[Plan], layout: ImageLayout) -> Array:
     """(B, …) → (B·R, …): the rows of an image side by side. One Plan for all images, or one for each."""
-    return _for_each_plan(images, plans, canvas.ops, lambda some, plan: _view_rows(some, plan, canvas))
+    if len(plans) == 1:
+        return _view_rows(images, plans[0], layout)
+    return layout.ops.concat([_view_rows(images[i : i + 1], plan, layout) for i, plan in enumerate(plans)], axis=0)
 
 
-def _view_rows(images: Array, plan: Plan, canvas: Canvas) -> Array:
+def _view_rows(images: Array, plan: Plan, layout: ImageLayout) -> Array:
     if plan.view_of_row == (0,):
         return images
-    if not canvas.ops.is_float(images) and not all(plan.views[view].lossless for view in plan.view_of_row):
+    if not layout.ops.is_float(images) and not all(plan.views[view].lossless for view in plan.view_of_row):
         names = ", ".join(view.name for view in plan.views if not view.lossless)
         raise InputError(
             f"The views {names} compute new pixel values, which integers cannot hold; received {images.dtype}. "
-            "Remedy: give floating-point images, or take augment='lossless'."
+            "Try: floating-point images, or augment='lossless'."
         )
-    views = {view: plan.views[view].apply(images, canvas) for view in sorted(set(plan.view_of_row))}
-    return canvas.ops.stack_rows([views[view] for view in plan.view_of_row], images)
+    views = {view: plan.views[view].apply(images, layout) for view in sorted(set(plan.view_of_row))}
+    return layout.ops.stack_rows([views[view] for view in plan.view_of_row], images)
 
 
-def expand_aligned(argument: Array, images: Array, plans: Sequence[Plan], canvas: Canvas) -> Array:
-    """Return a batch-aligned argument for every row.
-
-    One that has the images' height and width (a mask) moves as the views do.
-    """
-    return _for_each_plan(argument, plans, canvas.ops, lambda some, plan: _aligned_rows(some, images, plan, canvas))
-
-
-def _aligned_rows(argument: Array, images: Array, plan: Plan, canvas: Canvas) -> Array:
-    if plan.view_of_row == (0,):
-        return argument
-    space = len(canvas.axes)
-    if len(argument.shape) <= space or argument.shape[-space:] != images.shape[-space:]:
-        return canvas.ops.repeat_rows(argument, plan.rows)
-    moved: dict[int, Array] = {}
-    for view in sorted(set(plan.view_of_row)):
-        steps = [step for step in plan.views[view].steps if step.moves_pixels]
-        if not canvas.ops.is_float(argument) and not all(step.lossless for step in steps):
-            raise InputError(
-                f"The view {plan.views[view].name!r} moves pixels to places between pixels, where an argument of "
-                f"{argument.dtype} and shape {tuple(argument.shape)} has no values. Remedy: give it in floating "
-                "point, or take augment='lossless'."
-            )
-        moved[view] = plan.views[view].move(argument, canvas)
-    return canvas.ops.stack_rows([moved[view] for view in plan.view_of_row], argument)
+def check_aligned(argument: Array, images: Array, plan: Plan, layout: ImageLayout) -> None:
+    """Raise where an argument belongs to the images pixel by pixel (a mask), and the Plan's views move pixels."""
+    space = len(layout.axes)
+    is_map = len(argument.shape) > space and argument.shape[-space:] == images.shape[-space:]
+    if is_map and any(plan.moves_pixels(row) for row in range(plan.rows)):
+        raise InputError(
+            f"An argument of shape {tuple(argument.shape)} has the images' height and width, and would have to move "
+            "with the pixels of their views. Try: a recipe without such views ('auto', 'shift', 'bn')."
+        )
 
 
-def _for_each_plan(array: Array, plans: Sequence[Plan], ops: Ops, make_rows: Callable[[Array, Plan], Array]) -> Array:
-    if len(plans) == 1:
-        return make_rows(array, plans[0])
-    return ops.concat([make_rows(array[i : i + 1], plan) for i, plan in enumerate(plans)], axis=0)
-
-
-def redraw_for_each(images: Array, plan: Plan, recipe: Recipe, canvas: Canvas) -> list[Plan]:
-    """Return a Plan for every image, with views drawn by what is in it."""
+def redraw_for_each(images: Array, plan: Plan, recipe: Recipe, layout: ImageLayout) -> list[Plan]:
+    """Return a Plan for every image, with views drawn from its content."""
     try:
-        values = canvas.ops.to_numpy(images)
+        values = layout.ops.to_numpy(images)
     except SymbolicError as error:
         raise refuse_resampling("A compiled or exported model") from error
-    return [redraw(plan, recipe, canvas.kind, np.moveaxis(image, canvas.channel, -1)) for image in values]
+    return [redraw(plan, recipe, layout.kind, np.moveaxis(image, layout.channel, -1)) for image in values]

@@ -2,53 +2,49 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from .api import describe
-from .backend import Backend, backend_of
-from .card import KEY, Card, card_path
-from .description import Description
+from .backend import Backend, adaptation_of, backend_of
+from .diagnostics import NAMES
 from .errors import ExportError, SitaError, install, suggestion
-from .export_check import TITLES, Check, make_check, verify
-from .plan import make_plan, refuse_resampling
-from .runtimes import RUNTIMES, SUFFIXES, Shape, first_line, installed_runtime
-from .views import SpatialKind, spatial_kind
+from .ops import Array
+from .plan import refuse_resampling
 
-_NATIVE_SUFFIX = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".pt", "litert": ".tflite", "saved_model": ""}
+TITLES = {"onnx": "ONNX", "pt2": "torch.export", "litert": "LiteRT", "saved_model": "SavedModel"}
+
+SUFFIXES = {".onnx": "onnx", ".pt2": "pt2", ".tflite": "litert", ".litert": "litert", "": "saved_model"}
+"""The format by the ending of a file's name. A SavedModel is a folder."""
+
+_ENDINGS = {"onnx": ".onnx", "pt2": ".pt2", "litert": ".tflite", "saved_model": ""}
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What `export` wrote. Print it for a sentence; use it wherever a path goes.
+    """What `export` wrote. It can be used as a path.
 
-    - `input_shape`: what the file takes; None where any number goes.
-    - `difference`: the largest of a probability from the adapted model's, as its runtime answered; None where that is
-      not installed, so that nothing was compared.
+    `input_shape` is what the file takes; None means any number.
     """
 
     path: Path
     format: str
-    input_shape: Shape
-    difference: float | None
+    input_shape: tuple[int | None, ...]
 
     def __fspath__(self) -> str:
         return os.fspath(self.path)
 
     def __str__(self) -> str:
         shape = ", ".join("N" if size is None else str(size) for size in self.input_shape)
-        if self.difference is None:
-            checked = f"not checked: {' or '.join(RUNTIMES[self.format])} is not installed"
-        else:
-            checked = f"checked: within {self.difference:.0e} of the adapted model's answers"
-        return f"{self.path}: {TITLES[self.format]}, images ({shape}); {checked}"
+        return f"{self.path}: {TITLES[self.format]}, images ({shape})"
 
 
 def export(
@@ -57,63 +53,62 @@ def export(
     *,
     example: Any = None,
     format: str | None = None,
-    verdict: bool = False,
+    diagnostics: bool = False,
 ) -> Exported:
-    """Write an adapted model to a file that takes a batch of images, of any number, and returns their predictions.
+    """Write an adapted model to a file that takes a batch of images and returns their predictions.
 
-    It holds the views, the blending and the vote, and needs neither this library nor the model's code. What was written
-    is run once and compared with the adapted model; where it answers otherwise, or anything else fails, a file that
-    was there before stays as it was.
+    The file contains the views, the blending and the vote, and needs neither this library nor the model's code. If
+    anything fails, no partial file is left behind, and an existing file stays as it was. (The command `sita export`
+    also runs the file and compares its answers.)
 
-    - `path`: its ending says the format. PyTorch: `.onnx`, `.pt2` (torch.export), `.pt`, `.ts` or `.torchscript`.
-      Keras: `.onnx`, `.tflite` or `.litert`, or a folder's name without an ending (SavedModel).
-    - `example`: a batch of images as the adapted model takes them. PyTorch needs one, which fixes their height and
-      width; Keras only where the model leaves these open.
-    - `format`: "onnx", "pt2", "torchscript", "litert" or "saved_model", where the ending does not say it.
-    - `verdict`: put out, beside the scores, what tells how far an image is from the training images, as
-      `sita.observe` has it: `prior` and `entropy`, (N,) or a map per image, and `source`, the scores of the source
-      model, where λ = 1 is a candidate. The outputs have these names in the file; an only output of the model's own is
-      called `scores`.
+    Args:
+        adapted: A model that `adapt` returned.
+        path: Its ending sets the format. PyTorch: `.onnx` or `.pt2` (torch.export). Keras: `.onnx`, `.tflite` or
+            `.litert`, or a folder without an ending (SavedModel).
+        example: A batch of images as the adapted model takes them. PyTorch needs one, which fixes height and width;
+            Keras only if the model leaves these open.
+        format: "onnx", "pt2", "litert" or "saved_model", if the ending doesn't say it.
+        diagnostics: Also return `prior` and `entropy` (of the most confident candidate) and `source` (the source
+            model's scores, if λ = 1 is a candidate), by these names. A single output of the model is called `scores`.
 
-    >>> print(sita.export(adapted, "model.onnx", example=images))
+    Returns:
+        What was written.
+
+    Raises:
+        SitaError: The model cannot be exported, or the file cannot be written there.
+
+    Example:
+        >>> print(sita.export(adapted, "model.onnx", example=images))
+        model.onnx: ONNX, images (N, 3, 224, 224)
     """
-    return export_with_card(adapted, path, example, format, verdict=verdict)
-
-
-def export_with_card(
-    adapted: Any,
-    path: str | os.PathLike[str],
-    example: Any,
-    format: str | None = None,
-    about: Mapping[str, Any] | None = None,
-    *,
-    verdict: bool = False,
-) -> Exported:
-    """As `export`. `about`, fields of `Card`, is kept with the file.
-
-    An ONNX file has a card in any case; any other gets one, beside it, if `about` is given.
-    """
-    backend = backend_of(adapted)
-    description = describe(adapted)
-    _check_exportable(description)
+    backend, adaptation = backend_of(adapted), adaptation_of(adapted)
+    if adaptation.recipe.resample:
+        raise refuse_resampling("An exported model")
+    if adaptation.max_rows is not None:
+        raise ExportError(
+            "max_rows: an exported graph runs all rows at once; received a model adapted with max_rows="
+            f"{adaptation.max_rows}. Try: adapt without max_rows, and give the file fewer images at a time."
+        )
     target = Path(path)
-    chosen = _read_format(target, format, backend, description)
+    chosen = _resolve_format(target, format, backend)
     _check_place(target, chosen)
-    with _temporary_directory(target) as folder:
-        made = folder / f"model{_NATIVE_SUFFIX[chosen]}"
-        check = _write(backend, adapted, made, chosen, example, verdict=verdict)
-        card = _make_card(description, backend, check, about or {})
-        if chosen == "onnx":
-            _write_metadata(made, card)
-        difference = None
-        if installed_runtime(chosen) is not None:
-            difference = verify(made, chosen, check, description, backend.ops.class_axis)
-        beside = folder / "card.json"
-        beside.write_text(card.to_json(), encoding="utf-8")
-        _move(made, target)
-        if chosen != "onnx" and (about is not None or card_path(target).is_file()):
-            _move(beside, card_path(target))
-    return Exported(target, chosen, check.input_shape, difference)
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.stem}-", dir=target.resolve().parent))
+    try:
+        made = folder / f"model{_ENDINGS[chosen]}"
+        try:
+            shape = backend.write(adapted, made, chosen, example, diagnostics)
+        except SitaError:
+            raise
+        except Exception as error:
+            others = ", ".join(TITLES[other] for other in backend.export_formats if other != chosen)
+            raise ExportError(
+                f"The adapted model could not be exported to {TITLES[chosen]}: {type(error).__name__}: {error} Try: "
+                f"another format ({others}), if the plain model cannot be exported either."
+            ) from error
+        move(made, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Exported(target, chosen, shape)
 
 
 def require_exporter(*packages: str, to: str) -> None:
@@ -122,75 +117,60 @@ def require_exporter(*packages: str, to: str) -> None:
     if missing:
         raise ExportError(
             f"Export to {TITLES[to]} needs {', '.join(missing)}, not installed here. "
-            f"Remedy: {install('export')}, or pip install {' '.join(missing)}."
+            f"Try: {install('export')}, or pip install {' '.join(missing)}."
         )
 
 
-def _check_exportable(description: Description) -> None:
-    if description.recipe.resample:
-        raise refuse_resampling("An exported model")
-    if description.max_rows is not None:
+def name_outputs(own: Sequence[tuple[str, Array]], diagnostics: Mapping[str, Array]) -> dict[str, Array]:
+    """Return a model's outputs, given with their paths, and the diagnostics, by their names in a file.
+
+    A single output is called `scores`. Others have their paths as names; one in a list has a number instead, which not
+    every format allows, and is called `output_0`, …
+    """
+    names = ["scores" if len(own) == 1 else path if _NAME.fullmatch(path) else f"output_{place}"
+             for place, (path, _) in enumerate(own)]
+    if diagnostics and (taken := sorted({*names} & {*NAMES})):
         raise ExportError(
-            f"max_rows: an exported graph runs all rows at once; received a model adapted with max_rows="
-            f"{description.max_rows}. Remedy: adapt without max_rows, and give the file fewer images at a time."
+            f"diagnostics: the model has an output called {', '.join(taken)}, like one of the diagnostics. "
+            "Try: adapt a module that names it otherwise, or export without diagnostics."
         )
+    return {name: array for name, (_, array) in zip(names, own, strict=True)} | dict(diagnostics)
 
 
-def _read_format(path: Path, format: str | None, backend: Backend, description: Description) -> str:
+def _resolve_format(path: Path, format: str | None, backend: Backend) -> str:
     possible = backend.export_formats
-    if format is not None:
-        if format in possible:
-            return format
+    if format is not None and format not in possible:
         raise ExportError(
-            f"format: expected one of {', '.join(map(repr, possible))} for {_article(description)} model; received "
+            f"format: expected one of {', '.join(map(repr, possible))} for a model of {backend.label}; received "
             f"{format!r}.{suggestion(str(format), possible)}"
         )
-    found = SUFFIXES.get(path.suffix.lower())
+    found = format or SUFFIXES.get(path.suffix.lower())
     if found in possible and path.name:
         return found
     endings = [ending or "no ending (a SavedModel's folder)" for ending, kind in SUFFIXES.items() if kind in possible]
     raise ExportError(
-        f"Expected a name that ends in {', '.join(endings)} for {_article(description)} model; received {str(path)!r}. "
-        "Remedy: another name, or format=."
+        f"Expected a name that ends in {', '.join(endings)} for a model of {backend.label}; received {str(path)!r}. "
+        "Try: another name, or format=."
     )
 
 
-def _article(description: Description) -> str:
-    return f"a {description.backend.split()[0]}"
-
-
 def _check_place(path: Path, format: str) -> None:
-    """Find out before the work whether the file can be put where it shall be."""
+    """Raise, before the work starts, if the file cannot be put there."""
     parent = path.resolve().parent
-    if not parent.is_dir():
-        raise ExportError(f"Expected a folder to write to; {str(parent)!r} does not exist. Remedy: make it first.")
-    if not os.access(parent, os.W_OK):
-        raise ExportError(f"The folder {str(parent)!r} cannot be written to. Remedy: another folder.")
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise ExportError(f"Expected a folder to write to; {str(parent)!r} does not exist, or is read-only.")
     if format != "saved_model":
         if path.is_dir():
-            raise ExportError(f"Expected the name of a file; {str(path)!r} is a folder. Remedy: another name.")
+            raise ExportError(f"Expected the name of a file; {str(path)!r} is a folder. Try: another name.")
     elif path.is_file() or (path.is_dir() and any(path.iterdir()) and not (path / "saved_model.pb").is_file()):
         raise ExportError(
-            f"Expected a new folder, an empty one, or a SavedModel to replace; {str(path)!r} holds something else. "
-            "Remedy: another name."
+            f"Expected a new or empty folder, or a SavedModel to replace; {str(path)!r} is something else. "
+            "Try: another name."
         )
 
 
-@contextlib.contextmanager
-def _temporary_directory(path: Path) -> Iterator[Path]:
-    """Give a folder beside `path`, and remove it again, whatever happens."""
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=f".{path.stem}-", dir=path.resolve().parent))
-    except OSError as error:
-        raise ExportError(f"Nothing can be written beside {str(path)!r}: {error}. Remedy: another folder.") from error
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _move(made: Path, target: Path) -> None:
-    """Put what was made in its place. A folder that is there is moved to the temporary one, and removed with it."""
+def move(made: Path, target: Path) -> None:
+    """Put what was made in its place. A folder that is there is moved away first, and put back on failure."""
     target, old = target.resolve(), made.with_name("replaced")
     if target.is_dir():
         target.rename(old)
@@ -199,57 +179,4 @@ def _move(made: Path, target: Path) -> None:
     except OSError as error:
         if old.is_dir():
             old.rename(target)
-        raise ExportError(f"{str(target)!r} could not be written: {error}. Remedy: another place.") from error
-
-
-def _write(backend: Backend, adapted: Any, path: Path, format: str, example: Any, *, verdict: bool) -> Check:
-    """Write the file, and run the adapted model on what it is to be checked with."""
-    try:
-        images = backend.read_example(adapted, example)
-        written = backend.with_verdict(adapted) if verdict else adapted
-        backend.write(written, path, format, images)
-        return make_check(backend, adapted, written, images)
-    except SitaError:
-        raise
-    except Exception as error:
-        raise ExportError(
-            f"The adapted model could not be exported to {TITLES[format]}: {first_line(error)} Remedy: where the "
-            f"plain model cannot be exported either, {_others(backend, format)}; else report it to us."
-        ) from error
-
-
-def _others(backend: Backend, format: str) -> str:
-    others = [TITLES[other] for other in backend.export_formats if other != format]
-    return f"another format ({', '.join(others)})"
-
-
-def _make_card(description: Description, backend: Backend, check: Check, about: Mapping[str, Any]) -> Card:
-    """Return a card with what is known of the adapted model and of the file, and what the caller adds."""
-    known = Card(
-        recipe=str(description.recipe),
-        scores=description.scores,
-        class_axis=backend.ops.class_axis,
-        scores_place=check.scores_place or 0,
-        input_shape=check.input_shape,
-        inputs=description.inputs,
-        verdict=check.verdict,
-        rows=make_plan(description.recipe, _kind(description, check.input_shape, backend.ops.class_axis)).rows,
-    )
-    return replace(known, **about)
-
-
-def _kind(description: Description, shape: Shape, channel_axis: int) -> SpatialKind:
-    """Return what the adapted model takes images of this shape for, which decides their views."""
-    if len(description.kinds) == 1:
-        return description.kinds[0]
-    return spatial_kind([size or 0 for place, size in enumerate(shape) if place not in (0, channel_axis % len(shape))])
-
-
-def _write_metadata(path: Path, card: Card) -> None:
-    """Write the card into an ONNX file."""
-    import onnx
-
-    model = onnx.load(str(path))
-    entry = model.metadata_props.add()
-    entry.key, entry.value = KEY, card.to_json()
-    onnx.save(model, str(path))
+        raise ExportError(f"{str(target)!r} could not be written: {error}. Try: another place.") from error

@@ -1,4 +1,4 @@
-"""How a model's pixels are encoded, for the augmentations that work on colours.
+"""How a model's pixels are encoded, for the augmentations that work on colors.
 
 A pixel of intensity u in [0, 1] reaches the model as x = (u · white − mean) / std, in the encoding's channel order.
 """
@@ -57,7 +57,7 @@ ENCODINGS: dict[str, Inputs] = {
 """The usual encodings by name: "torch", "tf" and "caffe" are what keras.applications calls them."""
 
 
-def read_inputs(inputs: Inputs | str | None) -> Inputs | None:
+def resolve_inputs(inputs: Inputs | str | None) -> Inputs | None:
     """Return the encoding that a caller named, gave, or left open."""
     if inputs is None or isinstance(inputs, Inputs):
         return inputs

@@ -1,4 +1,4 @@
-"""What the core asks of a framework's arrays. Numpy is the reference; a backend's `ops.py` overrides what differs."""
+"""The array operations that the core asks of a framework. Numpy is the reference; a backend's `ops.py` overrides some."""
 
 from __future__ import annotations
 
@@ -10,30 +10,23 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Array: TypeAlias = Any
-"""An array of whichever framework runs: numpy, PyTorch, or what Keras computes with."""
+"""An array of the framework that runs: numpy, PyTorch, or what Keras computes with."""
 
 
 class SymbolicError(ValueError):
-    """The value of an array was asked for while a compiler or exporter traces, where there is none."""
+    """The value of an array was requested while a compiler or exporter traces, when there is none."""
 
 
 class Ops:
-    """Array operations, on numpy. `xp` is a namespace with numpy's function names.
+    """Array operations on numpy. `xp` is a namespace with numpy's function names.
 
-    `like` arguments give the dtype and the device of the result.
+    A `like` argument gives the dtype and the device of the result.
     """
 
     xp: Any = np
-    class_axis = -1
-    """The axis of the classes in a model's output (N, …)."""
-
-    @property
-    def scores_layout(self) -> str:
-        """The shape of scores, as a reader of an error would write it."""
-        return "(N, classes, …)" if self.class_axis == 1 else "(N, …, classes)"
 
     def is_array(self, value: Any) -> bool:
-        """Whether this is an array that a model takes or puts out."""
+        """Whether this is an array that a model takes or returns."""
         return isinstance(value, np.ndarray)
 
     def is_float(self, array: Array) -> bool:
@@ -41,19 +34,11 @@ class Ops:
         return bool(np.issubdtype(array.dtype, np.floating))
 
     def shape(self, array: Array) -> Sequence[Any]:
-        """Return the sizes of an array; one may be a symbol while a graph is traced."""
+        """Return the sizes of an array; some may be symbols while a graph is traced."""
         return array.shape  # type: ignore[no-any-return]
 
     def is_symbol(self, size: Any) -> bool:
         """Whether a size is known only when the graph runs."""
-        return False
-
-    def is_traced(self, array: Array) -> bool:
-        """Whether a compiler or exporter is following, so that this array has no values yet."""
-        return False
-
-    def raises_on_overflow(self, array: Array) -> bool:
-        """Whether moments that leave the range of their precision are an error already where they are measured."""
         return False
 
     def constant(self, values: Any, like: Array) -> Array:
@@ -61,11 +46,11 @@ class Ops:
         return np.asarray(values, dtype=like.dtype)
 
     def precise_constant(self, values: Any, like: Array) -> Array:
-        """Return numbers as an array, in float32 or more."""
+        """Return numbers as an array, in float32 or better."""
         return np.asarray(values, dtype=np.result_type(like.dtype, np.float32))
 
     def indices(self, values: Any, like: Array) -> Array:
-        """Return whole numbers as an array of integers."""
+        """Return integers as an array."""
         return np.asarray(values, dtype=np.int64)
 
     def cast(self, array: Array, like: Array) -> Array:
@@ -73,7 +58,7 @@ class Ops:
         return array.astype(like.dtype)
 
     def precise(self, array: Array) -> Array:
-        """Return an array in float32, or as it is where it is more precise."""
+        """Return an array in float32, or unchanged if it is more precise."""
         return array.astype(np.result_type(array.dtype, np.float32))
 
     def mask_to_float(self, mask: Array, like: Array) -> Array:
@@ -81,46 +66,40 @@ class Ops:
         return mask.astype(like.dtype)
 
     def as_constants(self, function: Callable[..., tuple[np.ndarray, ...]], *numbers: Any) -> tuple[Any, ...]:
-        """Call a function of plain numbers that returns numpy arrays; a compiler must take these for constants."""
+        """Call a function of plain numbers that returns numpy arrays; a compiler must treat these as constants."""
         return function(*numbers)
+
+    def copy(self, array: Array) -> Array:
+        """Return an array with its own memory, where a model could write to it."""
+        return np.array(array)
 
     def concat(self, arrays: Sequence[Array], axis: int) -> Array:
         """Return arrays joined along an axis."""
         return np.concatenate(arrays, axis=axis)
 
     def stack_rows(self, rows: Sequence[Array], like: Array) -> Array:
-        """Return R arrays (B, …) as one (B·R, …) with the rows of an image side by side, in the layout of `like`."""
+        """Return R arrays (B, …) as one (B·R, …), the rows of an image side by side, in the memory format of `like`."""
         return self.xp.reshape(self.xp.stack(rows, axis=1), (-1, *self.shape(rows[0])[1:]))
 
-    def repeat_rows(self, array: Array, times: Any) -> Array:
+    def repeat_rows(self, array: Array, times: int) -> Array:
         """Return an array with each of its entries repeated in place."""
         return self.xp.repeat(array, times, axis=0)
 
     def for_every_image(self, values: Array, like: Array) -> Array:
         """Return values (C,) once for every image of an array (B, R, C): (B, 1, C)."""
-        return self.xp.zeros_like(like if like.shape[1] == 1 else like[:, :1]) + values
-
-    def take_entries(self, array: Array, entries: np.ndarray) -> Array:
-        """Return these entries of an array."""
-        return array[entries]
-
-    def put_entries(self, array: Array, entries: np.ndarray, values: Array) -> Array:
-        """Return a copy of an array with other values at these entries."""
-        changed = np.array(array)
-        changed[entries] = values
-        return changed
+        return self.xp.zeros_like(like[:, :1]) + values
 
     def to_numpy(self, array: Array) -> np.ndarray:
-        """Return an array's values; raise a SymbolicError where it has none."""
+        """Return an array's values; raise a SymbolicError if it has none."""
         return np.asarray(array)
 
     def map_batches(self, function: Callable[[list[Array]], Any], batch: list[Array], size: int) -> list[Any]:
-        """Call a function on at most so many entries of a batch at a time; return what it returns."""
+        """Call a function on at most `size` entries of a batch at a time; return the results."""
         starts = range(0, batch[0].shape[0], size)
         return [function([array[start : start + size] for array in batch]) for start in starts]
 
     def after(self, arrays: Sequence[Array]) -> AbstractContextManager[Any]:
-        """Make what is computed inside wait for these arrays, so that memory stays flat."""
+        """Make operations inside wait for these arrays, to limit memory."""
         return contextlib.nullcontext()
 
 

@@ -1,45 +1,90 @@
-"""What a model puts out: an array, or tuples, dicts and records of them. Which of them the scores are, and the rest."""
+"""A model's output: an array, or tuples, dicts and records of them; and what the probe established about it."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from .errors import OutputError
 from .ops import Array
+from .voting import Scores
 
 Selector: TypeAlias = "str | int | Callable[[Any], Any] | None"
-"""Which part of an output the scores are: a key or field, a position, or a function of the output that returns it."""
+"""Which part of an output is the scores: a key or field, a position, or a function of the output that returns it."""
 
 IsArray: TypeAlias = Callable[[Any], bool]
 
 USUAL_NAMES = ("logits", "out")
-"""What scores are called in the outputs of transformers and torchvision."""
+"""The name of the scores in outputs of transformers and torchvision."""
 
-_BARE = (type(None), bool, int, float, complex, str, bytes)
+_SCALARS = (type(None), bool, int, float, complex, str, bytes)
+
+
+@dataclass(frozen=True)
+class ScoresLayout:
+    """Which of an output's arrays is the scores, what they are, and the class axis, counted from the end."""
+
+    place: int
+    kind: Scores
+    class_axis: int
+
+
+@dataclass(frozen=True)
+class OutputLayout:
+    """What the probe established about a model for one kind of input.
+
+    Attributes:
+        paths: The arrays of the output, in the order of `flatten`.
+        axes: For each array the axis of the images; None for a constant.
+        scores: The class scores; None if the output has no array that is known to be these.
+        why_no_scores: What a caller can do about that.
+        selects: Whether any array holds integers or truth values, which have no mean.
+        factors: For each adapted layer, for each of its calls, the number of batch entries per row.
+        calls: The number of calls of adapted layers in one forward pass.
+        channel_axes: The axis of the channels in a layer's input, if it is not the framework's usual one.
+        notes: What `describe` tells about the model.
+        aligned: For each tensor argument beside the images, whether it has one entry per image.
+    """
+
+    paths: tuple[str, ...]
+    axes: tuple[int | None, ...]
+    scores: ScoresLayout | None
+    why_no_scores: str = ""
+    selects: bool = False
+    factors: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    calls: int = 0
+    channel_axes: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    aligned: tuple[bool, ...] = ()
+
+    def require_scores(self) -> ScoresLayout:
+        """Return the scores; raise an OutputError if there are none."""
+        if self.scores is None:
+            raise OutputError(self.why_no_scores)
+        return self.scores
 
 
 def flatten(output: Any, is_array: IsArray) -> list[tuple[str, Array]]:
-    """Return every array of an output with the path to it, as a reader of an error would write it."""
+    """Return every array of an output with its path, for error messages."""
     return [(path, value) for path, value in _walk(output, "", is_array) if is_array(value)]
 
 
 def flatten_all(output: Any, is_array: IsArray) -> list[tuple[str, Any]]:
-    """Return every array, number, text and None of an output with the path to it."""
+    """Return every array, number, string and None of an output with its path."""
     return list(_walk(output, "", is_array))
 
 
-def rebuild(output: Any, arrays: Iterator[Array], is_array: IsArray) -> Any:
-    """Return an output of the same type and make, with these arrays in the order of `flatten`."""
+def rebuild(output: Any, arrays: Sequence[Array], is_array: IsArray) -> Any:
+    """Return an output of the same type and structure with these arrays, in the order of `flatten`."""
     try:
-        return _rebuild(output, arrays, is_array)
+        return _rebuild(output, iter(arrays), is_array)
     except TypeError as error:
         raise OutputError(
-            f"The model's {type(output).__name__} cannot be made again with other tensors in it: {error}. Expected "
-            "tensors, or tuples, lists, dicts, named tuples and dataclasses of them. Remedy: adapt a module that "
-            "returns one of these."
+            f"The model's {type(output).__name__} cannot be rebuilt with other tensors: {error}. Expected tensors, or "
+            "tuples, lists, dicts, named tuples and dataclasses of them. Try: adapt a module that returns one of these."
         ) from error
 
 
@@ -60,54 +105,12 @@ def _rebuild(output: Any, arrays: Iterator[Array], is_array: IsArray) -> Any:  #
         return type(output)([_rebuild(part, arrays, is_array) for part in output])
     if _is_record(output):
         made = copy.copy(output)
-        for field in dataclasses.fields(output):
-            if hasattr(output, field.name):
-                # A frozen one has just been made, and nobody has seen it yet.
-                object.__setattr__(made, field.name, _rebuild(getattr(output, field.name), arrays, is_array))
+        for each in dataclasses.fields(output):
+            if hasattr(output, each.name):
+                # Even a frozen one: it has just been made, and nobody has seen it yet.
+                object.__setattr__(made, each.name, _rebuild(getattr(output, each.name), arrays, is_array))
         return made
     return output
-
-
-def find_scores(output: Any, selector: Selector, is_array: IsArray, is_eligible: Callable[[Array], bool]) -> int:
-    """Return the position, in the order of `flatten`, of the scores to vote on.
-
-    Without a selector: the output itself, the part with a usual name, or the only eligible array.
-    """
-    found = flatten(output, is_array)
-    if selector is not None:
-        paths = [path for path, _ in found]
-        if selector in paths:
-            return paths.index(str(selector))
-        return _position(_selected(output, selector), found, selector)
-    if is_array(output):
-        return 0
-    named = [name for name in USUAL_NAMES if is_array(part := _part(output, name)) and not _counts(part)]
-    eligible = [place for place, (_, array) in enumerate(found) if is_eligible(array)]
-    if len(named) == 1:
-        return _position(_part(output, named[0]), found, named[0])
-    if not named and len(eligible) == 1:
-        return eligible[0]
-    names = ", ".join(named or [found[place][0] for place in eligible])
-    if names:
-        raise OutputError(
-            f"The model's {type(output).__name__} has several parts that could be the scores to vote on: {names}. "
-            f"Remedy: say which, with output= (a key, a position, or a function of the output)."
-        )
-    raise OutputError(
-        f"Found no scores (N, classes, …) to vote on in the model's {type(output).__name__}"
-        f"{_listed(found)}. Remedy: say where they are, with output=, or take a recipe with one prior ('augbn')."
-    )
-
-
-def check_selector(selector: Any) -> None:
-    """Raise an OutputError unless this is a key, a position or a function."""
-    if selector is not None and (
-        isinstance(selector, bool) or not (isinstance(selector, str | int) or callable(selector))
-    ):
-        raise OutputError(
-            f"output: expected a key, a position, or a function of the output that returns its scores; "
-            f"received {selector!r}."
-        )
 
 
 def _walk(output: Any, path: str, is_array: IsArray) -> Iterator[tuple[str, Any]]:
@@ -122,51 +125,57 @@ def _walk(output: Any, path: str, is_array: IsArray) -> Iterator[tuple[str, Any]
             step = f".{names[place]}" if names else f"[{place}]"
             yield from _walk(part, f"{path}{step}".lstrip("."), is_array)
     elif _is_record(output):
-        for field in dataclasses.fields(output):
-            yield from _walk(getattr(output, field.name, None), f"{path}.{field.name}".lstrip("."), is_array)
-    elif isinstance(output, _BARE):
+        for each in dataclasses.fields(output):
+            yield from _walk(getattr(output, each.name, None), f"{path}.{each.name}".lstrip("."), is_array)
+    elif isinstance(output, _SCALARS):
         yield path or "the output", output
     else:
+        where = f" at {path}" if path else ""
         raise OutputError(
-            f"The model returns {'' if not path else f'at {path} '}an object of type {type(output).__name__}, which "
-            "cannot be looked into. Expected tensors, or tuples, lists, dicts, named tuples and dataclasses of them. "
-            "Remedy: adapt a module that returns one of these."
+            f"The model returns an object of type {type(output).__name__}{where}. Expected tensors, or tuples, lists, "
+            "dicts, named tuples and dataclasses of them. Try: adapt a module that returns one of these."
         )
 
 
-def _counts(array: Array) -> bool:
-    """Whether an array is of integers or truth values: labels, not scores."""
-    return any(kind in str(array.dtype) for kind in ("int", "bool"))
+def check_selector(selector: Any) -> None:
+    """Raise an OutputError unless this is a key, a position or a function."""
+    allowed = selector is None or isinstance(selector, str | int) or callable(selector)
+    if isinstance(selector, bool) or not allowed:
+        raise OutputError(
+            "output: expected a key, a position, or a function of the output that returns its scores; received "
+            f"{selector!r}."
+        )
+
+
+def find_selected(output: Any, selector: Selector, is_array: IsArray) -> int:
+    """Return the position, in the order of `flatten`, of the array that a selector names."""
+    found = flatten(output, is_array)
+    paths = [path for path, _ in found]
+    if isinstance(selector, str) and selector in paths:
+        return paths.index(selector)
+    part = selector(output) if callable(selector) else _part(output, selector)
+    for place, (_, array) in enumerate(found):
+        if array is part:
+            return place
+    what = "nothing" if part is None else f"a {type(part).__name__} that is not a tensor of the output"
+    raise OutputError(f"output={selector!r} gives {what}. Its tensors are: {', '.join(paths) or 'none'}. Try: one of these.")
+
+
+def named_scores(output: Any, is_array: IsArray) -> list[int]:
+    """Return the positions of the arrays that have one of the usual names of scores."""
+    parts = [part for name in USUAL_NAMES if is_array(part := _part(output, name))]
+    found = flatten(output, is_array)
+    return [place for place, (_, array) in enumerate(found) if any(array is part for part in parts)]
 
 
 def _is_record(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def _part(output: Any, key: str | int) -> Any:
-    """Return what an output has under a name or at a position; None where it has nothing there."""
+def _part(output: Any, key: Any) -> Any:
+    """Return what an output has under a name or at a position; None if it has nothing there."""
     if isinstance(output, Mapping):
         return output.get(key)
     if isinstance(key, str):
         return getattr(output, key, None) if _is_record(output) or hasattr(output, "_fields") else None
     return output[key] if isinstance(output, list | tuple) and -len(output) <= key < len(output) else None
-
-
-def _selected(output: Any, selector: Selector) -> Any:
-    if callable(selector):
-        return selector(output)
-    assert selector is not None
-    return _part(output, selector)
-
-
-def _position(part: Any, found: list[tuple[str, Array]], selector: Any) -> int:
-    for place, (_, array) in enumerate(found):
-        if array is part:
-            return place
-    what = "nothing" if part is None else f"a {type(part).__name__} that is no tensor of the output"
-    raise OutputError(f"output={selector!r} gives {what}{_listed(found)}. Remedy: name the tensor of scores.")
-
-
-def _listed(found: list[tuple[str, Array]]) -> str:
-    parts = ", ".join(path for path, _ in found)
-    return f" (its tensors: {parts})" if parts else " (it holds no tensor)"

@@ -1,4 +1,4 @@
-"""Recipe → Plan: what rows one image becomes, and how each row is normalised.
+"""Recipe → Plan: which rows one image becomes, and how each row is normalized.
 
 Every method is a Plan, and the code that runs a Plan knows no method.
 """
@@ -19,76 +19,78 @@ from .views import IMAGE, SpatialKind, View, content_seed, make_views
 
 @dataclass(frozen=True)
 class Plan:
-    """One image as R rows of a batch. Row r runs views[view_of_row[r]] under the prior priors[r].
+    """One image as R rows of a batch.
 
-    Its target statistics are Σ_q weights[r, q] · statistics of row q (each line of `weights` sums to 1), and the
-    outputs of `candidate_rows` are the candidates for the prediction.
+    Attributes:
+        views: The views of the image; 0 is the image itself.
+        view_of_row: Which view row r runs.
+        weights: Row r's target statistics are Σ_q weights[r][q] · statistics of row q; each line sums to 1.
+        priors: λ of row r: a number, or a rule.
+        candidates: The rows whose outputs may answer.
+        first, stop: The rows from `first` up to `stop` are blended; the others, λ = 1, keep the source's statistics.
+        independent: Whether no row draws from another, as without views.
     """
 
     views: tuple[View, ...]
     view_of_row: tuple[int, ...]
     weights: tuple[tuple[float, ...], ...]
     priors: tuple[Prior, ...]
-    candidate_rows: tuple[int, ...]
-    uniform: bool = field(init=False)
-    """Whether all rows are normalised with the same statistics."""
-    origins: tuple[int, ...] = field(init=False)
-    """For every row the last that it draws from. All that it draws from have the same one, and are near it."""
-
-    alone: bool = field(init=False)
-    """Whether no row draws from another, as without views."""
-    rules: tuple[tuple[float, float, float], ...] | None = field(init=False)
-    """(s, d_½, A_½) of every row, where there are rules; of a row with λ = 1, s is 0."""
-    departing: Plan = field(init=False, repr=False, compare=False)
-    """The rows that statistics are blended for: all, or without views those from the first to the last with λ ≠ 1."""
+    candidates: tuple[int, ...]
     first: int = field(init=False)
-    """The row that `departing` begins with."""
-    lone: bool = field(init=False)
-    """Whether one row departs, by a rule, and draws from no other."""
+    stop: int = field(init=False)
+    independent: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rules", _rules(self.priors))
-        last = (max(row for row, weight in enumerate(line) if weight) for line in self.weights)
-        object.__setattr__(self, "origins", tuple(last))
-        object.__setattr__(self, "alone", all(line[row] == 1.0 for row, line in enumerate(self.weights)))
-        object.__setattr__(self, "uniform", len(set(zip(self.weights, self.priors, strict=True))) == 1)
-        first, departing = self._find_departing()
-        object.__setattr__(self, "first", first)
-        object.__setattr__(self, "departing", departing)
-        object.__setattr__(self, "lone", self.alone and departing.rows == 1 and departing.rules is not None)
-
-    def _find_departing(self) -> tuple[int, Plan]:
-        rows = [row for row, prior in enumerate(self.priors) if prior != 1.0]
-        if not self.alone or not rows or rows[-1] - rows[0] + 1 == self.rows:
-            return 0, self
-        return rows[0], _restrict(self, list(range(rows[0], rows[-1] + 1)), [])
+        blended = [row for row, prior in enumerate(self.priors) if prior != 1.0]
+        independent = all(line[row] == 1.0 for row, line in enumerate(self.weights))
+        if blended and not independent:
+            blended = list(range(self.rows))
+        object.__setattr__(self, "first", blended[0] if blended else 0)
+        object.__setattr__(self, "stop", blended[-1] + 1 if blended else 0)
+        object.__setattr__(self, "independent", independent)
 
     @property
     def rows(self) -> int:
-        """How many rows an image becomes."""
+        """R, the number of rows an image becomes."""
         return len(self.view_of_row)
-
-    def moves_pixels(self, row: int) -> bool:
-        """Whether this row runs a view in which pixels changed places."""
-        return self.views[self.view_of_row[row]].moves_pixels
 
     @property
     def blends(self) -> bool:
-        """Whether any row departs from the source's statistics."""
-        return any(prior != 1.0 for prior in self.priors)
+        """Whether any row is normalized with other statistics than the source's."""
+        return self.stop > 0
 
+    @property
+    def blended(self) -> range:
+        """The rows for which statistics are measured and blended."""
+        return range(self.first, self.stop)
 
-def _rules(priors: tuple[Prior, ...]) -> tuple[tuple[float, float, float], ...] | None:
-    if not any(isinstance(prior, ByShift) for prior in priors):
-        return None
-    return tuple(
-        (prior.strength, prior.half_shift, prior.half_area) if isinstance(prior, ByShift) else (0.0, 1.0, 1.0)
-        for prior in priors
-    )
+    @property
+    def candidate_priors(self) -> tuple[Prior, ...]:
+        """λ of each candidate, or its rule."""
+        return tuple(self.priors[row] for row in self.candidates)
+
+    @property
+    def reference_rows(self) -> tuple[int, ...]:
+        """For every row the last that it draws from; all rows that it draws from have the same one."""
+        return tuple(max(row for row, weight in enumerate(line) if weight) for line in self.weights)
+
+    @property
+    def rules(self) -> tuple[tuple[float, float, float], ...] | None:
+        """(s, d_½, A_½) of every row if there are rules; s is 0 for a row with λ = 1."""
+        if not any(isinstance(prior, ByShift) for prior in self.priors):
+            return None
+        return tuple(
+            (prior.strength, prior.half_shift, prior.half_area) if isinstance(prior, ByShift) else (0.0, 1.0, 1.0)
+            for prior in self.priors
+        )
+
+    def moves_pixels(self, row: int) -> bool:
+        """Whether this row runs a view that moves pixels."""
+        return self.views[self.view_of_row[row]].moves_pixels
 
 
 def make_plan(recipe: Recipe, kind: SpatialKind = "square") -> Plan:
-    """Compile a recipe for inputs of this kind."""
+    """Compile a recipe for images of this kind."""
     views = make_views(recipe.augment, recipe.view_count, recipe.seed, kind)
     rows = _shared_rows(recipe, len(views)) if recipe.shared_views else _grouped_rows(recipe, len(views))
     view_of_row, weights, priors, candidates = rows
@@ -96,45 +98,50 @@ def make_plan(recipe: Recipe, kind: SpatialKind = "square") -> Plan:
 
 
 def redraw(plan: Plan, recipe: Recipe, kind: SpatialKind, image: np.ndarray) -> Plan:
-    """Return the Plan of `resample`: views drawn for this image (…, channels), by what is in it."""
+    """Return the Plan of `resample`, with views drawn for this image (…, channels) from its content."""
     seed = content_seed(image, recipe.seed)
     return replace(plan, views=(IMAGE, *make_views(recipe.augment, recipe.view_count, seed, kind)))
 
 
 def refuse_resampling(what: str) -> RecipeError:
-    """Return the error for a graph of a model that draws views by what is in an image."""
+    """Return the error for a graph of a model that draws views from an image's content."""
     return RecipeError(
-        f"resample: {what} holds one set of views, and cannot draw others by what is in an image. "
-        "Remedy: adapt without resample=True, or call the adapted model itself."
+        f"resample: {what} holds one set of views and cannot draw new ones for each image. "
+        "Try: adapt without resample=True, or call the adapted model itself."
     )
 
 
-def read_max_rows(max_rows: Any) -> int | None:
-    """Return how many rows may run at once, after checking that it is a number of rows."""
+def resolve_max_rows(max_rows: Any, recipe: Recipe) -> int | None:
+    """Return the largest number of rows that run at once, after checking it."""
     if max_rows is None:
         return None
     if isinstance(max_rows, bool) or not hasattr(max_rows, "__index__") or operator.index(max_rows) < 1:
-        raise RecipeError(f"max_rows: expected a whole number of at least 1, or None; received {max_rows!r}.")
+        raise RecipeError(f"max_rows: expected an integer of at least 1, or None; received {max_rows!r}.")
+    if recipe.share == "batch":
+        raise RecipeError(
+            "max_rows: with share='batch' the images of a call share their statistics and must run at once; received "
+            f"max_rows={max_rows}. Try: smaller batches."
+        )
     return operator.index(max_rows)
 
 
 def split(plan: Plan, max_rows: int | None) -> tuple[Plan, ...]:
-    """Return Plans of at most so many rows, which together have all the candidates, in order.
+    """Return Plans of at most `max_rows` rows that together have all the candidates, in order.
 
-    A row travels with every row that its statistics draw from, so that every output stays the same. Rows that several
-    parts draw from (shared views) are run in each of them.
+    A row travels with every row that its statistics draw from, so no output changes. Rows that several parts draw from
+    (shared views) run in each of them.
     """
     if max_rows is None or plan.rows <= max_rows:
         return (plan,)
-    needed = [_needed(plan, candidate) for candidate in plan.candidate_rows]
+    needed = [_needed(plan, candidate) for candidate in plan.candidates]
     least = max(map(len, needed))
     if least > max_rows:
         raise RecipeError(
-            f"max_rows: expected at least {least}, which is what one prior's statistics draw from (the image and its "
-            f"views); received {max_rows}. Remedy: a larger max_rows, or fewer views (n_views=)."
+            f"max_rows: expected at least {least}, the rows that one prior's statistics draw from (the image and its "
+            f"views); received {max_rows}. Try: a larger max_rows, or fewer views (n_views=)."
         )
     parts: list[tuple[set[int], list[int]]] = []
-    for candidate, rows in zip(plan.candidate_rows, needed, strict=True):
+    for candidate, rows in zip(plan.candidates, needed, strict=True):
         if parts and len(parts[-1][0] | rows) <= max_rows:
             parts[-1][0].update(rows)
             parts[-1][1].append(candidate)
@@ -148,7 +155,7 @@ def _needed(plan: Plan, row: int) -> set[int]:
     needed, waiting = {row}, [row]
     while waiting:
         row = waiting.pop()
-        if plan.priors[row] == 1.0:  # whatever its statistics were, it would not use them
+        if plan.priors[row] == 1.0:  # it uses no statistics
             continue
         drawn_from = {other for other, weight in enumerate(plan.weights[row]) if weight} - needed
         needed |= drawn_from
@@ -161,7 +168,7 @@ def _restrict(plan: Plan, rows: list[int], candidates: list[int]) -> Plan:
     weights = []
     for place, row in enumerate(rows):
         line = tuple(plan.weights[row][other] for other in rows)
-        whole = abs(sum(line) - 1.0) < 1e-9  # that of λ = 1 may have lost rows, which it does not use
+        whole = abs(sum(line) - 1.0) < 1e-9  # a row with λ = 1 may have lost rows, which it does not use
         weights.append(line if whole else tuple(float(other == place) for other in range(len(rows))))
     return Plan(
         plan.views,
@@ -178,13 +185,13 @@ _Rows = tuple[tuple[int, ...], np.ndarray, tuple[Prior, ...], tuple[int, ...]]
 def _grouped_rows(recipe: Recipe, n: int) -> _Rows:
     """Every prior has a group of its own: the image's row (weight ½) and its views' (1/2n each).
 
-    λ = 1 needs no statistics, so its views are left out unless they are candidates themselves.
+    λ = 1 needs no statistics: its views are left out unless they are candidates themselves.
     """
     view_of_row: list[int] = []
     priors: list[Prior] = []
     candidates: list[int] = []
     groups: list[int] = []
-    for prior in recipe.lambdas:
+    for prior in recipe.prior_values:
         with_views = prior != 1.0 or recipe.candidates == "views"
         size = 1 + n if with_views else 1
         first = len(view_of_row)
@@ -205,17 +212,17 @@ def _shared_rows(recipe: Recipe, n: int) -> _Rows:
 
     Row p weighs itself ½ and each view 1/2n; the views take the row of the lowest prior as their image.
     """
-    lambdas, count = recipe.lambdas, len(recipe.lambdas)
-    lowest = min(range(count), key=lambda place: cast("float", lambdas[place]))
+    priors, count = recipe.prior_values, len(recipe.prior_values)
+    lowest = min(range(count), key=lambda place: cast("float", priors[place]))
     weights = np.zeros((count + n, count + n))
     line = _image_and_views(n)
     for row in range(count + n):
         weights[row, row if row < count else lowest] = line[0]
         weights[row, count:] = line[1:]
     view_of_row = (*[0] * count, *range(1, n + 1))
-    return view_of_row, weights, (*lambdas, *[lambdas[lowest]] * n), tuple(range(count))
+    return view_of_row, weights, (*priors, *[priors[lowest]] * n), tuple(range(count))
 
 
 def _image_and_views(n: int) -> np.ndarray:
-    """(½, 1/2n, …, 1/2n), or (1,) where there are no views."""
+    """(½, 1/2n, …, 1/2n), or (1,) without views."""
     return np.array([0.5] + [0.5 / n] * n) if n else np.ones(1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
-from .errors import LayersError, suggestion
+from .errors import RecipeError, suggestion
 
 Layers: TypeAlias = "str | Sequence[str] | Callable[[str, Any], bool] | None"
 """A name, a glob ("layer1.*"), a parent's name ("layer1"), several of these, or a predicate on (name, layer)."""
@@ -30,13 +30,13 @@ def select(found: Mapping[str, Any], layers: Layers) -> set[str]:
     if callable(layers):
         chosen = {name for name, layer in found.items() if layers(name, layer)}
         if not chosen:
-            raise LayersError(
+            raise RecipeError(
                 f"layers: the predicate picked none of the {len(found)} BatchNorm layers ({_sample(found)})."
             )
         return chosen
     patterns = [layers] if isinstance(layers, str) or not isinstance(layers, Iterable) else list(layers)
     if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
-        raise LayersError(
+        raise RecipeError(
             f"layers: expected a name, a glob such as 'layer1.*', several of these, or a predicate on "
             f"(name, layer); received {layers!r}."
         )
@@ -44,7 +44,7 @@ def select(found: Mapping[str, Any], layers: Layers) -> set[str]:
     for pattern in patterns:
         matching = {name for name in found if _matches(name, pattern)}
         if not matching:
-            raise LayersError(
+            raise RecipeError(
                 f"layers: {pattern!r} matches none of the {len(found)} BatchNorm layers ({_sample(found)})."
                 f"{suggestion(pattern, found)}"
             )

@@ -21,7 +21,7 @@ _LUMA = (0.299, 0.587, 0.114)
 
 
 @dataclass(frozen=True)
-class Canvas:
+class ImageLayout:
     """How a framework's image arrays are laid out, and what computes on them.
 
     `axes` are the spatial axes (height and width, or the length alone), counted from the end as `channel` is.
@@ -39,17 +39,17 @@ class Step(Protocol):
 
     @property
     def lossless(self) -> bool:
-        """Whether pixels only change places."""
+        """Whether pixels are only rearranged."""
 
     @property
     def moves_pixels(self) -> bool:
-        """Whether what is seen at a place moves to another."""
+        """Whether pixels move."""
 
     @property
     def dimensions(self) -> int:
         """How many spatial axes it needs."""
 
-    def apply(self, x: Array, canvas: Canvas) -> Array:
+    def apply(self, x: Array, layout: ImageLayout) -> Array:
         """Return the images after this step."""
 
 
@@ -62,9 +62,9 @@ class Flip:
     moves_pixels = True
     dimensions = 1
 
-    def apply(self, x: Array, canvas: Canvas) -> Array:
+    def apply(self, x: Array, layout: ImageLayout) -> Array:
         """Return the flipped images."""
-        return canvas.ops.xp.flip(x, axis=canvas.axes[self.axis])
+        return layout.ops.xp.flip(x, axis=layout.axes[self.axis])
 
 
 @dataclass(frozen=True)
@@ -75,15 +75,15 @@ class Transpose:
     moves_pixels = True
     dimensions = 2
 
-    def apply(self, x: Array, canvas: Canvas) -> Array:
+    def apply(self, x: Array, layout: ImageLayout) -> Array:
         """Return the transposed images."""
-        height, width = (x.shape[axis] for axis in canvas.axes)
+        height, width = (x.shape[axis] for axis in layout.axes)
         if height != width:
             raise InputError(
                 f"A quarter turn or transposition needs square images; received {height}×{width}. "
                 "Give views that keep the shape: 'vflip', 'hflip', 'rot180'."
             )
-        return canvas.ops.xp.swapaxes(x, *canvas.axes)
+        return layout.ops.xp.swapaxes(x, *layout.axes)
 
 
 @dataclass(frozen=True)
@@ -95,18 +95,18 @@ class Rotate:
     moves_pixels = True
     dimensions = 2
 
-    def apply(self, x: Array, canvas: Canvas) -> Array:
+    def apply(self, x: Array, layout: ImageLayout) -> Array:
         """Return the rotated images."""
-        first, second = sorted(axis % len(x.shape) for axis in canvas.axes)
+        first, second = sorted(axis % len(x.shape) for axis in layout.axes)
         height, width, after = x.shape[first], x.shape[second], tuple(x.shape[second + 1 :])
-        indices, weights = canvas.ops.as_constants(rotation_taps, height, width, self.degrees)
+        indices, weights = layout.ops.as_constants(rotation_taps, height, width, self.degrees)
         # The number of images may be open, where a graph is made.
-        flat = canvas.ops.xp.reshape(x, (-1, *x.shape[1:first], height * width, *after))
+        flat = layout.ops.xp.reshape(x, (-1, *x.shape[1:first], height * width, *after))
         turned = 0.0
         for index, weight in zip(indices, weights, strict=True):
-            taken = canvas.ops.xp.take(flat, canvas.ops.indices(index, x), axis=first)
-            turned = turned + taken * canvas.ops.constant(weight.reshape(-1, *[1] * len(after)), x)
-        return canvas.ops.xp.reshape(turned, (-1, *x.shape[1:]))
+            taken = layout.ops.xp.take(flat, layout.ops.indices(index, x), axis=first)
+            turned = turned + taken * layout.ops.constant(weight.reshape(-1, *[1] * len(after)), x)
+        return layout.ops.xp.reshape(turned, (-1, *x.shape[1:]))
 
 
 @dataclass(frozen=True)
@@ -118,18 +118,18 @@ class Blur:
     moves_pixels = False
     dimensions = 1
 
-    def apply(self, x: Array, canvas: Canvas) -> Array:
+    def apply(self, x: Array, layout: ImageLayout) -> Array:
         """Return the blurred images."""
-        for axis in canvas.axes:
-            (kernel,) = canvas.ops.as_constants(_blur_matrices, x.shape[axis], self.sigma)
-            matrix = canvas.ops.constant(kernel, x)
-            last = canvas.ops.xp.swapaxes(x, axis, -1)
-            x = canvas.ops.xp.swapaxes(canvas.ops.xp.matmul(last, matrix), axis, -1)
+        for axis in layout.axes:
+            (kernel,) = layout.ops.as_constants(_blur_matrices, x.shape[axis], self.sigma)
+            matrix = layout.ops.constant(kernel, x)
+            last = layout.ops.xp.swapaxes(x, axis, -1)
+            x = layout.ops.xp.swapaxes(layout.ops.xp.matmul(last, matrix), axis, -1)
         return x
 
 
 @dataclass(frozen=True)
-class Colour:
+class Color:
     """Brightness, contrast and saturation by these factors, in this order, each clipped to the pixel range.
 
     On RGB intensities u in [0, 1] with luma l: u · f, f · u + (1 − f) · mean(l), and f · u + (1 − f) · l.
@@ -143,21 +143,21 @@ class Colour:
     moves_pixels = False
     dimensions = 0
 
-    def apply(self, x: Array, canvas: Canvas) -> Array:
-        """Return the images with distorted colours, in the encoding they came in."""
-        inputs, xp, channels = canvas.inputs, canvas.ops.xp, x.shape[canvas.channel]
+    def apply(self, x: Array, layout: ImageLayout) -> Array:
+        """Return the images with distorted colors, in the encoding they came in."""
+        inputs, xp, channels = layout.inputs, layout.ops.xp, x.shape[layout.channel]
         assert inputs is not None  # check_inputs
         if channels not in (1, 3):
-            raise InputError(f"Colour distortion expects images of 1 or 3 channels; received {channels}.")
+            raise InputError(f"Color distortion expects images of 1 or 3 channels; received {channels}.")
         if len(inputs.mean) not in (1, channels) or len(inputs.std) not in (1, channels):
             raise InputError(
-                f"Colour distortion expects inputs= with a mean and std for each of the {channels} channels, or one "
+                f"Color distortion expects inputs= with a mean and std for each of the {channels} channels, or one "
                 f"for all; received mean={inputs.mean}, std={inputs.std}."
             )
 
         def per_channel(values: Sequence[float]) -> Array:
-            column = np.asarray(values, dtype=np.float32).reshape(-1, *[1] * (-canvas.channel - 1))
-            return canvas.ops.constant(column, x)
+            column = np.asarray(values, dtype=np.float32).reshape(-1, *[1] * (-layout.channel - 1))
+            return layout.ops.constant(column, x)
 
         luma = _LUMA if inputs.order == "rgb" else _LUMA[::-1]
         luma_weights = per_channel(luma if channels == 3 else (1.0,))
@@ -168,10 +168,10 @@ class Colour:
             if name == "brightness":
                 u = u * factor
             else:
-                grey = xp.sum(u * luma_weights, axis=canvas.channel, keepdims=True)
+                gray = xp.sum(u * luma_weights, axis=layout.channel, keepdims=True)
                 if name == "contrast":
-                    grey = xp.mean(grey, axis=canvas.axes, keepdims=True)
-                u = u * factor + grey * (1 - factor)
+                    gray = xp.mean(gray, axis=layout.axes, keepdims=True)
+                u = u * factor + gray * (1 - factor)
             u = xp.clip(u, 0.0, 1.0)
         return (u * inputs.white - mean) / std
 
@@ -185,7 +185,7 @@ class Custom:
     moves_pixels = False  # as far as we know: that is its author's to see to
     dimensions = 0
 
-    def apply(self, x: Array, canvas: Canvas) -> Array:
+    def apply(self, x: Array, layout: ImageLayout) -> Array:
         """Return what the function makes of the images, which must keep their shape and kind."""
         made = self.function(x + 0)  # a copy: one that works in place must not change the image itself
         name = getattr(self.function, "__name__", repr(self.function))

@@ -1,6 +1,6 @@
 """The augmented views of an image that statistics are estimated from.
 
-A View is a fixed sequence of steps. What is random in it (an angle, a colour factor) is drawn once, from a seed,
+A View is a fixed sequence of steps. What is random in it (an angle, a color factor) is drawn once, from a seed,
 when the view is made: the same image always gives the same answer, in every framework, and a graph that runs the
 view holds no random operation. `view_steps` has the steps.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from .errors import InputError, RecipeError, suggestion
 from .inputs import Inputs
 from .ops import Array
-from .view_steps import Blur, Canvas, Colour, Custom, Flip, Rotate, Step, Transpose
+from .view_steps import Blur, ImageLayout, Color, Custom, Flip, Rotate, Step, Transpose
 
 SpatialKind: TypeAlias = Literal["square", "rectangle", "signal", "vector"]
 """What the spatial axes of an input are. It decides which views fit: a square has seven symmetries beside the
@@ -43,25 +43,18 @@ class View:
 
     @property
     def lossless(self) -> bool:
-        """Whether pixels only change places."""
+        """Whether pixels are only rearranged."""
         return all(step.lossless for step in self.steps)
 
     @property
     def moves_pixels(self) -> bool:
-        """Whether what is seen at a place moves to another."""
+        """Whether pixels move."""
         return any(step.moves_pixels for step in self.steps)
 
-    def apply(self, x: Array, canvas: Canvas) -> Array:
+    def apply(self, x: Array, layout: ImageLayout) -> Array:
         """Return this view of every image of the batch x."""
         for step in self.steps:
-            x = step.apply(x, canvas)
-        return x
-
-    def move(self, x: Array, canvas: Canvas) -> Array:
-        """Return what belongs to the images place by place (a mask), with every place where this view has it."""
-        for step in self.steps:
-            if step.moves_pixels:
-                x = step.apply(x, canvas)
+            x = step.apply(x, layout)
         return x
 
 
@@ -87,8 +80,8 @@ _FITTING: dict[SpatialKind, tuple[str, ...]] = {
 }
 
 _DIMENSIONS: dict[SpatialKind, int] = {"square": 2, "rectangle": 2, "signal": 1, "vector": 0}
-_RANDOM = ("rotate", "blur", "colour")
-_PAPER = ("colour", "rotate", "transpose", "hflip", "vflip")
+_RANDOM = ("rotate", "blur", "color")
+_PAPER = ("color", "rotate", "transpose", "hflip", "vflip")
 PRESETS = ("lossless", "paper", "paper_segmentation")
 NAMES = (*SYMMETRIES, *_RANDOM)
 """The single augmentations that a caller can name."""
@@ -100,7 +93,7 @@ def make_views(augment: Augment, count: int, seed: int, kind: SpatialKind) -> tu
         if count and not _FITTING[kind]:
             raise InputError(
                 "Views need something to turn or flip; this input has no spatial axes. "
-                "Remedy: a recipe without views ('bn'), or augment= with a function of your own."
+                "Try: a recipe without views ('bn'), or augment= with a function of your own."
             )
         return tuple(View(name, SYMMETRIES[name]) for name in _FITTING[kind][:count])
     random = np.random.default_rng(seed)
@@ -118,7 +111,7 @@ def make_views(augment: Augment, count: int, seed: int, kind: SpatialKind) -> tu
         if any(step.dimensions > _DIMENSIONS[kind] for step in view.steps):
             raise InputError(
                 f"The view {view.name!r} needs images with a height and a width; this input is a {kind}. "
-                "Remedy: views of your own, as functions on a batch."
+                "Try: views of your own, as functions on a batch."
             )
     return views
 
@@ -163,11 +156,11 @@ def check_augment(augment: Augment, count: int | None) -> None:
 
 
 def check_inputs(views: Sequence[View], inputs: Inputs | None) -> None:
-    """Raise a RecipeError where a view distorts colours and the pixels' encoding is not known."""
-    if inputs is None and any(isinstance(step, Colour) for view in views for step in view.steps):
+    """Raise a RecipeError where a view distorts colors and the pixels' encoding is not known."""
+    if inputs is None and any(isinstance(step, Color) for view in views for step in view.steps):
         raise RecipeError(
-            "augment: colour distortion works on pixel intensities and needs to know how they are encoded; received no "
-            "inputs=. Remedy: inputs='imagenet' or another name, or sita.Inputs(mean=…, std=…)."
+            "augment: color distortion works on pixel intensities and needs to know how they are encoded; received no "
+            "inputs=. Try: inputs='imagenet' or another name, or sita.Inputs(mean=…, std=…)."
         )
 
 
@@ -206,14 +199,14 @@ def _draw(name: str, random: np.random.Generator) -> Step:
         return Blur(float(random.uniform(0.1, 2.0)))
     brightness, contrast, saturation = (float(factor) for factor in random.uniform(0.6, 1.4, size=3))
     order = tuple(str(name) for name in random.permutation(["brightness", "contrast", "saturation"]))
-    return Colour(brightness, contrast, saturation, order)
+    return Color(brightness, contrast, saturation, order)
 
 
 def _draw_paper_view(random: np.random.Generator, kind: SpatialKind) -> View:
     """Draw a view of the paper's set for classification: all five, shuffled, the reflections by chance ½.
 
-    Every draw is made whatever the kind, so that a square and a rectangular image get the same view but for the
-    transposition, which only a square allows.
+    Every draw is made for every kind: a square and a rectangular image get the same view except for the transposition,
+    which only a square allows.
     """
     steps = {name: (_draw(name, random),) if name in _RANDOM else SYMMETRIES[name] for name in _PAPER}
     used = {name: name in _RANDOM or bool(random.random() < 0.5) for name in _PAPER}

@@ -1,8 +1,7 @@
-"""The candidates' vote (OPS): entropy, keep the most certain, majority.
+"""The candidates' vote (OPS): entropy, keep the most confident, majority.
 
-Written with comparisons and sums alone, without argmax or argsort, which not every exporter can take. Scores are
-(images, candidates, …) with the classes on any later axis; whatever other axes there are (pixels) vote each for
-themselves.
+It uses comparisons and sums only: not every exporter supports argmax or argsort. Scores are (images, candidates, …) with
+the classes on any later axis. Each of the other positions (pixels) has a vote of its own.
 """
 
 from __future__ import annotations
@@ -15,28 +14,28 @@ import numpy as np
 from .errors import OutputError, suggestion
 from .ops import Array, Ops
 
-Scores: TypeAlias = Literal["logits", "probabilities", "sigmoid", "sigmoid_probabilities"]
-"""What a model's scores are: of classes of which one is true, or ("sigmoid") of labels each true or not by itself."""
+Scores: TypeAlias = Literal["logits", "probabilities", "log_probabilities", "sigmoid", "sigmoid_probabilities"]
+"""What scores are: of classes, one of which is true; or ("sigmoid") of labels, each of which is true or not."""
 
-Combine: TypeAlias = Literal["vote", "mean"] | tuple[float, ...]
-"""How candidates make an answer: the majority of the most certain, the mean of the probabilities, or a weighted one."""
-
-SCORES: tuple[Scores, ...] = ("logits", "probabilities", "sigmoid", "sigmoid_probabilities")
+SCORES: tuple[Scores, ...] = ("logits", "probabilities", "log_probabilities", "sigmoid", "sigmoid_probabilities")
 
 _TINY = float(np.finfo(np.float32).tiny)
 
 _LEAST = -1e4
-"""The power of anything less is 0 in any precision, so that 0 · −∞ comes out as 0."""
+"""exp of anything less is 0 in any precision: 0 · −∞ then comes out as 0."""
+
+NEAR = 1e-4
+"""Entropies closer than this, in nats, may change order by rounding."""
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the candidates decided.
+class Vote:
+    """The result of a vote.
 
-    `scores` is the answer (images, …), of the meaning that the candidates' had. The others have the candidates on
-    axis 1 and a class axis of size 1: `labels`, what each candidate says; `entropies`, how sure it is, in nats; `kept`,
-    whether it is one of the k most certain; `votes`, how many of the kept say the same. Where labels are each true or
-    not by themselves, each votes for itself: the class axis keeps its size, and `labels` are 0 or 1.
+    `scores` is the answer (images, …), of the kind that the candidates' scores have. The other arrays have the
+    candidates on axis 1 and a class axis of size 1: `labels`, each candidate's label; `entropies`, in nats; `kept`,
+    whether it is one of the k most confident; `votes`, how many of these have the same label. Sigmoid labels are
+    decided one by one: the class axis keeps its size, and `labels` are 0 or 1.
     """
 
     scores: Array
@@ -46,89 +45,83 @@ class Verdict:
     votes: Array
 
 
-def read_scores(scores: str | None, default: Scores) -> Scores:
-    """Return what a caller said the model's scores are, or the default."""
-    if scores is None:
-        return default
-    if scores not in SCORES:
+def check_scores_name(scores: str | None) -> None:
+    """Raise an OutputError unless this names a kind of scores, or is None."""
+    if scores is not None and scores not in SCORES:
         raise OutputError(
             f"scores: expected {', '.join(map(repr, SCORES))}; received {scores!r}.{suggestion(str(scores), SCORES)}"
         )
-    return scores
 
 
-def decide(candidates: Array, *, top_k: int, combine: Combine, scores: Scores, class_axis: int, ops: Ops) -> Verdict:
-    """Return the verdict of candidates (B, P, …) whose classes are on `class_axis`, counted from the end.
+def decide(
+    candidates: Array, *, top_k: int, combine: Literal["vote", "mean"], kind: Scores, class_axis: int, ops: Ops
+) -> Vote:
+    """Return the vote of candidates (B, P, …) whose classes are on `class_axis`, counted from the end.
 
-    H_p = −Σ softmax(z_p) · log softmax(z_p); the k candidates of lowest H are kept; the label is their majority's,
-    a tie goes to the tied label with the lowest H.
+    H_p = −Σ softmax(z_p) · log softmax(z_p). The k candidates of lowest H are kept; the label is their majority's; a
+    tie goes to the tied label with the lowest H.
 
-    "vote" answers with the mean logits of the kept candidates that said so; where scores are probabilities, with the
-    softmax of their mean logarithm, so that a model with and one without a final softmax agree. "mean" answers
-    with the mean probabilities of the kept candidates, or their logarithm; weights, one for each candidate, with their
-    weighted mean.
+    "vote" answers with the mean logits of the kept candidates with the winning label. Of probabilities, it averages
+    the logarithms and normalizes again: a model with a final softmax and one without agree. "mean" answers with the
+    mean probabilities of the kept candidates, as their logarithm where the model returns logits.
 
-    Labels with a sigmoid each are decided one by one, as the two classes (not, so) of logits (0, z).
+    Each sigmoid label is decided as two classes with logits (0, z).
     """
     xp = ops.xp
-    if scores in ("sigmoid", "sigmoid_probabilities"):
-        return _decide_each_label(candidates, top_k, combine, scores, ops)
-    z = _log(candidates, xp) if scores == "probabilities" else candidates
+    if kind in ("sigmoid", "sigmoid_probabilities"):
+        return _decide_each_label(candidates, top_k, combine, kind, ops)
+    z = log_of(candidates, xp) if kind == "probabilities" else candidates
     entropies = _entropies(z, class_axis, xp)
     labels = _first_largest(z, class_axis, ops)
-
     ranks = _ranks(entropies, ops)
     kept = ranks < top_k
     votes = _votes(labels, kept, ops)
-    if combine != "vote":
-        shares = None if combine == "mean" else combine
-        mean = _mean(xp.exp(_log_softmax(z, class_axis, xp)), kept, ops, shares)
-        answer = mean if scores == "probabilities" else _log(mean, xp)
+    if combine == "mean":
+        mean = _mean(xp.exp(log_softmax(z, class_axis, xp)), kept, ops)
+        answer = mean if kind == "probabilities" else log_of(mean, xp)
     else:
         answer = _mean(z, _winners(labels, kept, votes, ranks, xp), ops)
-        if scores == "probabilities":
-            answer = xp.exp(_log_softmax(answer, class_axis, xp))
-    return Verdict(answer, labels, entropies, kept, votes)
-
-
-def entropy(values: Array, *, scores: Scores, class_axis: int, xp: Any) -> Array:
-    """Return H of scores, in nats; the class axis has size 1. NaN counts as infinitely uncertain.
-
-    Labels with a sigmoid each have an entropy each, and the class axis keeps its size.
-    """
-    if scores in ("sigmoid", "sigmoid_probabilities"):
-        pairs, kind = _two_classes(values, scores, xp)
-        return entropy(pairs, scores=kind, class_axis=-1, xp=xp)[..., 0]
-    return _entropies(_log(values, xp) if scores == "probabilities" else values, class_axis, xp)
-
-
-NEAR = 1e-4
-"""Entropies that are nearer to each other, in nats, may change places by rounding."""
+        if kind != "logits":
+            answer = log_softmax(answer, class_axis, xp)
+        if kind == "probabilities":
+            answer = xp.exp(answer)
+    return Vote(answer, labels, entropies, kept, votes)
 
 
 def near_ties(entropies: np.ndarray, kept: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return where rounding could decide a vote otherwise, of arrays (N, P, …) in numpy: (N, …).
+    """Return where rounding could change the result of a vote, for numpy arrays (N, P, …): (N, …).
 
-    Where the last candidate that is kept is as certain as the first that is not; or where two labels have as many
-    votes, and their most certain candidates are as certain.
+    The last candidate kept is as confident as the first that is not; or two labels have equally many votes, and their
+    most confident candidates are equally confident.
     """
     outside = np.where(kept, np.inf, entropies).min(axis=1)
     inside = np.where(kept, entropies, -np.inf).max(axis=1)
     votes = ((labels[:, :, None] == labels[:, None]) & kept[:, None]).sum(axis=2)
     leads = kept & (votes == np.where(kept, votes, 0).max(axis=1, keepdims=True))
-    certain = np.where(leads, entropies, np.inf)
-    first = np.take_along_axis(labels, certain.argmin(axis=1, keepdims=True), axis=1)
+    confident = np.where(leads, entropies, np.inf)
+    first = np.take_along_axis(labels, confident.argmin(axis=1, keepdims=True), axis=1)
     rivals = np.where(leads & (labels != first), entropies, np.inf).min(axis=1)
     with np.errstate(invalid="ignore"):
-        return np.asarray((outside - inside < NEAR) | (rivals - certain.min(axis=1) < NEAR))
+        return np.asarray((outside - inside < NEAR) | (rivals - confident.min(axis=1) < NEAR))
 
 
-def probabilities(values: np.ndarray, scores: str, class_axis: int) -> np.ndarray:
-    """Return scores, in numpy, as the probabilities that they stand for."""
-    if scores == "logits" and values.ndim > 1:
+def probabilities(values: np.ndarray, kind: str, class_axis: int) -> np.ndarray:
+    """Return numpy scores as probabilities."""
+    if kind in ("logits", "log_probabilities") and values.ndim > 1:
         powers = np.exp(values - values.max(axis=class_axis, keepdims=True))
         return np.asarray(powers / powers.sum(axis=class_axis, keepdims=True))
-    return np.asarray(0.5 * (1.0 + np.tanh(values / 2))) if scores == "sigmoid" else values
+    return np.asarray(0.5 * (1.0 + np.tanh(values / 2))) if kind == "sigmoid" else values
+
+
+def log_of(values: Array, xp: Any) -> Array:
+    """Return the logarithm of probabilities, clipped below at the smallest normal float."""
+    return xp.log(xp.where(values < _TINY, _TINY, values))
+
+
+def log_softmax(z: Array, axis: int, xp: Any) -> Array:
+    """Return z − log Σ exp(z)."""
+    shifted = z - xp.max(z, axis=axis, keepdims=True)
+    return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
 
 
 def _entropies(z: Array, class_axis: int, xp: Any) -> Array:
@@ -137,47 +130,38 @@ def _entropies(z: Array, class_axis: int, xp: Any) -> Array:
     powers = xp.exp(shifted)
     total = xp.sum(powers, axis=class_axis, keepdims=True)
     spread = xp.sum(powers * xp.maximum(shifted, _LEAST), axis=class_axis, keepdims=True)
-    certain = xp.log(total) - spread / total
-    # A candidate that is NaN counts as the least certain of all; no comparison would reach it otherwise.
-    return xp.where(certain == certain, certain, float("inf"))  # noqa: PLR0124
+    entropies = xp.log(total) - spread / total
+    # A candidate that is NaN counts as the least confident; no comparison would reach it otherwise.
+    return xp.where(entropies == entropies, entropies, float("inf"))  # noqa: PLR0124
 
 
-def _decide_each_label(candidates: Array, top_k: int, combine: Combine, scores: Scores, ops: Ops) -> Verdict:
-    pairs, kind = _two_classes(candidates, scores, ops.xp)
-    verdict = decide(pairs, top_k=top_k, combine=combine, scores=kind, class_axis=-1, ops=ops)
-    answer = verdict.scores[..., 1] - verdict.scores[..., 0] if kind == "logits" else verdict.scores[..., 1]
-    return Verdict(answer, *(each[..., 0] for each in (verdict.labels, verdict.entropies, verdict.kept, verdict.votes)))
+def _decide_each_label(
+    candidates: Array, top_k: int, combine: Literal["vote", "mean"], kind: Scores, ops: Ops
+) -> Vote:
+    pairs, pair_kind = _two_classes(candidates, kind, ops.xp)
+    vote = decide(pairs, top_k=top_k, combine=combine, kind=pair_kind, class_axis=-1, ops=ops)
+    answer = vote.scores[..., 1] - vote.scores[..., 0] if pair_kind == "logits" else vote.scores[..., 1]
+    return Vote(answer, *(each[..., 0] for each in (vote.labels, vote.entropies, vote.kept, vote.votes)))
 
 
-def _two_classes(values: Array, scores: Scores, xp: Any) -> tuple[Array, Scores]:
-    """Return every label's two classes, not and so, along a new last axis, and what these scores are."""
-    if scores == "sigmoid":
-        zeros = xp.where(values == values, 0.0, values)  # noqa: PLR0124 (a NaN is to stay one)
+def _two_classes(values: Array, kind: Scores, xp: Any) -> tuple[Array, Scores]:
+    """Return every label's two classes, false and true, along a new last axis, and what these scores are."""
+    if kind == "sigmoid":
+        zeros = xp.where(values == values, 0.0, values)  # noqa: PLR0124 (a NaN must stay one)
         return xp.stack([zeros, values], axis=-1), "logits"
     return xp.stack([1 - values, values], axis=-1), "probabilities"
 
 
-def _log(probabilities: Array, xp: Any) -> Array:
-    """Return the logarithm; of the smallest normal float for anything less."""
-    return xp.log(xp.where(probabilities < _TINY, _TINY, probabilities))
-
-
-def _log_softmax(z: Array, axis: int, xp: Any) -> Array:
-    shifted = z - xp.max(z, axis=axis, keepdims=True)
-    return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
-
-
 def _first_largest(z: Array, axis: int, ops: Ops) -> Array:
-    """Return min {c : z_c ≥ max z}, as a float; K where there is none, as among NaNs."""
+    """Return min {c : z_c ≥ max z}, as a float; K if there is none, as among NaNs."""
     count = z.shape[axis]
     indices = ops.xp.reshape(ops.constant(list(range(count)), z), (count, *[1] * (-axis - 1)))
     largest = z >= ops.xp.max(z, axis=axis, keepdims=True)
-    found = ops.xp.where(largest, indices, float(count))
-    return ops.xp.min(found, axis=axis, keepdims=True)
+    return ops.xp.min(ops.xp.where(largest, indices, float(count)), axis=axis, keepdims=True)
 
 
 def _pairs(array: Array) -> tuple[Array, Array]:
-    """(B, P, …) with p along axis 1 and with q along axis 2: ready to compare every p with every q."""
+    """(B, P, …) with p along axis 1, and with q along axis 2: ready to compare every p with every q."""
     return array[:, :, None], array[:, None]
 
 
@@ -198,7 +182,7 @@ def _votes(labels: Array, kept: Array, ops: Ops) -> Array:
 
 
 def _winners(labels: Array, kept: Array, votes: Array, ranks: Array, xp: Any) -> Array:
-    """Return the kept candidates that say what the majority says: most votes, then lowest rank."""
+    """Return the kept candidates with the majority's label: most votes, then lowest rank."""
     count = labels.shape[1]
     standing = xp.where(kept, votes * count - ranks, -float(count))
     leads = standing >= xp.max(standing, axis=1, keepdims=True)
@@ -206,11 +190,8 @@ def _winners(labels: Array, kept: Array, votes: Array, ranks: Array, xp: Any) ->
     return kept & (labels == winning)
 
 
-def _mean(values: Array, chosen: Array, ops: Ops, shares: tuple[float, ...] | None = None) -> Array:
-    """Return the mean of the chosen candidates; what the others hold, be it infinite, leaves no trace."""
+def _mean(values: Array, chosen: Array, ops: Ops) -> Array:
+    """Return the mean of the chosen candidates; the others leave no trace, even if they are infinite."""
     weights = ops.mask_to_float(chosen, values)
-    if shares is not None:
-        column = (1, -1, *[1] * (len(values.shape) - 2))
-        weights = weights * ops.xp.reshape(ops.constant(shares, values), column)
     total = ops.xp.sum(ops.xp.where(chosen, values, 0.0) * weights, axis=1)
     return total / ops.xp.sum(weights, axis=1)

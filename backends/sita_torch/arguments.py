@@ -1,8 +1,7 @@
-"""The arguments of a call: which of them are the images, and which are aligned with them."""
+"""The arguments of a call: which of them is the images, and which have one entry per image."""
 
 from __future__ import annotations
 
-import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,70 +10,84 @@ import torch
 
 from sita_adapters.errors import InputError
 
-from .inspection import ImageLayout
-
 _SURE_KEYWORDS = ("pixel_values", "image", "images", "img")
-"""What only an image is called; it is taken for one even where another tensor comes before it."""
+"""Names that only images have; they count even if another tensor comes before."""
 
 _IMAGE_KEYWORDS = (*_SURE_KEYWORDS, "x", "input", "inputs")
-"""Where an image is looked for among keyword arguments, before any other tensor is taken for it."""
+"""Where images are looked for among keyword arguments, before any other tensor."""
 
 
 @dataclass(frozen=True)
 class _Slot:
-    """Stands in the arguments where a tensor of the batch belongs."""
+    """Stands for a tensor in the structure of the arguments."""
 
     number: int
 
 
 class Arguments:
-    """What a model is called with: `batch` holds the images, then the arguments with an entry for each image.
-
-    Which are aligned with the images is settled once, by the whole batch: in a part of it, sizes may agree by chance. A
-    mask that a whole batch shares, (1, …, h, w), is repeated for each image.
-    """
+    """What a model is called with: `tensors` holds the images, then every other tensor, in a structure of slots."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        images = find_images(args, kwargs)
-        self.batch = [images]
-        self.template = self._take_out((args, kwargs), images)
+        self.images = _find_images(args, kwargs)
+        self.tensors = [self.images]
+        self.template = self._take_out((args, kwargs))
 
     @property
     def signature(self) -> Any:
-        """What kind of arguments these are: their structure, ranks and types, but no sizes."""
-        return _kind(self.template), tuple((each.ndim, each.dtype) for each in self.batch)
+        """What kind of arguments these are: structure, ranks and types. No sizes, numbers or strings."""
+        return _kind(self.template), tuple((each.ndim, each.dtype) for each in self.tensors)
 
-    def fill(self, batch: list[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments with another batch in the place of this one."""
-        args, kwargs = _fill(self.template, batch)
+    def could_be_aligned(self) -> tuple[bool, ...]:
+        """Return, for each tensor but the images, whether it could have one entry per image: its size allows it."""
+        count = self.images.shape[0]
+        return tuple(each.ndim > 0 and each.shape[0] in (1, count) for each in self.tensors[1:])
+
+    def batch(self, aligned: tuple[bool, ...]) -> list[torch.Tensor]:
+        """Return the images, and the tensors with one entry per image; one that all images share is repeated."""
+        count = self.images.shape[0]
+        found = [self.images]
+        for tensor, is_aligned in zip(self.tensors[1:], aligned, strict=True):
+            if is_aligned:
+                if tensor.shape[0] not in (1, count):
+                    raise InputError(
+                        f"Expected an argument with one entry for each of the {count} images, as in the probe; "
+                        f"received shape {tuple(tensor.shape)}."
+                    )
+                found.append(tensor.expand(count, *tensor.shape[1:]))
+        return found
+
+    def fill(self, rows: list[torch.Tensor], aligned: tuple[bool, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with these rows in place of the images and of the aligned tensors."""
+        images, *others = rows
+        remaining = iter(others)
+        tensors = [images]
+        for tensor, is_aligned in zip(self.tensors[1:], aligned, strict=True):
+            tensors.append(next(remaining) if is_aligned else tensor)
+        args, kwargs = _fill(self.template, tensors)
         return args, kwargs
 
-    def _take_out(self, value: Any, images: torch.Tensor) -> Any:
-        """Return the arguments with slots for the tensors of the batch, which are collected."""
-        if value is images:
+    def _take_out(self, value: Any) -> Any:
+        """Return the arguments with slots for the tensors, which are collected."""
+        if value is self.images:
             return _Slot(0)
         if isinstance(value, torch.Tensor):
-            if not _is_batch_aligned(value, images):
-                return value
-            self.batch.append(value.expand(images.shape[0], *value.shape[1:]))
-            return _Slot(len(self.batch) - 1)
+            self.tensors.append(value)
+            return _Slot(len(self.tensors) - 1)
         if type(value) in (list, tuple):
-            return type(value)([self._take_out(part, images) for part in value])
+            return type(value)([self._take_out(part) for part in value])
         if type(value) is dict:
-            return {key: self._take_out(part, images) for key, part in value.items()}
+            return {key: self._take_out(part) for key, part in value.items()}
         return value
 
 
 def _kind(template: Any) -> Any:
     if isinstance(template, _Slot):
         return template.number
-    if isinstance(template, torch.Tensor):
-        return template.ndim, template.dtype
     if type(template) in (list, tuple):
         return tuple(_kind(part) for part in template)
     if type(template) is dict:
         return tuple((key, _kind(part)) for key, part in template.items())
-    return template if isinstance(template, bool | int | str | types.NoneType) else type(template).__name__
+    return template if isinstance(template, bool) else type(template).__name__
 
 
 def _fill(template: Any, tensors: list[torch.Tensor]) -> Any:
@@ -87,31 +100,24 @@ def _fill(template: Any, tensors: list[torch.Tensor]) -> Any:
     return template
 
 
-def _is_batch_aligned(value: torch.Tensor, images: torch.Tensor) -> bool:
-    if value.ndim == 0:
-        return False
-    shared_mask = value.shape[0] == 1 and value.ndim > 2 and value.shape[-2:] == images.shape[-2:]
-    return shared_mask or value.shape[0] == images.shape[0]
-
-
-def find_images(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor:
-    """Return the images: what is called so, or else the first tensor, in lists and dicts, too."""
+def _find_images(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor:
+    """Return the images: the argument with such a name, or else the first tensor, also in lists and dicts."""
     for keyword in _SURE_KEYWORDS:
         if isinstance(kwargs.get(keyword), torch.Tensor):
             return kwargs[keyword]  # type: ignore[no-any-return]
     named = [kwargs[keyword] for keyword in _IMAGE_KEYWORDS if keyword in kwargs]
     for value in (*args, *named, *kwargs.values()):
-        images = _first_images(value)
+        images = _first_tensor(value)
         if images is not None:
             return images
     received = [type(value).__name__ for value in (*args, *kwargs.values())]
     raise InputError(
-        f"Expected a tensor of images as an argument, or a list or dict that has one; received "
-        f"{', '.join(received) or 'nothing'}. Remedy: stack the images to one tensor, (N, C, …)."
+        "Expected a tensor of images as an argument, or a list or dict that contains one; received "
+        f"{', '.join(received) or 'nothing'}. Try: stack the images to one tensor, (N, C, …)."
     )
 
 
-def _first_images(value: Any) -> torch.Tensor | None:
+def _first_tensor(value: Any) -> torch.Tensor | None:
     if isinstance(value, torch.Tensor):
         return value
     if type(value) is dict:
@@ -119,41 +125,4 @@ def _first_images(value: Any) -> torch.Tensor | None:
         parts = [*named, *value.values()]
     else:
         parts = list(value) if type(value) in (list, tuple) else []
-    return next((found for found in map(_first_images, parts) if found is not None), None)
-
-
-def check_images(images: torch.Tensor, layout: ImageLayout) -> int:
-    """Return how many spatial axes the images have, after checking that they are a batch of them."""
-    rank = images.ndim
-    fitting = [d for extra in (2, 3) for d in layout.dimensions if rank == d + extra]
-    dimensions = fitting[0] if fitting else layout.dimensions[0] if layout.dimensions else min(rank - 2, 2)
-    if rank < 2:
-        raise InputError(f"Expected a batch, of rank 2 or more; received shape {tuple(images.shape)}.")
-    if layout.dimensions and not fitting:
-        one = (
-            "if this is one image, image.unsqueeze(0); if it is the first of a list, torch.stack(images); if it is a "
-            "batch without channels, image.unsqueeze(1)"
-        )
-        remedy = one if rank == dimensions + 1 else "check the shape"
-        raise InputError(
-            f"Expected a batch of images of rank {dimensions + 2} (N, C, …), or {dimensions + 3} with time; received "
-            f"rank {rank}, shape {tuple(images.shape)}. Remedy: {remedy}."
-        )
-    if images.shape[0] == 0:
-        raise InputError(
-            f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}. "
-            "Remedy: leave empty batches out."
-        )
-    if images.shape[-dimensions - 1] not in (layout.channels or (images.shape[-dimensions - 1],)):
-        check_channels(images, dimensions, layout.channels[0])
-    return dimensions
-
-
-def check_channels(images: torch.Tensor, dimensions: int, channels: int) -> None:
-    """Raise where images have their channels last, for a model whose first convolution takes so many channels."""
-    if images.shape[-dimensions - 1] != channels == images.shape[-1]:
-        raise InputError(
-            f"Expected images with channels first, (N, {channels}, …); received shape {tuple(images.shape)}, which "
-            "looks like channels last: views would turn and flip the wrong axes. Remedy: permute before the adapted "
-            "model, not inside it."
-        )
+    return next((found for found in map(_first_tensor, parts) if found is not None), None)

@@ -14,23 +14,18 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from sita_adapters.backend import Settings, read_adaptation
-from sita_adapters.cascade import CascadeRule
-from sita_adapters.errors import AlreadyAdaptedError, InputError, SitaWarning, UnknownModelError
+from sita_adapters.backend import Settings, adaptation_of
+from sita_adapters.errors import InputError, ModelError, SitaWarning
 from sita_adapters.observe import refuse_compiled
-from sita_adapters.outputs import flatten
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo, select
-from sita_adapters.voting import Scores, read_scores
 
-from .batchnorm import adaptation_of_layer, attach, detach
-from .call import Adaptation, install_forward, try_out_example
-from .cascade import Cascade
+from .batchnorm import attach, detach, is_attached
+from .call import Adaptation, install_forward, probe_example
 from .clone import clone
-from .exporting import FORMATS, WithVerdict, read_example, write
-from .guards import refuse_source_in_training, unguard
-from .inspection import find_layers, image_layout, walk
-from .link import Link
+from .exporting import FORMATS, write
+from .guards import unguard
+from .inspection import find_layers, find_stem, named_modules, source_statistics
 from .ops import TORCH
 
 
@@ -47,32 +42,30 @@ class TorchBackend:
         _refuse_adapted(source)
         found = find_layers(source)
         chosen = select(found, settings.layers)
-        layout = image_layout(source)
-        cloned = clone(source)
-        link = Link(source, cloned)  # before what a class's own `train` may do, which may return nothing, too
-        cloned.eval()
+        stem = find_stem(source)
         adaptation = Adaptation(
             recipe=recipe,
             inputs=settings.inputs,
-            scores=read_scores(settings.scores, "logits"),
+            scores=settings.scores,
             output=settings.output,
+            class_axis=settings.class_axis,
             max_rows=settings.max_rows,
             layers=tuple(
-                LayerInfo(name, type(layer).__name__, layer.running_mean.numel(), name in chosen)  # type: ignore[operator]
+                LayerInfo(name, type(layer).__name__, source_statistics(layer)[0].numel(), name in chosen)
                 for name, layer in found.items()
             ),
-            kinds=layout.kinds,
-            layout=layout,
-            link=link,
-            trainable=frozenset(p for p, item in walk(source) if isinstance(item, nn.Parameter) and item.requires_grad),
+            kinds=stem.kinds,
+            model_name=type(source).__name__,
+            stem=stem,
+            trainable=frozenset(name for name, p in nn.Module.named_parameters(source) if p.requires_grad),
         )
+        cloned = clone(source)
+        cloned.eval()
         for name, layer in find_layers(cloned).items():
             attach(layer, adaptation, name, adapted=name in chosen)
-        if "forward" in vars(cloned):  # an instance's own
-            vars(cloned)["_sita_forward"] = vars(cloned).pop("forward")
         install_forward(cloned, adaptation)
         if settings.example is not None:
-            try_out_example(cloned, settings.example)
+            probe_example(cloned, settings.example)
         return cloned
 
     def unwrap(self, adapted: Any) -> nn.Module:
@@ -85,72 +78,47 @@ class TorchBackend:
         unguard(plain)
         for layer in find_layers(plain).values():
             detach(layer)
-        for path, item in walk(plain):
-            if isinstance(item, nn.Parameter):
-                item.requires_grad_(path in adaptation.trainable)
+        for name, parameter in nn.Module.named_parameters(plain):
+            parameter.requires_grad_(name in adaptation.trainable)
         return plain
 
     def adaptation_of(self, model: Any) -> Adaptation | None:
         return vars(_module_of(model)).get("_sita")
 
-    def source_name(self, adapted: Any) -> str:
-        return type(_module_of(adapted)).__name__
-
-    def scores_of(self, model: Any) -> Scores:
-        return "logits"
-
     @contextmanager
-    def observing(self, adapted: Any) -> Iterator[Adaptation]:
-        """Give the adaptation; an eager module always has values to record."""
+    def observing(self, adapted: Any) -> Iterator[object]:
+        """Yield the adaptation; an eager module always has values to record."""
         if type(adapted).__name__ == "OptimizedModule":
             raise refuse_compiled("A torch.compile of the adapted model")
-        observed = adapted.adapted if isinstance(adapted, Cascade) else adapted
-        yield read_adaptation(observed)  # type: ignore[misc]
+        yield adaptation_of(adapted)
 
-    def cascade(self, model: Any, adapted: Any, rule: CascadeRule) -> Cascade:
-        return Cascade(_module_of(model), adapted, rule)
-
-    def arrange(self, name: str, model: Any, images: np.ndarray) -> np.ndarray:
-        """Return the images with their channels first."""
-        refuse_source_in_training(model, name)
-        first = next((module for module in model.modules() if hasattr(module, "in_channels")), None)
-        channels = getattr(first, "in_channels", None)
-        if channels == images.shape[1] != images.shape[-1]:
-            raise InputError(
-                f"images: expected channels last, (N, h, w, {channels}) for {name!r}; received shape {images.shape}, "
-                "which looks like channels first. Remedy: images.transpose(0, 2, 3, 1); torch models get their own "
-                "order from here."
-            )
-        return np.moveaxis(images, -1, 1)
-
-    def run(self, model: Any, batch: np.ndarray) -> Any:
+    def run(self, model: Any, images: np.ndarray, *, channels_last: bool = False) -> Any:
         """Return the module's output, without gradients, on the device and in the precision of its weights."""
-        images = torch.from_numpy(np.array(batch, order="C"))
-        like = next(itertools.chain(model.parameters(), model.buffers()), images)
-        floating = like.is_floating_point() and images.is_floating_point()
+        adaptation = self.adaptation_of(model)
+        if channels_last:
+            channels = () if adaptation is None else adaptation.stem.channels
+            if channels and channels[0] == images.shape[1] != images.shape[-1]:
+                raise InputError(
+                    f"images: expected channels last, (N, h, w, {channels[0]}); received shape {images.shape}, which "
+                    "looks like channels first. Try: images.transpose(0, 2, 3, 1)."
+                )
+            images = np.moveaxis(images, -1, 1)
+        batch = torch.from_numpy(np.array(images, order="C"))
+        like = next(itertools.chain(model.parameters(), model.buffers()), batch)
+        floating = like.is_floating_point() and batch.is_floating_point()
         with torch.no_grad():
-            return model(images.to(like.device, like.dtype if floating else images.dtype))
+            return model(batch.to(like.device, like.dtype if floating else batch.dtype))
 
-    def with_verdict(self, adapted: Any) -> WithVerdict:
-        return WithVerdict(_module_of(adapted))
-
-    def read_example(self, adapted: Any, example: Any) -> np.ndarray:
-        return read_example(_module_of(adapted), example)
-
-    def write(self, adapted: Any, path: Path, format: str, images: np.ndarray) -> None:
-        write(_module_of(adapted), path, format, images)
-
-    def file_outputs(self, output: Any) -> list[tuple[str, torch.Tensor]]:
-        """Return the tensors of an output in their own order, which files keep."""
-        return flatten(output, TORCH.is_array)
+    def write(self, adapted: Any, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
+        return write(_module_of(adapted), path, format, example, diagnostics)
 
 
 def _module_of(model: Any, *, warn: bool = False) -> nn.Module:
     """Return the module itself, or the one that a parallel or compiling wrapper runs; `warn` says so."""
     if not isinstance(model, nn.Module):
-        raise UnknownModelError(
+        raise ModelError(
             f"Expected a torch.nn.Module; received an object of type {type(model).__qualname__}. "
-            "Remedy: pass the module that computes the predictions."
+            "Try: pass the module that computes the predictions."
         )
     if isinstance(model, DataParallel | DistributedDataParallel):
         inner = model.module
@@ -169,10 +137,9 @@ def _module_of(model: Any, *, warn: bool = False) -> nn.Module:
 
 
 def _refuse_adapted(model: nn.Module) -> None:
-    for path, item in walk(model):
-        if isinstance(item, nn.Module) and ("_sita" in vars(item) or adaptation_of_layer(item) is not None):
-            place = f"its {path!r}" if path else "it"
-            raise AlreadyAdaptedError(
-                f"Expected a plain {type(model).__name__}, but {place} is adapted already. Remedy: adapt the source "
-                "model, or sita.unwrap(adapted) first."
+    for name, module in named_modules(model):
+        if "_sita" in vars(module) or is_attached(module):
+            raise ModelError(
+                f"Expected a plain {type(model).__name__}, but {f'its {name!r}' if name else 'it'} is adapted already. "
+                "Try: adapt the source model, or sita.unwrap(adapted) first."
             )

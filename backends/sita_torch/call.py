@@ -1,4 +1,4 @@
-"""The `forward` of an adapted clone: the engine's call, around the model's own forward."""
+"""The `forward` of an adapted clone: the engine's call around the model's own forward."""
 
 from __future__ import annotations
 
@@ -13,155 +13,110 @@ import torch
 from torch import nn
 
 from sita_adapters import engine
-from sita_adapters.errors import CloneError, InputError, SitaError
-from sita_adapters.gauge import Gauge
-from sita_adapters.trial import Findings
-from sita_adapters.view_steps import Canvas
+from sita_adapters.diagnostics import Diagnostics
+from sita_adapters.errors import ModelError
+from sita_adapters.outputs import OutputLayout
+from sita_adapters.view_steps import ImageLayout
 from sita_adapters.views import spatial_kind
 
-from .arguments import Arguments, check_images
-from .batchnorm import adaptation_of_layer
-from .clone import clone
+from .arguments import Arguments
 from .guards import guard, refuse_transforms
-from .inspection import ImageLayout
-from .link import Link
+from .inspection import Stem, check_images
 from .ops import TORCH, is_exported
-from .trial import try_out
+from .probe import probe
 
 
 @dataclass(eq=False)
 class Adaptation(engine.Adaptation):
     """What makes a clone an adapted model; it is the clone's attribute `_sita`."""
 
-    layout: ImageLayout = field(default_factory=ImageLayout)
-    link: Link = field(default_factory=Link)
+    stem: Stem = field(default_factory=Stem)
     trainable: frozenset[str] = frozenset()
     """The parameters that the source trains; the clone's need no gradients."""
-    writes: bool = False
-    """Whether the model writes to its own state while it runs. Then every run of its forward has a clone to itself."""
 
 
 def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Run the adapted model. A module-level function, because exporters and pickle follow no closure."""
+    """Run the adapted model. A module-level function: exporters and pickle follow no closure."""
     return _run(model, Arguments(args, kwargs), engine.predict)
 
 
-def forward_with_gauge(model: nn.Module, images: torch.Tensor) -> tuple[Any, Gauge]:
-    """Run the adapted model on images; return its output and the gauge of shift."""
-    found: tuple[Any, Gauge] = _run(model, Arguments((images,), {}), engine.predict_with_gauge)
+def forward_with_diagnostics(model: nn.Module, images: torch.Tensor) -> tuple[Any, Diagnostics]:
+    """Run the adapted model on images; return its output and the diagnostics."""
+    found: tuple[Any, Diagnostics] = _run(model, Arguments((images,), {}), engine.predict_with_diagnostics)
     return found
 
 
 def _run(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) -> Any:
-    """Make the engine predict, with the model's own forward."""
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
     refuse_transforms(model)
-    images = arguments.batch[0]
-    dimensions = check_images(images, adaptation.layout)
-    # Not is_traced(): where torch.compile gave this frame up, it would follow that one, and say yes.
-    if torch.compiler.is_compiling() or is_exported():
-        findings, writes = _known_findings(model, adaptation, arguments), False
-    else:
-        findings = _undisturbed(_findings)(model, adaptation, arguments)
-        writes = adaptation.writes
+    images = arguments.images
+    dimensions = check_images(images, adaptation.stem)
+    layout = adaptation.layouts.get(arguments.signature)
+    if layout is None:
+        layout = _outside_compiler(_probe)(model, adaptation, arguments)
+    axes = tuple(range(-min(dimensions, 2), 0))
     kind = spatial_kind(images.shape[images.ndim - dimensions :])
-    canvas = Canvas(TORCH, kind, -(dimensions + 1), tuple(range(-min(dimensions, 2), 0)), adaptation.inputs)
+    image_layout = ImageLayout(TORCH, kind, -(dimensions + 1), axes, adaptation.inputs)
 
     def forward(rows: list[torch.Tensor]) -> Any:
-        running = _undisturbed(clone)(model, keep=[adaptation]) if writes else model
-        return own_forward(running, arguments, rows)
+        args, kwargs = arguments.fill(rows, layout.aligned)
+        return own_forward(model, args, kwargs)
 
-    try:
-        return predict(arguments.batch, forward, adaptation, canvas, findings)
-    except SitaError:
-        raise
-    except Exception as error:
-        if not images.is_floating_point():
-            raise InputError(
-                f"{type(model).__name__} failed on images of {images.dtype}: {error} Expected floating-point images, "
-                "unless the model converts them itself. Remedy: convert and normalise them as for the source model."
-            ) from error
-        raise
+    return predict(arguments.batch(layout.aligned), forward, adaptation, image_layout, layout)
 
 
-def own_forward(model: nn.Module, arguments: Arguments, rows: list[torch.Tensor]) -> Any:
-    """Run the forward that the source model has, on these rows: an instance's own, or its class's."""
-    args, kwargs = arguments.fill(rows)
+def own_forward(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the forward of the source model: an instance's own, or its class's."""
     own = vars(model).get("_sita_forward")
     return type(model).forward(model, *args, **kwargs) if own is None else own(*args, **kwargs)
 
 
-def _findings(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> Findings | None:
-    """Return what the model's trial found out for such arguments; it is held now if need be."""
-    signature = arguments.signature
-    adaptation.link.refresh()
-    if signature not in adaptation.findings:
-        findings, writes = try_out(model, adaptation, arguments, own_forward)
-        if findings.keeps_state and not writes:
-            raise CloneError(
-                f"{type(model).__name__} answers by what earlier calls left in variables of its functions or in "
-                "globals, which cannot be undone. Expected a model that keeps its state in its modules. Remedy: keep "
-                "it there."
-            )
-        adaptation.findings[signature], adaptation.writes = findings, adaptation.writes or writes
-    return adaptation.findings[signature]
-
-
-def _known_findings(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> Findings | None:
-    """Return what is known while a compiler or exporter follows, which cannot hold a trial."""
-    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
-        adaptation.link.copy_all()
-    findings = adaptation.findings.get(arguments.signature)
-    if findings is not None and findings.keeps_state:
-        raise CloneError(
-            f"{type(model).__name__} answers by what earlier calls left in it, which a compiled or exported model "
-            "would go on doing. Expected a model whose answers depend on its inputs alone. Remedy: call the "
-            "adapted model uncompiled: there, every call starts from the source's state."
+def _probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> OutputLayout:
+    """Probe the model for such arguments, and keep what it establishes."""
+    if is_exported():
+        raise ModelError(
+            f"The adapted {type(model).__name__} is exported or traced before it was probed. Try: call it once, or "
+            "sita.adapt(model, example=images)."
         )
-    return findings
+    layout = probe(model, adaptation, arguments, own_forward)
+    adaptation.layouts[arguments.signature] = layout
+    return layout
 
 
-def _undisturbed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that torch.compile leaves alone, where it runs a model but could not follow this far."""
-    return _without_compiler(function) if "torch._dynamo" in sys.modules else function
+def _outside_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that torch.compile does not trace. (Without a compiler, this would import it.)"""
+    return _disabled(function) if "torch._dynamo" in sys.modules else function
 
 
 @functools.cache
-def _without_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
+def _disabled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compiler.disable(function)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def try_out_example(model: nn.Module, example: Any) -> None:
-    """Hold the trial of an adapted model now, on an example of what it is called with."""
+def probe_example(model: nn.Module, example: Any) -> None:
+    """Probe an adapted model on an example of what it is called with, unless it was probed on such."""
     args = example if isinstance(example, tuple) else () if isinstance(example, dict) else (example,)
     arguments = Arguments(args, example if isinstance(example, dict) else {})
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
-    check_images(arguments.batch[0], adaptation.layout)
-    _findings(model, adaptation, arguments)
+    check_images(arguments.images, adaptation.stem)
+    if arguments.signature not in adaptation.layouts:
+        _probe(model, adaptation, arguments)
 
 
 def install_forward(model: nn.Module, adaptation: Adaptation) -> None:
-    """Make a clone, whose layers are attached, run its calls through the adaptation."""
-    own = vars(model).get("_sita_forward")
+    """Make a clone, whose layers are attached, run its calls through the engine."""
+    if "forward" in vars(model):  # an instance's own
+        vars(model)["_sita_forward"] = vars(model).pop("forward")
     forward = functools.partial(adapted_forward, model)
-    signature = _signature(own or functools.partial(type(model).forward, model))
+    signature = _signature(vars(model).get("_sita_forward") or functools.partial(type(model).forward, model))
     if signature is not None:
         forward.__signature__ = signature  # type: ignore[attr-defined]
     vars(model).update(_sita=adaptation, forward=forward)
     guard(model)
-    if isinstance(model, torch.fx.GraphModule):  # its own way to copy itself keeps none of the above
-        vars(model).setdefault("_deepcopy_hooks", [])  # which torchvision's feature extractors lack
-        model._register_deepcopy_hook(_install_again)
-
-
-def _install_again(copied: Any) -> None:
-    """Deepcopy hook of an adapted graph module."""
-    adaptation: Any = next(filter(None, map(adaptation_of_layer, copied.modules())))
-    install_forward(copied, adaptation)
 
 
 def _signature(function: Any) -> inspect.Signature | None:
-    """Return the signature that the source's forward shows, which exporters read; its annotations may not pickle."""
+    """Return the signature of the source's forward, which exporters read, without annotations, which may not pickle."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -18,12 +18,12 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def is_traced() -> bool:
-    """Whether a compiler or exporter is following: it fuses plain operations itself, and cannot look at values."""
+    """Whether a compiler or exporter is tracing: it fuses plain operations, and there are no values to look at."""
     return torch.compiler.is_compiling() or is_exported()
 
 
 def is_exported() -> bool:
-    """Whether torch.jit, torch.export or an exporter of ONNX is following."""
+    """Whether torch.jit, torch.export or an exporter to ONNX is tracing."""
     return (
         torch._C._get_tracing_state() is not None
         or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
@@ -31,7 +31,7 @@ def is_exported() -> bool:
 
 
 def is_channels_last(x: torch.Tensor) -> bool:
-    """Whether the channels of an image are stored side by side, and not the places of a channel."""
+    """Whether the channels of an image are stored side by side, not the positions of a channel."""
     return x.ndim in _CHANNELS_LAST and not x.is_contiguous() and x.is_contiguous(memory_format=_CHANNELS_LAST[x.ndim])
 
 
@@ -58,19 +58,13 @@ class TorchOps(Ops):
     """Array operations on tensors."""
 
     xp = SimpleNamespace(**{name: getattr(compat, name) for name in dir(compat) if not name.startswith("__")} | _DIRECT)
-    class_axis = 1
 
     def is_array(self, value: Any) -> bool:
-        return isinstance(value, torch.Tensor)
+        """Whether this is a tensor with one value after the other in memory: not a sparse or nested one."""
+        return isinstance(value, torch.Tensor) and value.layout == torch.strided
 
     def is_float(self, array: torch.Tensor) -> bool:
         return array.is_floating_point()
-
-    def is_traced(self, array: torch.Tensor) -> bool:
-        return is_traced()
-
-    def raises_on_overflow(self, array: torch.Tensor) -> bool:
-        return array.is_cpu and not is_traced()
 
     def constant(self, values: Any, like: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(values, dtype=like.dtype, device=like.device)
@@ -100,6 +94,9 @@ class TorchOps(Ops):
         plain = [int(n) if isinstance(n, torch.Tensor) else n for n in numbers]  # a trace has sizes as tensors
         return tuple(torch.from_numpy(array) for array in function(*plain))
 
+    def copy(self, array: torch.Tensor) -> torch.Tensor:
+        return array.clone()
+
     def concat(self, arrays: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
         return torch.cat(list(arrays), dim=axis)
 
@@ -116,12 +113,6 @@ class TorchOps(Ops):
             return super().for_every_image(values, like)  # type: ignore[no-any-return]
         return values.expand(like.shape[0], 1, -1)
 
-    def take_entries(self, array: torch.Tensor, entries: np.ndarray) -> torch.Tensor:
-        return array[torch.from_numpy(entries).to(array.device)]
-
-    def put_entries(self, array: torch.Tensor, entries: np.ndarray, values: torch.Tensor) -> torch.Tensor:
-        return array.index_copy(0, torch.from_numpy(entries).to(array.device), values.to(array.dtype))
-
     def to_numpy(self, array: torch.Tensor) -> np.ndarray:
         """Return a tensor as numpy's, which has no bfloat16."""
         if is_traced():
@@ -135,15 +126,17 @@ class TorchOps(Ops):
         if torch._C._get_tracing_state() is not None:
             raise RecipeError(
                 "max_rows: a trace would keep the number of rounds that its example needs, and drop images of larger "
-                "batches. Remedy: trace a model that is adapted without max_rows."
+                "batches. Try: trace a model that is adapted without max_rows."
             )
         return super().map_batches(function, batch, size)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _constants(module: str, name: str, *numbers: float) -> tuple[torch.Tensor, ...]:
     with torch.inference_mode(False):
         return tuple(torch.from_numpy(array) for array in getattr(sys.modules[module], name)(*numbers))
 
+
+# What torch.compiler.assume_constant_result sets; calling it would import the compiler.
+_constants._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 TORCH = TorchOps()

@@ -1,0 +1,242 @@
+"""The probe of a PyTorch model: plain runs of a copy with its own memory, and what is watched meanwhile."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sita_adapters import engine
+from sita_adapters.errors import ModelError, SitaError, SitaWarning
+from sita_adapters.outputs import OutputLayout
+from sita_adapters.probe import InputRecorder, leave_out, probe_model
+from sita_adapters.random_images import perturb, random_like
+
+from .arguments import Arguments
+from .batchnorm import detach
+from .clone import clone
+from .inspection import check_channels, epsilon_of, find_layers, source_statistics
+from .ops import TORCH
+
+if TYPE_CHECKING:
+    from .call import Adaptation
+
+Forward = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+
+_TOLERANCE = 1e-4
+"""The relative difference up to which two outputs of a layer are equal."""
+
+
+def probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments, forward: Forward) -> OutputLayout:
+    """Return what is established about an adapted model for such arguments.
+
+    A tensor beside the images whose size allows both is taken to have one entry per image if the model then fulfills
+    the contract, and to be shared by all images otherwise.
+    """
+    aligned = arguments.could_be_aligned()
+    with torch.inference_mode(False), torch.no_grad():
+        try:
+            return _probe(model, adaptation, arguments, aligned, forward)
+        except SitaError:
+            if not any(aligned):
+                raise
+            try:
+                return _probe(model, adaptation, arguments, (False,) * len(aligned), forward)
+            except SitaError:
+                pass
+            raise
+
+
+def _probe(
+    model: nn.Module, adaptation: Adaptation, arguments: Arguments, aligned: tuple[bool, ...], forward: Forward
+) -> OutputLayout:
+    copied = clone(model, keep=adaptation, shared=False)
+    found = find_layers(copied)
+    layers = {info.name: found[info.name] for info in adaptation.layers if info.adapted}
+    batch = [_random_like(tensor, place) for place, tensor in enumerate(arguments.batch(aligned))]
+    recorder, watcher = InputRecorder(TORCH), _Watcher(model, found)
+    state = _state(copied)
+
+    def record(name: str, x: torch.Tensor) -> None:
+        recorder.record(name, x)
+        watcher.enter(name, x)
+
+    def run(which: Sequence[int], *, perturbed: bool = False) -> Any:
+        rows = [each[list(which)] for each in batch]
+        if perturbed:
+            rows[0] = _perturbed(rows[0])
+        context = engine.ForwardContext(adaptation, engine.PLAIN, len(which), TORCH, record=record)
+        args, kwargs = arguments.fill(rows, aligned)
+        with watcher:
+            output = engine.run_rows(rows, lambda _: forward(copied, args, kwargs), context)
+        watcher.check(arguments.images)
+        _check_state(copied, state)
+        return output
+
+    layout = probe_model(run, recorder, adaptation, type(model).__name__, arguments.images)
+    blends = any(plan.blends for plan, _ in adaptation.plans.values())
+    if not layout.calls and blends:
+        raise ModelError(
+            f"{type(model).__name__} runs none of its {len(layers)} adapted layers. Expected layers that are called, "
+            "not their parameters used by functions (F.batch_norm)."
+        )
+    axes = _check_layers(layers, watcher.inputs)
+    return replace(layout, channel_axes=axes, notes=watcher.notes(), aligned=aligned)
+
+
+def _random_like(tensor: torch.Tensor, place: int) -> torch.Tensor:
+    """Return three entries like those of an argument: random images; of anything else, its own values."""
+    if place and not (tensor.is_floating_point() and tensor.ndim > 2):
+        return tensor[torch.arange(3) % tensor.shape[0]].clone()
+    return torch.from_numpy(random_like(TORCH.to_numpy(tensor))).to(tensor.device, tensor.dtype)
+
+
+def _perturbed(images: torch.Tensor) -> torch.Tensor:
+    if not images.is_floating_point():
+        return images
+    return torch.from_numpy(perturb(TORCH.to_numpy(images), torch.finfo(images.dtype).eps)).to(images)
+
+
+def _state(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Return which tensors a model has, and how often each was written to."""
+    tensors = (*nn.Module.named_parameters(model), *nn.Module.named_buffers(model))
+    return {name: (id(tensor), tensor._version) for name, tensor in tensors}
+
+
+def _check_state(model: nn.Module, before: dict[str, tuple[int, int]]) -> None:
+    after = _state(model)
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    if changed:
+        raise ModelError(
+            f"{type(model).__name__} writes to {', '.join(sorted(changed)[:4])} while it runs. Expected a forward pass "
+            "that changes no parameter or buffer in evaluation mode: an answer would depend on earlier calls. Try: "
+            "compute it in __init__, or keep it as a plain attribute if it does not change the answers."
+        )
+
+
+class _Watcher(TorchDispatchMode):
+    """Watches every operation for BatchNorm arithmetic outside of the adapted layers."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or the compiler would be imported, only to be told to skip this class
+
+    def __init__(self, model: nn.Module, copied: dict[str, nn.Module]) -> None:
+        super().__init__()
+        self.source = {_pointer(each) for layer in find_layers(model).values() for each in source_statistics(layer)}
+        self.own = {_pointer(layer.running_mean): name for name, layer in copied.items()}
+        self.inputs: dict[str, torch.Tensor] = {}
+        """A part of the first input of each adapted layer."""
+        self.entered: Counter[str] = Counter()
+        self.normalized: Counter[str] = Counter()
+        self.bypassed = False
+        self.stem: torch.Tensor | None = None
+        """The weights of the first convolution."""
+
+    def enter(self, name: str, x: torch.Tensor) -> None:
+        """Count a call of an adapted layer, and keep a part of its first input: all of axis 1 and of the last."""
+        self.entered[name] += 1
+        if name not in self.inputs:
+            middle = [slice(0, 4)] * (x.ndim - 3)
+            self.inputs[name] = x[(slice(0, 1), slice(None), *middle)].clone()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation, and note what it normalizes with."""
+        name = func.overloadpacket.__name__
+        self.bypassed = self.bypassed or any(_pointer(each) in self.source for each in args)
+        # (input, weight, bias, mean, variance, …); with batch statistics, whether images mix shows in the outputs.
+        if "batch_norm" in name and len(args) > 5 and isinstance(args[3], torch.Tensor) and args[5] is not True:
+            self.normalized[self.own.get(_pointer(args[3]), "")] += 1
+        if self.stem is None and name == "convolution":
+            self.stem = args[1]
+        return func(*args, **(kwargs or {}))
+
+    def check(self, images: torch.Tensor) -> None:
+        """Raise if BatchNorm arithmetic bypassed the adapted layers, or the images have their channels last."""
+        if self.stem is not None and images.ndim in (self.stem.ndim, self.stem.ndim + 1):
+            check_channels(images, self.stem.ndim - 2, self.stem.shape[1])
+        if self.bypassed:
+            raise ModelError(
+                "The model reads the statistics of the source model's BatchNorm layers, not those of its copy: through "
+                "a function that holds the model (a closure, a patched forward), a global, or a weak reference. "
+                "Expected layers that are reached through `self`. Try: make such functions methods of the model."
+            )
+        for name, count in self.normalized.items():
+            if name in self.entered and count > self.entered[name]:
+                raise ModelError(
+                    f"The model normalizes with the statistics of layer {name!r} outside a call of that layer "
+                    f"(F.batch_norm), where it cannot be adapted. Try: call the layer, or {leave_out(name)}."
+                )
+
+    def notes(self) -> tuple[str, ...]:
+        """Return, and warn about, what is not adapted."""
+        if not self.normalized[""]:
+            return ()
+        note = "The model normalizes with statistics that belong to no BatchNorm layer (F.batch_norm): not adapted"
+        warnings.warn(f"{note}.", SitaWarning, stacklevel=2)
+        return (note,)
+
+
+def _pointer(value: Any) -> int:
+    """Return where a tensor's values are in memory; −1 if it has none."""
+    try:
+        return (value.data_ptr() or -1) if isinstance(value, torch.Tensor) else -1
+    except RuntimeError:  # some subclasses have no memory of their own
+        return -1
+
+
+def _check_layers(layers: dict[str, nn.Module], inputs: dict[str, torch.Tensor]) -> dict[str, int]:
+    """Return the channel axes that are not 1; raise if a layer that ran is not a BatchNorm layer."""
+    axes = {name: _channel_axis(layers[name], x) for name, x in inputs.items()}
+    wrong = [name for name, axis in axes.items() if axis is None]
+    if wrong:
+        only = len(wrong) == len(layers)
+        remedy = "there is no other BatchNorm layer to adapt" if only else f"Try: {leave_out(*wrong)}"
+        raise ModelError(
+            f"{', '.join(wrong[:4])} ({type(layers[wrong[0]]).__name__}) does not normalize its input with running_mean "
+            "and running_var: changing these is not the same as changing the input. Expected a layer that computes "
+            f"(x − mean) / sqrt(variance + ε), one mean per channel, and anything else afterwards; {remedy}."
+        )
+    return {name: axis for name, axis in axes.items() if axis is not None and axis != 1}
+
+
+def _channel_axis(layer: nn.Module, x: torch.Tensor) -> int | None:
+    """Return the axis of the channels, by the property that the method rests on; None if the layer lacks it.
+
+    With other statistics (m', v'), the layer returns the same for x' = (x − m) / √(v + ε) · √(v' + ε) + m' as it does
+    for x. It fails for anything that is done to the input first, or around the layer.
+    """
+    plain, epsilon = detach(copy.deepcopy(layer)).eval(), epsilon_of(layer)
+    channels = source_statistics(plain)[0].numel()
+    for dtype in (torch.float64, x.dtype):
+        for axis in (1, x.ndim - 1):
+            if x.shape[axis] == channels:
+                try:
+                    if _is_normalizing(copy.deepcopy(plain).to(dtype), x.to(dtype), axis, epsilon):
+                        return axis
+                except Exception:  # noqa: S112 (some layers run in one precision only)
+                    continue
+    return None
+
+
+def _is_normalizing(layer: nn.Module, x: torch.Tensor, axis: int, epsilon: float) -> bool:
+    mean, variance = source_statistics(layer)
+    random = torch.Generator().manual_seed(0)
+    column = [-1 if place == axis else 1 for place in range(x.ndim)]
+    other_mean = mean + torch.randn(mean.shape, generator=random).to(mean) * (variance + epsilon).sqrt()
+    other_variance = (variance + epsilon) * (0.05 + 2 * torch.rand(mean.shape, generator=random).to(mean))
+    scale = ((other_variance + epsilon) / (variance + epsilon)).sqrt()
+    moved = (x - mean.view(column)) * scale.view(column) + other_mean.view(column)
+    expected = layer(x.clone()).clone()
+    mean.copy_(other_mean)
+    variance.copy_(other_variance)
+    found = layer(moved)
+    room = _TOLERANCE if x.dtype in (torch.float32, torch.float64) else 5e-2
+    return bool((found - expected).abs().max() <= room * expected.abs().max())

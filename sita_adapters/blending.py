@@ -1,0 +1,130 @@
+"""What happens at an adapted BatchNorm layer: measure its rows, and blend with the source's statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .diagnostics import LayerMeasurement
+from .engine import Adaptation, ForwardContext, running_context
+from .errors import InputError, ModelError
+from .ops import Array, Ops
+from .shift import priors_by_shift, shift_from_source
+from .statistics import blend_with_source, mark_overflow, pool, target
+
+def enter_layer(name: str, x: Array, adaptation: Adaptation | None = None) -> ForwardContext:
+    """Return the running context for an adapted layer; raise if it runs outside a call of its adapted model."""
+    context = running_context()
+    if context is None or (adaptation is not None and context.adaptation is not adaptation):
+        raise ModelError(
+            f"The adapted layer {name!r} ran outside a call of the adapted model: a part of the model was called "
+            "directly, or a checkpointed backward pass ran it again. Try: call the adapted model itself, or use "
+            "sita.unwrap(adapted) for the plain one."
+        )
+    if context.record is not None:
+        context.record(name, x)
+    return context
+
+
+Measure = Callable[[int, int, int], "tuple[Array, Array]"]
+"""measure(n, first, stop): the mean and biased variance, (B, stop − first, C), of the batch entries from `first` up to
+`stop` of each image, which has n of them side by side."""
+
+
+def blend(
+    measure: Measure,
+    source: tuple[Array, Array],
+    epsilon: float,
+    batch_rows: Any,
+    positions: Any,
+    *,
+    context: ForwardContext,
+    name: str,
+) -> tuple[Array, Array]:
+    """Return the mean and variance that each entry of a layer's batch is normalized with, (N, C).
+
+    `source` is the source's mean and variance, (C,); `batch_rows` N, the number of entries; `positions` A, their
+    number of spatial positions. A row has `factor` entries if the model folds time or tokens into its batch.
+    """
+    ops, xp, plan = context.ops, context.ops.xp, context.plan
+    factor = _factor(name, batch_rows, context)
+    means, variances = measure(plan.rows * factor, plan.first * factor, plan.stop * factor)
+    source = ops.cast(source[0], means), ops.cast(source[1], means)
+    if factor > 1:
+        shape = (-1, len(plan.blended), factor, int(source[0].shape[-1]))
+        means, variances = pool(xp.reshape(means, shape), xp.reshape(variances, shape), axis=2, xp=xp)
+        positions = positions * factor
+    mean, variance = _target(means, variances, context)
+    shift = None
+    if context.rules is not None or context.measurements is not None:
+        shift = shift_from_source(mean, variance, *source, epsilon=epsilon, xp=xp)
+    priors = context.priors if context.rules is None else _priors(shift, positions, context)
+    if context.measurements is not None:
+        context.measurements.append(LayerMeasurement(name, positions, shift, priors))
+    mean, variance = blend_with_source(mean, variance, *source, priors=_cast(priors, mean, ops), xp=xp)
+    return _for_all_entries((mean, mark_overflow(variance, xp)), source, factor, context)
+
+
+def _factor(name: str, batch_rows: Any, context: ForwardContext) -> int:
+    """Return the number of batch entries per row, which must be what the probe saw."""
+    ops = context.ops
+    factors = None if context.layout is None else context.layout.factors.get(name)
+    call = context.calls.get(name, 0)
+    context.calls[name] = call + 1
+    if factors is None:
+        raise ModelError(
+            f"Layer {name!r} ran, which did not run in the probe. Expected the same layers for inputs of the same kind. "
+            "Try: adapt a second model for these inputs, sita.adapt(model, example=…)."
+        )
+    factor = factors[min(call, len(factors) - 1)]
+    if ops.is_symbol(batch_rows) or ops.is_symbol(context.rows):
+        return factor
+    if batch_rows != factor * context.rows or (call >= len(factors) and len(set(factors)) > 1):
+        raise InputError(
+            f"Layer {name!r} received {batch_rows} batch entries for {context.rows} rows; expected "
+            f"{factor * context.rows}, as in the probe. The model folds these inputs into its batch in another way, "
+            "perhaps because of their size. Try: adapt a second model for these inputs, sita.adapt(model, example=…)."
+        )
+    return factor
+
+
+def _target(means: Array, variances: Array, context: ForwardContext) -> tuple[Array, Array]:
+    """Return the target statistics of the blended rows of each image, (B, R, C)."""
+    xp, plan = context.ops.xp, context.plan
+    shared = context.adaptation.recipe.share == "batch"
+    if plan.independent and not shared:
+        return means, variances
+    every_image = xp.zeros_like(means)
+    if shared:
+        means, variances = (moment[None] for moment in pool(means, variances, axis=0, xp=xp))
+    if not plan.independent:
+        weights = context.ops.cast(context.weights, means)
+        means, variances = target(means, variances, weights=weights, reference_rows=context.reference_rows, xp=xp)
+    return (means + every_image, variances + every_image) if shared else (means, variances)
+
+
+def _priors(shift: Array, positions: Any, context: ForwardContext) -> Array:
+    """Return λ (B, R, 1) as the rules set it."""
+    assert context.rules is not None
+    strengths, half_shifts, half_areas = (_cast(each, shift, context.ops) for each in context.rules)
+    return priors_by_shift(shift, positions, strengths=strengths, half_shifts=half_shifts, half_areas=half_areas)
+
+
+def _for_all_entries(
+    statistics: tuple[Array, Array], source: tuple[Array, Array], factor: int, context: ForwardContext
+) -> tuple[Array, Array]:
+    """Return the statistics of all entries, (N, C): those given, (B, R, C), for the blended rows, the source's else."""
+    ops, plan = context.ops, context.plan
+    channels = int(source[0].shape[-1])
+    found = []
+    for statistic, value in zip(statistics, source, strict=True):
+        if len(plan.blended) < plan.rows:
+            one = ops.for_every_image(value, statistic)
+            statistic = ops.concat([*[one] * plan.first, statistic, *[one] * (plan.rows - plan.stop)], axis=1)
+        statistic = ops.xp.reshape(statistic, (-1, channels))
+        found.append(ops.repeat_rows(statistic, factor) if factor > 1 else statistic)
+    return found[0], found[1]
+
+
+def _cast(value: Any, like: Array, ops: Ops) -> Any:
+    return value if isinstance(value, float) else ops.cast(value, like)

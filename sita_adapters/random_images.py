@@ -1,0 +1,49 @@
+"""Random images for the probe."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_LEAST_CONTRAST = 0.01
+"""Random images differ by at least this share of the largest value, far more than rounding."""
+
+_DARK = 1 / 300
+"""The share of the value range that the third image covers: a model that branches on a batch's maximum shows it."""
+
+
+def random_like(images: np.ndarray) -> np.ndarray:
+    """Return three random images in the value range, and of the type, of these (N, …).
+
+    The first covers the range of all, the second that of the darkest image, the third a small part of it. Each has a
+    few large areas, and noise.
+    """
+    floating = np.issubdtype(images.dtype, np.floating)
+    flat = images.reshape(len(images), -1).astype(np.float64)
+    finite = flat[np.isfinite(flat).all(axis=1)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    if high - low < _LEAST_CONTRAST * max(abs(low), abs(high), 1.0):  # too little contrast to show that images mix
+        low, high = min(low, 0.0), max(high, 0.0)
+        if high - low < _LEAST_CONTRAST:
+            low, high = (low, low + 1.0) if floating else (0.0, 1.0 if images.dtype == np.bool_ else 255.0)
+        darkest = high
+    else:
+        darkest = max(float(finite.max(axis=1).min()), low + _LEAST_CONTRAST * (high - low))
+    random = np.random.default_rng(0)
+    shape = images.shape[1:]
+    made = np.empty((3, *shape))
+    for image, top in zip(made, (high, darkest, low + _DARK * (high - low)), strict=True):
+        areas = random.uniform(size=tuple(min(size, 3) for size in shape))
+        for axis, size in enumerate(shape):
+            areas = np.take(areas, np.arange(size) * areas.shape[axis] // max(size, 1), axis=axis)
+        values = areas + random.uniform(size=shape)
+        values -= values.min(initial=0.0)
+        image[...] = low + (top - low) * values / max(float(values.max(initial=0.0)), 1e-6)
+    return made.astype(images.dtype) if floating else np.rint(made).astype(images.dtype)
+
+
+def perturb(images: np.ndarray, precision: float) -> np.ndarray:
+    """Return images whose every value is off by up to four roundings of a precision; integers unchanged."""
+    if not np.issubdtype(images.dtype, np.floating):
+        return images
+    signs = np.random.default_rng(1).uniform(-1, 1, images.shape)
+    return (images * (1 + 4 * precision * signs)).astype(images.dtype)
