@@ -9,7 +9,7 @@ from .diagnostics import LayerMeasurement
 from .engine import Adaptation, ForwardContext, running_context
 from .errors import InputError, ModelError
 from .ops import Array, Ops
-from .shift import priors_by_shift, shift_from_source
+from .shift import divergence_from_source, priors_by_shift
 from .statistics import blend_with_source, mark_overflow, pool, target
 
 def enter_layer(name: str, x: Array, adaptation: Adaptation | None = None) -> ForwardContext:
@@ -55,14 +55,16 @@ def blend(
         means, variances = pool(xp.reshape(means, shape), xp.reshape(variances, shape), axis=2, xp=xp)
         positions = positions * factor
     mean, variance = _target(means, variances, context)
-    shift = None
+    divergence = None
     if context.rules is not None or context.measurements is not None:
-        shift = shift_from_source(mean, variance, *source, epsilon=epsilon, xp=xp)
-    priors = context.priors if context.rules is None else _priors(shift, positions, context)
+        divergence = divergence_from_source(mean, variance, *source, epsilon=epsilon, xp=xp)
+    priors = context.priors if context.rules is None else _priors(divergence, positions, context)
     if context.measurements is not None:
-        context.measurements.append(LayerMeasurement(name, positions, shift, priors))
+        context.measurements.append(LayerMeasurement(name, positions, divergence, priors))
     mean, variance = blend_with_source(mean, variance, *source, priors=_cast(priors, mean, ops), xp=xp)
-    return _for_all_entries((mean, mark_overflow(variance, xp)), source, factor, context)
+    if context.rules is None:  # a rule marks an overflow itself, by λ
+        variance = mark_overflow(variance, xp)
+    return _for_all_entries((mean, variance), source, factor, context)
 
 
 def _factor(name: str, batch_rows: Any, context: ForwardContext) -> int:
@@ -103,11 +105,11 @@ def _target(means: Array, variances: Array, context: ForwardContext) -> tuple[Ar
     return (means + every_image, variances + every_image) if shared else (means, variances)
 
 
-def _priors(shift: Array, positions: Any, context: ForwardContext) -> Array:
+def _priors(divergence: Array, positions: Any, context: ForwardContext) -> Array:
     """Return λ (B, R, 1) as the rules set it."""
     assert context.rules is not None
-    strengths, half_shifts, half_areas = (_cast(each, shift, context.ops) for each in context.rules)
-    return priors_by_shift(shift, positions, strengths=strengths, half_shifts=half_shifts, half_areas=half_areas)
+    strengths, half_shifts, half_areas = (_cast(each, divergence, context.ops) for each in context.rules)
+    return priors_by_shift(divergence, positions, strengths=strengths, half_shifts=half_shifts, half_areas=half_areas)
 
 
 def _for_all_entries(

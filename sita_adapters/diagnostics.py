@@ -15,7 +15,7 @@ from .ops import Array, Ops
 from .outputs import ScoresLayout
 from .plan import Plan
 from .recipe import Prior
-from .shift import HALF_AREA, ByShift
+from .shift import HALF_AREA, ByShift, shift_of
 from .voting import Vote
 
 NAMES = ("prior", "entropy", "source")
@@ -24,11 +24,11 @@ NAMES = ("prior", "entropy", "source")
 
 @dataclass(frozen=True)
 class LayerMeasurement:
-    """What one call of a layer measured: the shift d of the blended rows, (B, R, 1), and λ, if a rule set it."""
+    """What one call of a layer measured: E of the blended rows, (B, R, 1), and λ."""
 
     name: str
     positions: Any
-    shift: Array
+    divergence: Array
     priors: Any
 
 
@@ -56,7 +56,7 @@ def measure_candidates(
         return [None] * len(plan.candidates)
     xp = ops.xp
     names = tuple(each.name for each in measurements)
-    shifts = ops.concat([each.shift for each in measurements], axis=-1)  # (B, R, L)
+    shifts = shift_of(ops.concat([each.divergence for each in measurements], axis=-1))  # (B, R, L)
     areas = [each.positions / (each.positions + HALF_AREA) for each in measurements]
     known = all(isinstance(area, float) for area in areas)
     weights = ops.precise_constant(areas, shifts) if known else xp.stack(areas)

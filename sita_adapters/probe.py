@@ -175,10 +175,11 @@ def _compare_all(results: Sequence[_Result], ops: Ops) -> tuple[int | None, ...]
 
 
 def _compare(some: _Result, whole: _Result, ops: Ops) -> tuple[int | None, ...]:
-    _compare_layers(some, whole)
     _compare_values(some, whole, ops)
     pairs = zip(flatten(some.output, ops.is_array), flatten(whole.output, ops.is_array), strict=True)
-    return tuple(_axis_of_images(path, (x, y), (some, whole), ops) for (path, x), (_, y) in pairs)
+    axes = tuple(_axis_of_images(path, (x, y), (some, whole), ops) for (path, x), (_, y) in pairs)
+    _compare_layers(some, whole)
+    return axes
 
 
 def _compare_layers(some: _Result, whole: _Result) -> None:
@@ -186,24 +187,25 @@ def _compare_layers(some: _Result, whole: _Result) -> None:
         raise _Mismatch(
             ModelError("The model runs other layers, or in another order, for one number of images than for another.")
         )
-    for (name, x, noise), (_, y, _) in zip(some.layers, whole.layers, strict=True):
-        factor, rest = divmod(len(x), len(some.images))
-        if rest or not factor or len(y) != factor * len(whole.images):
-            raise _Mismatch(
-                ModelError(
-                    f"Layer {name!r} received {len(x)} batch entries for {len(some.images)} images and {len(y)} for "
-                    f"{len(whole.images)}. Expected the same number for every image. Try: {leave_out(name)}."
-                )
+    mixing = [
+        name
+        for (name, x, noise), (_, y, _) in zip(some.layers, whole.layers, strict=True)
+        if not _is_folded(x, y, some, whole) or not _agree((x, y), (some, whole), noise)
+    ]
+    if mixing:
+        raise _Mismatch(
+            ModelError(
+                f"The batch of layer {', '.join(dict.fromkeys(mixing[:4]))} does not have the same number of entries for "
+                "every image, side by side: the model concatenates or reorders batches, or folds time first. Expected "
+                f"(N, T, …) reshaped to (N·T, …). Try: {leave_out(*dict.fromkeys(mixing))}."
             )
-        if not _agree((x, y), (some, whole), noise):
-            raise _Mismatch(
-                ModelError(
-                    f"Images influence each other: the input of layer {name!r} for an image depends on the other "
-                    "images of its batch, or its entries are not side by side (the model concatenates or reorders "
-                    "batches, or folds time first). Expected (N, T, …) reshaped to (N·T, …). Try: "
-                    f"{leave_out(name)}, or adapt a module that keeps images apart."
-                )
-            )
+        )
+
+
+def _is_folded(x: np.ndarray, y: np.ndarray, some: _Result, whole: _Result) -> bool:
+    """Whether a layer has the same number of batch entries for every image in both runs."""
+    factor, rest = divmod(len(x), len(some.images))
+    return factor > 0 and not rest and len(y) == factor * len(whole.images)
 
 
 def _compare_values(some: _Result, whole: _Result, ops: Ops) -> None:
@@ -255,7 +257,8 @@ def _axis_of_images(path: str, arrays: tuple[Array, Array], results: tuple[_Resu
         raise _Mismatch(
             ModelError(
                 f"Images influence each other: output {path} for an image depends on the other images of its batch, or "
-                "on their order. Expected a model that treats every image independently."
+                "on their order. Expected a model that treats every image independently. Try: take what looks at the "
+                "whole batch (a maximum, a branch, a sort) out of the model, and do it before or after the call."
             )
         )
     return axis

@@ -37,36 +37,46 @@ class ByShift:
     half_area: float = HALF_AREA
 
     def __post_init__(self) -> None:
-        for name, most in (("strength", 1.0), ("half_shift", math.inf), ("half_area", math.inf)):
+        for name, most in (("strength", 1.0), ("half_shift", 1e30), ("half_area", 1e30)):
             value = getattr(self, name)
             number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
             least = number >= 0.0 if name == "half_area" else number > 0.0
-            if not (least and number <= most and math.isfinite(number)):
-                expected = "a number above 0, at most 1" if most == 1.0 else "a number above 0"
-                raise RecipeError(f"priors: {name} of ByShift: expected {expected}; received {value!r}.")
+            if not (least and number <= most):
+                raise RecipeError(
+                    f"priors: {name} of ByShift: expected a number above 0, at most {most:g}; received {value!r}."
+                )
             object.__setattr__(self, name, number)
 
     def __str__(self) -> str:
         return f"by shift, at least {1 - self.strength:.3g}"
 
 
-def shift_from_source(
+def divergence_from_source(
     mean: Array, variance: Array, source_mean: Array, source_variance: Array, *, epsilon: float, xp: Any
 ) -> Array:
-    """Return d (B, R, 1) of statistics (B, R, C) from the source's (C,), with ε added to both variances.
+    """Return E (B, R, 1) of statistics (B, R, C) from the source's (C,), with ε added to both variances.
 
-    d = mean over channels of KL(N(m, v) ‖ N(m_s, v_s)) = mean of ½ · (v / v_s + (m − m_s)² / v_s − ln(v / v_s) − 1)
+    E = mean over channels of v / v_s + (m − m_s)² / v_s − ln(v / v_s) = 2d + 1
+
+    A forward pass has dozens of layers, and every operation costs microseconds: d itself is computed once, at the end.
     """
     source_variance = source_variance + epsilon
     ratio = (variance + epsilon) / source_variance
     offset = mean - source_mean
-    divergence = ratio + offset * offset / source_variance - xp.log(ratio)
-    return 0.5 * xp.mean(divergence, axis=-1, keepdims=True) - 0.5
+    return xp.mean(ratio + offset * offset / source_variance - xp.log(ratio), axis=-1, keepdims=True)
 
 
-def priors_by_shift(shift: Array, positions: Any, *, strengths: Any, half_shifts: Any, half_areas: Any) -> Array:
-    """Return λ (B, R, 1) for shifts d (B, R, 1) in a layer with A positions. Where s is 0, λ is 1.
+def shift_of(divergence: Array) -> Array:
+    """Return d = (E − 1) / 2, the mean over channels of KL(N(m, v) ‖ N(m_s, v_s))."""
+    return 0.5 * divergence - 0.5
 
-    λ = 1 − s · d / (d + d_½) · A / (A + A_½)
+
+def priors_by_shift(divergence: Array, positions: Any, *, strengths: Any, half_shifts: Any, half_areas: Any) -> Array:
+    """Return λ (B, R, 1) for E (B, R, 1) in a layer with A positions. If s is 0, λ is 1; if E is infinite, NaN.
+
+    λ = 1 − w · d / (d + d_½) = ((1 − w) · a + 2 · d_½ · w) / a,   a = E + 2 · d_½ − 1,   w = s · A / (A + A_½)
     """
-    return 1 - strengths * positions / (half_areas + positions) * shift / (shift + half_shifts)
+    most = strengths * positions / (half_areas + positions)
+    if not isinstance(half_shifts, float) or half_shifts != 0.5:  # the usual value adds nothing
+        divergence = divergence + (2 * half_shifts - 1)
+    return (divergence * (1 - most) + 2 * half_shifts * most) / divergence

@@ -13,7 +13,7 @@ from sita_adapters.errors import InputError, ModelError, SharedWeightsError
 from .clone import apply_to_all
 from .inspection import named_modules
 
-_GUARDED = ("train", "requires_grad_", "_apply", "_replicate_for_data_parallel")
+_GUARDED = ("train", "requires_grad_", "_apply", "_replicate_for_data_parallel", "__prepare_scriptable__")
 
 
 def guard(model: nn.Module) -> None:
@@ -23,6 +23,7 @@ def guard(model: nn.Module) -> None:
         requires_grad_=functools.partial(_requires_grad, model),
         _apply=functools.partial(apply_to_all, model),
         _replicate_for_data_parallel=functools.partial(_refuse_replication, model),
+        __prepare_scriptable__=functools.partial(_refuse_script, model),
     )
     for module in _loadable(model):
         module._register_load_state_dict_pre_hook(_refuse_load)  # type: ignore[no-untyped-call]
@@ -85,4 +86,11 @@ def _refuse_replication(model: nn.Module) -> NoReturn:
     raise ModelError(
         f"An adapted {type(model).__name__} cannot be replicated by DataParallel: replicas would run the layers of the "
         "original. Try: one adapted model per device (sita.adapt(model).to(device)), or one process per device."
+    )
+
+
+def _refuse_script(model: nn.Module) -> NoReturn:
+    raise ModelError(
+        f"An adapted {type(model).__name__} cannot be scripted by torch.jit. Try: sita.export(adapted, 'model.onnx' or "
+        "'model.pt2', example=images)."
     )

@@ -49,8 +49,8 @@ def _parts(count: int) -> int:
 
 def positions_of(x: torch.Tensor) -> int:
     """Return the number of spatial positions of features (N, C, …)."""
-    sizes = x.shape[2:]
-    return math.prod([int(size) for size in sizes] if torch.onnx.is_in_onnx_export() else sizes)
+    sizes = x.shape[2:]  # tensors in a trace
+    return math.prod(sizes if torch._C._get_tracing_state() is None else map(int, sizes))
 
 
 def normalize(
@@ -78,8 +78,8 @@ def normalize(
             xp=TORCH.xp,
         )
         return TORCH.cast(affine(precise, scale, shift), x)
-    entries, channels = mean.shape
-    weights = [None if each is None else TORCH.cast(each, mean).repeat(entries) for each in (gamma, beta)]
+    entries = mean.shape[0]
+    weights = [None if each is None else torch.cat([TORCH.cast(each, mean)] * entries) for each in (gamma, beta)]
     flat = precise.reshape(1, -1, positions_of(x), 1)
     out = torch.batch_norm(flat, *weights, mean.reshape(-1), variance.reshape(-1), False, 0.0, epsilon, True)
     return TORCH.cast(out.view(-1, *[int(size) for size in x.shape[1:]]), x)

@@ -36,7 +36,7 @@ def is_channels_last(x: torch.Tensor) -> bool:
 
 
 def _lerp(start: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    if torch.onnx.is_in_onnx_export():  # which would write a choice between two formulas
+    if torch._C._get_tracing_state() is not None:  # a trace for ONNX would write a choice between two formulas
         return (1 - weight) * start + weight * end
     return torch.lerp(start, end, weight)
 
@@ -47,6 +47,7 @@ _DIRECT = {
     "sqrt": torch.sqrt,
     "log": torch.log,
     "sum": torch.sum,
+    "mean": torch.mean,
     "where": torch.where,
     "maximum": torch.clamp_min,
     "reshape": torch.reshape,
@@ -109,7 +110,7 @@ class TorchOps(Ops):
         return array.repeat_interleave(times, 0)
 
     def for_every_image(self, values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        if torch.onnx.is_in_onnx_export():  # where that would be a dozen nodes
+        if torch._C._get_tracing_state() is not None:  # in ONNX, an expansion is a dozen nodes
             return super().for_every_image(values, like)  # type: ignore[no-any-return]
         return values.expand(like.shape[0], 1, -1)
 
