@@ -125,7 +125,9 @@ def run_scores(adapted: Any, images: np.ndarray, *, channels_last: bool = False)
 def latest_layout(adaptation: Adaptation) -> OutputLayout:
     """Return what the latest probe established; raise if there was none."""
     if not adaptation.layouts:
-        raise ModelError("The model has not been probed. Try: call the adapted model once, or sita.adapt(model, example=…).")
+        raise ModelError(
+            "The model has not been probed. Try: call the adapted model once, or sita.adapt(model, example=…)."
+        )
     return next(reversed(adaptation.layouts.values()))
 
 

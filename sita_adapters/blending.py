@@ -12,6 +12,7 @@ from .ops import Array, Ops
 from .shift import divergence_from_source, priors_by_shift
 from .statistics import blend_with_source, mark_overflow, pool, target
 
+
 def enter_layer(name: str, x: Array, adaptation: Adaptation | None = None) -> ForwardContext:
     """Return the running context for an adapted layer; raise if it runs outside a call of its adapted model."""
     context = running_context()

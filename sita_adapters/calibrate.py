@@ -36,7 +36,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was tried, from the strongest to the first that is cautious enough, and what was chosen."""
+    """The recipe that was chosen, and what was tried, from the strongest to the first that is cautious enough."""
 
     recipe: Recipe
     points: tuple[Point, ...]
@@ -54,8 +54,8 @@ def calibrate(
     batch_size: int = 16,
     progress: Progress | None = None,
     **changes: Any,
-) -> Recipe:
-    """Return the strongest recipe that keeps the predictions on clean images.
+) -> Calibration:
+    """Find the strongest recipe that keeps the predictions on clean images.
 
     Args:
         model: A plain model.
@@ -69,51 +69,15 @@ def calibrate(
         **changes: Fields of the recipe and arguments of `adapt`.
 
     Returns:
-        The recipe; 'source', with a warning, if none keeps the predictions. Store it with `Recipe.to_json`.
+        The calibration. Its recipe is 'source', with a warning, if none keeps the predictions. `Recipe.to_json` stores
+        a recipe.
 
     Raises:
         SitaError: The images or labels are not usable, or the recipe has nothing to calibrate.
 
     Example:
-        >>> recipe = sita.calibrate(model, clean_images)
-        >>> adapted = sita.adapt(model, recipe)
+        >>> adapted = sita.adapt(model, sita.calibrate(model, clean_images).recipe)
     """
-    found = run_calibration(
-        model,
-        images,
-        labels,
-        min_agreement=min_agreement,
-        recipe=recipe,
-        task=task,
-        batch_size=batch_size,
-        progress=progress,
-        **changes,
-    )
-    if found.recipe is RECIPES["source"]:
-        least = found.points[-1]
-        warnings.warn(
-            f"No strength keeps {min_agreement:.1%} of the predictions on these images: the most cautious, "
-            f"{least.recipe}, keeps {least.agreement:.1%}. The recipe 'source' is returned, which adapts nothing. Try: "
-            "a lower min_agreement=, or images like those that the model was trained on.",
-            SitaWarning,
-            stacklevel=2,
-        )
-    return found.recipe
-
-
-def run_calibration(
-    model: Any,
-    images: Any,
-    labels: Any = None,
-    *,
-    min_agreement: float = 0.98,
-    recipe: Recipe | str = DEFAULT,
-    task: Task = "classification",
-    batch_size: int = 16,
-    progress: Progress | None = None,
-    **changes: Any,
-) -> Calibration:
-    """Return what `calibrate` tries and chooses."""
     fields = {name: value for name, value in changes.items() if name in Recipe.__dataclass_fields__}
     settings = {name: value for name, value in changes.items() if name not in fields}
     tried = [_with_strength(resolve_recipe(recipe, fields, task), strength) for strength in STRENGTHS]
@@ -137,7 +101,7 @@ def run_calibration(
 
     source = predictions("source", 0)
     if truth is not None and truth.shape != source.shape:
-        raise InputError(f"labels: expected shape {source.shape}, like the model's predictions; received {truth.shape}.")
+        raise InputError(f"labels: expected shape {source.shape}, like the predictions; received {truth.shape}.")
     right = None if truth is None else float((source == truth).mean())
     points: list[Point] = []
     for place, each in enumerate(tried):
@@ -148,6 +112,13 @@ def run_calibration(
         if loss <= 1 - min_agreement + 1e-9:
             report(total, total)
             return Calibration(each, tuple(points), right)
+    warnings.warn(
+        f"No strength keeps {min_agreement:.1%} of the predictions on these images: the most cautious, "
+        f"{points[-1].recipe}, keeps {points[-1].agreement:.1%}. The recipe 'source' was chosen, which adapts nothing. "
+        "Try: a lower min_agreement=, or images like those that the model was trained on.",
+        SitaWarning,
+        stacklevel=2,
+    )
     return Calibration(RECIPES["source"], tuple(points), right)
 
 

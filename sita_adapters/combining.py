@@ -48,7 +48,9 @@ class Answer:
         if self.arrays is None:
             return self.output
         pairs = zip(self.arrays, self.axes, strict=True)
-        return rebuild(self.output, [ops.xp.moveaxis(array, 0, axis) if axis else array for array, axis in pairs], ops.is_array)
+        return rebuild(
+            self.output, [ops.xp.moveaxis(array, 0, axis) if axis else array for array, axis in pairs], ops.is_array
+        )
 
 
 def keep_candidates(output: Any, context: ForwardContext) -> Candidates:
@@ -71,7 +73,9 @@ def keep_candidates(output: Any, context: ForwardContext) -> Candidates:
             )
         if id(array) not in kept:
             kept[id(array)] = array if axis is None else _candidate_rows(array, axis, plan, ops)
-    return Candidates(output, [kept[id(array)] for _, array in found], measure_candidates(context.measurements, plan, ops))
+    return Candidates(
+        output, [kept[id(array)] for _, array in found], measure_candidates(context.measurements, plan, ops)
+    )
 
 
 def _has_rows(array: Array, axis: int, context: ForwardContext) -> bool:
@@ -108,7 +112,7 @@ def combine(
         arrays = _take_vote(candidates, vote, plan, layout, ops)
     diagnostics = None
     if diagnose:
-        diagnostics = _diagnose(candidates, vote, arrays, plan, layout)
+        diagnostics = _diagnose(candidates, vote, arrays, plan, layout, ops)
         for observer in observers_of(adaptation):
             observer.append(diagnostics, ops)
     return Answer(candidates.output, None if plan.rows == 1 else arrays, layout.axes, diagnostics)
@@ -147,8 +151,8 @@ def _mix(candidates: Candidates, plan: Plan, layout: OutputLayout, ops: Ops) -> 
     confidences = None
     if scores is not None:
         confidences = confidence(ops.precise(candidates.arrays[scores.place]), scores.kind, scores.class_axis, ops.xp)
-        confidences = ops.cast(confidences, measured.shift)
-    pair = mix_weights(measured.shift, confidences, source)
+        confidences = ops.cast(confidences, measured.shifts)
+    pair = mix_weights(measured.shifts, confidences, source)
     weights = pair if source == 0 else pair[::-1]
     mixed: dict[int, Array] = {}
     for place, (array, axis) in enumerate(zip(candidates.arrays, layout.axes, strict=True)):
@@ -220,11 +224,13 @@ def _most_confident(array: Array, entropies: Array, candidates: list[int], xp: A
 
 
 def _diagnose(
-    candidates: Candidates, vote: Vote | None, arrays: list[Array], plan: Plan, layout: OutputLayout
+    candidates: Candidates, vote: Vote | None, arrays: list[Array], plan: Plan, layout: OutputLayout, ops: Ops
 ) -> Diagnostics:
+    some = next(array for array, axis in zip(arrays, layout.axes, strict=True) if axis is not None)
+    zeros = ops.precise(ops.xp.zeros_like(ops.xp.reshape(some, (ops.shape(some)[0], -1))[:, 0]))
     if vote is None or layout.scores is None:
-        return Diagnostics(plan.candidate_priors, candidates.measured)
-    place = layout.scores.place
+        return Diagnostics(plan.candidate_priors, candidates.measured, zeros)
+    scores, place = layout.scores, layout.scores.place
     return Diagnostics(
-        plan.candidate_priors, candidates.measured, vote, candidates.arrays[place], layout.scores, arrays[place]
+        plan.candidate_priors, candidates.measured, zeros, vote, candidates.arrays[place], scores, arrays[place]
     )

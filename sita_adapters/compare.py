@@ -11,7 +11,6 @@ import numpy as np
 
 from .api import adapt
 from .backend import adaptation_of, backend_of, run_scores
-from .description import make_table
 from .errors import InputError, OutputError, RecipeError
 from .observe import observe
 from .recipe import Recipe
@@ -80,7 +79,7 @@ class Comparison:
                 )
             )
         heading = f"{len(self.models[0].labels)} images; labels and probabilities against {self.models[0].name!r}"
-        return "\n".join([heading, "", *make_table(rows)])
+        return "\n".join([heading, "", *_table(rows)])
 
 
 def compare(
@@ -162,3 +161,9 @@ def _agree(first: Answers, other: Answers) -> Agreement:
     gaps = np.abs(first.probabilities - other.probabilities).max(axis=-1)
     largest = float(gaps.max() if ties.all() else gaps[~ties].max())
     return Agreement(other.name, float((first.labels == other.labels).mean()), largest, float(ties.mean()))
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [lines[0], "  ".join("─" * width for width in widths), *lines[1:]]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -69,10 +70,9 @@ class Description:
             ("output", _describe_output(self.layout)),
             *((("note", note) for note in self.layout.notes) if self.layout else ()),
             ("inputs", _name_inputs(self.inputs)),
-            ("layers", f"{len(self.adapted)} of {len(self.layers)} BatchNorm layers adapted"),
+            ("layers", _describe_layers(self.layers)),
         ]
-        lines = [f"{name:<8}{text}" for name, text in facts if text]
-        return "\n".join([*lines, "", *make_table([("layer", "count", "type", "channels", "adapted"), *_grouped(self.layers)])])
+        return "\n".join(f"{name:<8}{text}" for name, text in facts if text)
 
 
 def make_description(adapted: Any, adaptation: Adaptation, backend: str) -> Description:
@@ -114,21 +114,11 @@ def _name_inputs(inputs: Inputs | None) -> str:
     return names[0] if names else str(inputs)
 
 
-def _grouped(layers: Iterable[LayerInfo]) -> Iterable[tuple[str, str, str, str, str]]:
-    """Return one line for all layers of the same block, type and treatment."""
-    groups: dict[tuple[str, str, bool], list[LayerInfo]] = {}
-    for layer in layers:
-        block = ".".join(layer.name.split(".")[:-1][:2]) or layer.name
-        groups.setdefault((block, layer.type, layer.adapted), []).append(layer)
-    for (block, kind, adapted), members in groups.items():
-        name = members[0].name if len(members) == 1 else f"{block}.*"
-        channels = sorted({member.channels for member in members})
-        width = str(channels[0]) if len(channels) == 1 else f"{channels[0]}–{channels[-1]}"
-        yield name, str(len(members)), kind, width, "yes" if adapted else "skipped"
-
-
-def make_table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Return the lines of a table whose first row is its heading."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [lines[0], "  ".join("─" * width for width in widths), *lines[1:]]
+def _describe_layers(layers: Sequence[LayerInfo]) -> str:
+    kinds = Counter(layer.type for layer in layers if layer.adapted)
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    skipped = [layer.name for layer in layers if not layer.adapted]
+    more = f" and {len(skipped) - 5} more" if len(skipped) > 5 else ""
+    return f"{sum(kinds.values())} of {len(layers)} adapted ({counts})" + (
+        f"; skipped: {', '.join(skipped[:5])}{more}" if skipped else ""
+    )

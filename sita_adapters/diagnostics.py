@@ -36,18 +36,16 @@ class LayerMeasurement:
 class Measured:
     """What the L layer calls measured for one candidate of B images.
 
-    `shift` is D (B,); `layer_shifts` and `layer_priors` are (B, L), the latter None unless a rule sets λ.
+    `shifts` is D (B,); `layer_shifts` and `layer_priors` are (B, L), the latter None unless a rule sets λ.
     """
 
     layers: tuple[str, ...]
-    shift: Array
+    shifts: Array
     layer_shifts: Array
     layer_priors: Array | None
 
 
-def measure_candidates(
-    measurements: Sequence[LayerMeasurement] | None, plan: Plan, ops: Ops
-) -> list[Measured | None]:
+def measure_candidates(measurements: Sequence[LayerMeasurement] | None, plan: Plan, ops: Ops) -> list[Measured | None]:
     """Return what was measured for each candidate of a Plan; None for λ = 1, for which nothing is.
 
     D = Σ_l a_l · d_l / Σ_l a_l,   a_l = A_l / (A_l + A_½)
@@ -80,6 +78,7 @@ class Diagnostics:
     Attributes:
         candidates: λ of each candidate, or its rule.
         measured: What the layers measured for each candidate.
+        zeros: Zeros (N,).
         vote: The candidates' labels and entropies; None if the output has no class scores.
         scores: The candidates' scores, (N, P, …), and their layout.
         answer: The scores of the answer, (N, …).
@@ -87,6 +86,7 @@ class Diagnostics:
 
     candidates: tuple[Prior, ...]
     measured: list[Measured | None]
+    zeros: Array
     vote: Vote | None = None
     scores: Array = None
     layout: ScoresLayout | None = None
@@ -97,16 +97,13 @@ class Diagnostics:
         assert self.layout is not None
         return array if self.layout.kind.startswith("sigmoid") else xp.squeeze(array, axis=self.layout.class_axis)
 
-    def candidate_priors(self, ops: Ops, like: Array) -> Array:
-        """Return λ (N, P), the mean over the layers where a rule sets it; `like` is any array (N, …)."""
-        column = ops.xp.reshape(like, (ops.shape(like)[0], -1))[:, 0]
-        nothing = column - column
+    def candidate_priors(self, ops: Ops) -> Array:
+        """Return λ (N, P), the mean over the layers where a rule sets it."""
         found = []
         for prior, measured in zip(self.candidates, self.measured, strict=True):
-            if isinstance(prior, ByShift) and measured is not None and measured.layer_priors is not None:
-                found.append(nothing + ops.cast(ops.xp.mean(measured.layer_priors, axis=-1), nothing))
-            else:
-                found.append(nothing + (prior if isinstance(prior, float) else 1.0))
+            rule = measured is not None and measured.layer_priors is not None
+            value = ops.cast(ops.xp.mean(measured.layer_priors, axis=-1), self.zeros) if rule else prior  # type: ignore[union-attr]
+            found.append(self.zeros + (1.0 if isinstance(value, ByShift) else value))
         return ops.xp.stack(found, axis=1)
 
     def outputs(self, ops: Ops) -> dict[str, Array]:
@@ -118,7 +115,7 @@ class Diagnostics:
         assert self.vote is not None
         xp = ops.xp
         entropies = self.without_classes(self.vote.entropies, xp)
-        priors = self.candidate_priors(ops, entropies)
+        priors = self.candidate_priors(ops)
         column = (-1, *[1] * (len(entropies.shape) - 2))
         chosen, lowest = xp.reshape(priors[:, 0], column) + 0 * entropies[:, 0], entropies[:, 0]
         for place in range(1, len(self.candidates)):  # not argmin, which not every exporter supports

@@ -178,7 +178,10 @@ def _run_part(  # noqa: PLR0917
     for argument in aligned:
         check_aligned(argument, first, plan, images)
     plans = redraw_for_each(first, plan, recipe, images) if recipe.resample else [plan]
-    rows = [expand(first, plans, images), *(ops.repeat_rows(each, plan.rows) if plan.rows > 1 else each for each in aligned)]
+    rows = [
+        expand(first, plans, images),
+        *(ops.repeat_rows(each, plan.rows) if plan.rows > 1 else each for each in aligned),
+    ]
     context = ForwardContext(adaptation, plan, ops.shape(rows[0])[0], ops, layout)
     if diagnose or recipe.combine == "mix":
         context.measurements = []

@@ -127,8 +127,10 @@ def name_outputs(own: Sequence[tuple[str, Array]], diagnostics: Mapping[str, Arr
     A single output is called `scores`. Others have their paths as names; one in a list has a number instead, which not
     every format allows, and is called `output_0`, …
     """
-    names = ["scores" if len(own) == 1 else path if _NAME.fullmatch(path) else f"output_{place}"
-             for place, (path, _) in enumerate(own)]
+    names = [
+        "scores" if len(own) == 1 else path if _NAME.fullmatch(path) else f"output_{place}"
+        for place, (path, _) in enumerate(own)
+    ]
     if diagnostics and (taken := sorted({*names} & {*NAMES})):
         raise ExportError(
             f"diagnostics: the model has an output called {', '.join(taken)}, like one of the diagnostics. "

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from .backend import backend_of
-from .diagnostics import Diagnostics, global_observers, thread_observers
+from .diagnostics import Diagnostics, Measured, global_observers, thread_observers
 from .errors import InputError, SitaError
 from .ops import Ops, SymbolicError
 from .recipe import Prior, prior_text
@@ -20,31 +20,71 @@ from .voting import probabilities
 
 _lock = threading.Lock()
 
+_ARRAYS = (
+    *("entropies", "kept", "votes", "labels", "confidences", "answers"),
+    *("candidate_priors", "shifts", "layer_priors", "layer_shifts"),
+)
 
+
+@dataclass(eq=False, repr=False)
 class Observation:
-    """What an adapted model measured and decided, in the order of its calls.
+    """What an adapted model measured and decided, in the order of its calls: N images with P candidates each.
 
-    There are N images with P candidates each. If a model answers for every pixel, arrays have the pixels' axes at their
-    end, and images of one size are expected; labels with a sigmoid each have theirs.
+    If a model answers for every pixel, arrays have the pixels' axes at their end; labels with a sigmoid each have theirs.
+
+    Attributes:
+        entropies: Entropy of each candidate, in nats: (N, P, …).
+        kept: Whether each candidate was among the most confident, which vote: (N, P, …).
+        votes: Number of kept candidates with the same label as each: (N, P, …).
+        labels: Label of each candidate: (N, P, …).
+        confidences: Probability that each candidate gave to its label: (N, P, …).
+        answers: Label of the answer: (N, …).
+        candidate_priors: λ of each candidate, the mean over the layers if a rule sets it: (N, P).
+        shifts: D, how far each candidate's statistics are from the source's, over all layers: (N, P); NaN for λ = 1.
+        layer_priors: λ of each candidate in each of L layer calls, if a rule sets it: (N, P, L).
+        layer_shifts: d, the shift that each candidate measured in each layer call: (N, P, L); NaN for λ = 1.
+        layers: Names of the L layer calls, in the order in which they ran.
     """
 
-    def __init__(self) -> None:
-        self._calls: list[Mapping[str, np.ndarray | None]] = []
-        self._candidates: tuple[Prior, ...] | None = None
-        self._layers: tuple[str, ...] = ()
-        self._lock = threading.Lock()
+    entropies: np.ndarray = field(init=False)
+    kept: np.ndarray = field(init=False)
+    votes: np.ndarray = field(init=False)
+    labels: np.ndarray = field(init=False)
+    confidences: np.ndarray = field(init=False)
+    answers: np.ndarray = field(init=False)
+    candidate_priors: np.ndarray = field(init=False)
+    shifts: np.ndarray = field(init=False)
+    layer_priors: np.ndarray = field(init=False)
+    layer_shifts: np.ndarray = field(init=False)
+    layers: tuple[str, ...] = ()
+    _candidates: tuple[Prior, ...] = ()
+    _calls: list[dict[str, np.ndarray | None]] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        if name not in _ARRAYS:
+            raise AttributeError(name)
+        _ = self.candidates
+        found = [array for call in self._calls if (array := call[name]) is not None]
+        if len(found) < len(self._calls):
+            raise SitaError(
+                f"{name}: the output has no known class scores, or the recipe measures no such thing (only a rule, as "
+                "in 'auto', sets λ in each layer). Try: sita.adapt(model, output=…, scores=…)."
+            )
+        if len({array.shape[1:] for array in found}) > 1:
+            raise InputError(f"{name}: images of different sizes were observed. Try: observe each size separately.")
+        return np.concatenate(found)
 
     def __len__(self) -> int:
         """Number of images observed."""
-        return sum(len(call["priors"]) for call in list(self._calls))  # type: ignore[arg-type]
+        return sum(len(array) for call in self._calls if (array := call["candidate_priors"]) is not None)
 
     def __repr__(self) -> str:
-        return f"Observation({len(self)} images)" if self._candidates is None else f"Observation({self.summary()!r})"
+        return f"Observation of {len(self)} images with {len(self._candidates)} candidates each"
 
     @property
     def candidates(self) -> tuple[Prior, ...]:
         """λ of each of the P candidates, or the rule that sets it."""
-        if self._candidates is None:
+        if not self._calls:
             raise SitaError(
                 "Nothing was observed. Expected calls of the adapted model inside `with sita.observe(adapted)`, in the "
                 "same thread and not of a compiled copy. Try: all_threads=True records every thread."
@@ -52,120 +92,41 @@ class Observation:
         return self._candidates
 
     @property
-    def entropies(self) -> np.ndarray:
-        """Entropy of each candidate, in nats: (N, P, …)."""
-        return self._all("entropies")
-
-    @property
-    def kept(self) -> np.ndarray:
-        """Whether each candidate was among the most confident, which vote: (N, P, …)."""
-        return self._all("kept")
-
-    @property
-    def votes(self) -> np.ndarray:
-        """Number of kept candidates with the same label as each: (N, P, …)."""
-        return self._all("votes")
-
-    @property
-    def labels(self) -> np.ndarray:
-        """Label of each candidate: (N, P, …)."""
-        return self._all("labels")
-
-    @property
-    def confidences(self) -> np.ndarray:
-        """Probability that each candidate gave to its label: (N, P, …)."""
-        return self._all("confidences")
-
-    @property
-    def answers(self) -> np.ndarray:
-        """Label of the answer: (N, …)."""
-        return self._all("answers")
-
-    @property
     def priors(self) -> np.ndarray:
-        """λ of the most confident candidate, "the chosen prior": (N, …); the mean over the layers if a rule sets it.
-
-        Near 1, the image is like the training images.
-        """
-        priors, chosen = self._all("priors"), self.entropies.argmin(axis=1)
-        return np.asarray(priors[np.arange(len(priors)).reshape(-1, *[1] * (chosen.ndim - 1)), chosen])
-
-    @property
-    def shifts(self) -> np.ndarray:
-        """D, how far each candidate's statistics are from the source's over all layers: (N, P); NaN for λ = 1."""
-        return self._all("shifts")
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """Names of the L layer calls that measured a shift, in the order in which they ran."""
-        _ = self.candidates
-        return self._layers
-
-    @property
-    def layer_priors(self) -> np.ndarray:
-        """λ of each candidate in each layer call, if a rule sets it: (N, P, L)."""
-        if not any(isinstance(prior, ByShift) for prior in self.candidates):
-            raise SitaError(
-                "layer_priors: no rule sets λ; it is the same in all layers (`priors`). Try: a recipe with "
-                "priors=sita.ByShift(), such as 'auto'."
-            )
-        return self._all("layer_priors")
-
-    @property
-    def layer_shifts(self) -> np.ndarray:
-        """d, the shift that each candidate measured in each layer call (see `ByShift`): (N, P, L); NaN for λ = 1."""
-        return self._all("layer_shifts")
+        """λ of the most confident candidate, "the chosen prior": (N, …). Near 1, the image is like the training images."""
+        chosen = self.entropies.argmin(axis=1)
+        return np.asarray(self.candidate_priors[np.arange(len(chosen)).reshape(-1, *[1] * (chosen.ndim - 1)), chosen])
 
     def summary(self) -> Summary:
         """Return the figures to monitor. Print it for a text."""
-        candidates, priors, entropies = self.candidates, self.priors, self.entropies
-        first = entropies.argmin(axis=1)
-        places = {prior: [place for place, other in enumerate(candidates) if other == prior] for prior in candidates}
+        candidates, labels, answers, first = self.candidates, self.labels, self.answers, self.entropies.argmin(axis=1)
+        chosen = {prior: float((first == place).mean()) for place, prior in enumerate(candidates)}
+        for prior in set(candidates):  # views share one
+            chosen[prior] = sum(float((first == i).mean()) for i, other in enumerate(candidates) if other == prior)
         source = candidates.index(1.0) if 1.0 in candidates else None
         return Summary(
             images=len(self),
-            mean_prior=float(priors.mean()),
-            chosen={prior: float(np.isin(first, places[prior]).mean()) for prior in sorted(places, key=_least)},
-            mean_entropy=float(entropies.min(axis=1).mean()),
-            unanimous=float(np.where(self.kept, self.labels == self.answers[:, None], True).all(axis=1).mean()),
-            changed=None if source is None else float((self.labels[:, source] != self.answers).mean()),
+            mean_prior=float(self.priors.mean()),
+            chosen=dict(sorted(chosen.items(), key=lambda item: _least(item[0]))),
+            mean_entropy=float(self.entropies.min(axis=1).mean()),
+            unanimous=float(np.where(self.kept, labels == answers[:, None], True).all(axis=1).mean()),
+            changed=None if source is None else float((labels[:, source] != answers).mean()),
         )
 
-    def _all(self, name: str) -> np.ndarray:
-        _ = self.candidates
-        parts = [part for call in list(self._calls) if (part := call[name]) is not None]
-        if len(parts) < len(self._calls):
-            raise SitaError(
-                f"{name}: the model's output has no class scores, or the recipe measures no such thing. Try: "
-                "sita.adapt(model, output=…, scores=…), which say where the scores are and what they are."
-            )
-        if len({part.shape[1:] for part in parts}) > 1:
-            sizes = ", ".join(sorted({str(part.shape[1:]) for part in parts}))
-            raise InputError(
-                f"{name}: images of different sizes were observed ({sizes}), which one array cannot hold. "
-                "Try: observe each size separately."
-            )
-        return np.concatenate(parts)
-
-    def _append(self, diagnostics: Diagnostics, ops: Ops) -> None:
+    def append(self, diagnostics: Diagnostics, ops: Ops) -> None:
+        """Record one call."""
         values = _to_numpy(diagnostics, ops)
-        layers = next((each.layers for each in diagnostics.measured if each is not None), ())
-        with self._lock:
-            if self._candidates not in (None, diagnostics.candidates):
-                raise InputError(
-                    f"Images with {len(diagnostics.candidates)} candidates came after some with "
-                    f"{len(self._candidates or ())}: an image's shape decides its views. Try: observe each shape "
-                    "separately."
-                )
-            self._candidates, self._layers = diagnostics.candidates, layers
-            self._calls.append(values)
+        if self._calls and self._candidates != diagnostics.candidates:
+            raise InputError("Images of another shape have other candidates. Try: observe each shape separately.")
+        with _lock:
+            self.layers = next((each.layers for each in diagnostics.measured if each is not None), ())
+            self._candidates = diagnostics.candidates
+            self._calls = [*self._calls, values]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """How far images are from what the source model knows.
-
-    Shares are of images, or of pixels if each gets a label.
+    """How far images are from what the source model knows. Shares are of images, or of pixels if each gets a label.
 
     Attributes:
         images: Number of images.
@@ -205,7 +166,7 @@ class _Observer:
 
     def append(self, diagnostics: Diagnostics, ops: Ops) -> None:
         try:
-            self.observation._append(diagnostics, ops)
+            self.observation.append(diagnostics, ops)
         except SymbolicError as error:
             raise refuse_compiled("The adapted model") from error
 
@@ -241,36 +202,30 @@ def observe(adapted: Any, *, all_threads: bool = False) -> Iterator[Observation]
 
 def _to_numpy(diagnostics: Diagnostics, ops: Ops) -> dict[str, np.ndarray | None]:
     """Return the values of the diagnostics, candidates on axis 1 and without a class axis."""
-    measured = diagnostics.measured
-    shapes = {name: _stacked(measured, name, ops) for name in ("shift", "layer_shifts", "layer_priors")}
-    values: dict[str, np.ndarray | None] = {
-        "shifts": shapes["shift"],
-        "layer_shifts": shapes["layer_shifts"],
-        "layer_priors": None if shapes["layer_priors"] is None else np.nan_to_num(shapes["layer_priors"], nan=1.0),
-    }
+    values: dict[str, np.ndarray | None] = dict.fromkeys(_ARRAYS)
+    for name in ("shifts", "layer_shifts", "layer_priors"):
+        values[name] = _stacked(diagnostics.measured, name, ops)
+    if values["layer_priors"] is not None:
+        values["layer_priors"] = np.nan_to_num(values["layer_priors"], nan=1.0)
+    values["candidate_priors"] = ops.to_numpy(diagnostics.candidate_priors(ops))
     vote, layout = diagnostics.vote, diagnostics.layout
     if vote is None or layout is None:
-        count = next((len(ops.to_numpy(each.shift)) for each in measured if each is not None), 0)
-        nothing = dict.fromkeys(("entropies", "kept", "votes", "labels", "confidences", "answers"))
-        return {**values, **nothing, "priors": np.full((count, len(measured)), np.nan)}
-    for name, kind in (("entropies", None), ("kept", bool), ("votes", np.int64), ("labels", np.int64)):
-        array = ops.to_numpy(diagnostics.without_classes(getattr(vote, name), ops.xp))
-        values[name] = array if kind is None else array.astype(kind)
+        return values
+    for name, kind in (("entropies", float), ("kept", bool), ("votes", np.int64), ("labels", np.int64)):
+        values[name] = ops.to_numpy(diagnostics.without_classes(getattr(vote, name), ops.xp)).astype(kind)
     likely = probabilities(ops.to_numpy(ops.precise(diagnostics.scores)), layout.kind, layout.class_axis)
     answer = ops.to_numpy(diagnostics.answer)
     if layout.kind.startswith("sigmoid"):
         values["confidences"] = np.maximum(likely, 1 - likely)
         values["answers"] = (answer > (0.5 if layout.kind == "sigmoid_probabilities" else 0.0)).astype(np.int64)
     else:
-        values["confidences"] = likely.max(axis=layout.class_axis)
-        values["answers"] = answer.argmax(layout.class_axis)
-    values["priors"] = ops.to_numpy(diagnostics.candidate_priors(ops, vote.entropies))
+        values["confidences"], values["answers"] = likely.max(layout.class_axis), answer.argmax(layout.class_axis)
     return values
 
 
-def _stacked(measured: list[Any], name: str, ops: Ops) -> np.ndarray | None:
+def _stacked(measured: list[Measured | None], name: str, ops: Ops) -> np.ndarray | None:
     """Return what was measured for every candidate, (N, P, …); NaN for λ = 1."""
-    arrays = [None if each is None or (array := getattr(each, name)) is None else ops.to_numpy(array) for each in measured]
+    arrays = [None if (array := getattr(each, name, None)) is None else ops.to_numpy(array) for each in measured]
     known = next((array for array in arrays if array is not None), None)
     if known is None:
         return None

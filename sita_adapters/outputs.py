@@ -158,7 +158,9 @@ def find_selected(output: Any, selector: Selector, is_array: IsArray) -> int:
         if array is part:
             return place
     what = "nothing" if part is None else f"a {type(part).__name__} that is not a tensor of the output"
-    raise OutputError(f"output={selector!r} gives {what}. Its tensors are: {', '.join(paths) or 'none'}. Try: one of these.")
+    raise OutputError(
+        f"output={selector!r} gives {what}. Its tensors are: {', '.join(paths) or 'none'}. Try: one of these."
+    )
 
 
 def named_scores(output: Any, is_array: IsArray) -> list[int]:

@@ -15,10 +15,9 @@ forward pass writes to no parameter or buffer.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -48,20 +47,29 @@ class Run(Protocol):
         """Run these images; `perturbed` ones are off by a few roundings."""
 
 
+@dataclass(frozen=True)
+class _Values:
+    """The values of an output, or of a layer's input, and the relative rounding error of their precision."""
+
+    name: str
+    array: np.ndarray
+    noise: float
+
+
 class InputRecorder:
     """Keeps a sample of the input of every call of an adapted layer."""
 
     def __init__(self, ops: Ops) -> None:
         self.ops = ops
-        self.layers: list[tuple[str, np.ndarray, float]] = []
+        self.layers: list[_Values] = []
 
     def record(self, name: str, x: Array) -> None:
         """Keep a sample of every entry of a layer's input (N, …)."""
         flat = self.ops.xp.reshape(x, (x.shape[0], -1))
         step = max(1, flat.shape[1] // _SAMPLE) | 1  # odd: it meets every channel and column
-        self.layers.append((name, self.ops.to_numpy(flat[:, ::step]).astype(np.float64), _noise(x)))
+        self.layers.append(_Values(name, self.ops.to_numpy(flat[:, ::step]), _noise(x)))
 
-    def take(self) -> list[tuple[str, np.ndarray, float]]:
+    def take(self) -> list[_Values]:
         """Return what was kept, and start again."""
         taken, self.layers = self.layers, []
         return taken
@@ -69,12 +77,13 @@ class InputRecorder:
 
 @dataclass(frozen=True)
 class _Result:
-    """One run: its images, output and layer inputs, and `room`, the relative difference that rounding may cause."""
+    """One run: its images, the arrays of its output and everything else in it, and the layers' inputs."""
 
     images: Sequence[int]
     output: Any
-    layers: list[tuple[str, np.ndarray, float]]
-    room: float = 0.0
+    arrays: list[_Values]
+    others: dict[str, Any]
+    layers: list[_Values]
 
 
 class _Mismatch(Exception):
@@ -96,7 +105,6 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
         recorder.take()
         try:
             output = run(which, perturbed=perturbed)
-            flatten(output, ops.is_array)
         except SitaError:
             raise
         except Exception as error:
@@ -106,40 +114,33 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
                 f"{type(error).__name__}: {error} Expected a model that takes any number of such images{kind}. "
                 "Try: check their shape and type, or give an example, sita.adapt(model, example=images)."
             ) from error
-        return _Result(which, output, recorder.take())
+        found = flatten(output, ops.is_array)
+        arrays = [_Values(path, ops.to_numpy(array), _noise(array)) for path, array in found]
+        others = {path: value for path, value in flatten_all(output, ops.is_array) if not ops.is_array(value)}
+        return _Result(which, output, arrays, others, recorder.take())
 
     results = [result(which) for which in BATCHES]
     try:
-        axes = _compare_all(results, ops)
+        axes = _compare_all(results, results[-1])
     except _Mismatch as mismatch:
-        with suppress(_Mismatch):
-            return _layout(_with_room(results, result((0,), perturbed=True), ops), adaptation, ops)
+        with suppress(_Mismatch):  # does the network magnify rounding?
+            return _layout(results[1], _compare_all(results, result((0,), perturbed=True)), adaptation, ops)
         first, second = result((0,)), result((0,))
-        if not _same(first.output, second.output, ops) or not _same(results[3].output, first.output, ops):
+        if not _same(first, second) or not _same(results[3], first):
             raise ModelError(
                 f"{model} is not deterministic, or keeps state: the same image gave different outputs. Expected a "
                 "model whose answers depend on its input alone. Try: switch off dropout and noise, and anything that "
                 "the model remembers from earlier calls."
             ) from None
         raise mismatch.error from None
-    return _layout(results, adaptation, ops, axes)
+    return _layout(results[1], axes, adaptation, ops)
 
 
-def _layout(
-    results: list[_Result], adaptation: Adaptation, ops: Ops, axes: tuple[int | None, ...] | None = None
-) -> OutputLayout:
-    axes = _compare_all(results, ops) if axes is None else axes
-    whole = results[1]
-    found = flatten(whole.output, ops.is_array)
+def _layout(whole: _Result, axes: tuple[int | None, ...], adaptation: Adaptation, ops: Ops) -> OutputLayout:
     if all(axis is None for axis in axes):
-        raise OutputError(
-            f"Expected an output for each image; received {', '.join(path for path, _ in found) or 'no tensor'} for "
-            "the whole batch. Try: adapt a module that keeps the batch."
-        )
-    values = [
-        None if axis is None else np.moveaxis(ops.to_numpy(array), axis, 0)
-        for (_, array), axis in zip(found, axes, strict=True)
-    ]
+        raise OutputError("Expected an output for each image; received none. Try: adapt a module that keeps the batch.")
+    pairs = zip(whole.arrays, axes, strict=True)
+    values = [None if axis is None else np.moveaxis(each.array, axis, 0) for each, axis in pairs]
     scores, why = resolve_scores(
         whole.output,
         values,
@@ -151,10 +152,10 @@ def _layout(
         is_array=ops.is_array,
     )
     factors: dict[str, tuple[int, ...]] = {}
-    for name, x, _ in whole.layers:
-        factors[name] = (*factors.get(name, ()), len(x) // len(whole.images))
+    for each in whole.layers:
+        factors[each.name] = (*factors.get(each.name, ()), len(each.array) // len(whole.images))
     return OutputLayout(
-        paths=tuple(path for path, _ in found),
+        paths=tuple(each.name for each in whole.arrays),
         axes=axes,
         scores=scores,
         why_no_scores=why,
@@ -164,92 +165,79 @@ def _layout(
     )
 
 
-def _compare_all(results: Sequence[_Result], ops: Ops) -> tuple[int | None, ...]:
-    """Compare every run with the one of all images; return the axis of the images in each array."""
+def _compare_all(results: Sequence[_Result], perturbed: _Result) -> tuple[int | None, ...]:
+    """Compare every run with the one of all images; return the axis of the images in each array.
+
+    What differs between the last run and the same images perturbed, magnified, is rounding.
+    """
     first, whole, *others = results
-    axes = _compare(first, whole, ops)
-    for other in others:
-        if _compare(other, whole, ops) != axes:
-            raise _Mismatch(OutputError("Which axis of the output holds the images is unclear: it changes with their number."))
-    return axes
-
-
-def _compare(some: _Result, whole: _Result, ops: Ops) -> tuple[int | None, ...]:
-    _compare_values(some, whole, ops)
-    pairs = zip(flatten(some.output, ops.is_array), flatten(whole.output, ops.is_array), strict=True)
-    axes = tuple(_axis_of_images(path, (x, y), (some, whole), ops) for (path, x), (_, y) in pairs)
-    _compare_layers(some, whole)
-    return axes
-
-
-def _compare_layers(some: _Result, whole: _Result) -> None:
-    if [name for name, *_ in some.layers] != [name for name, *_ in whole.layers]:
-        raise _Mismatch(
-            ModelError("The model runs other layers, or in another order, for one number of images than for another.")
-        )
-    mixing = [
-        name
-        for (name, x, noise), (_, y, _) in zip(some.layers, whole.layers, strict=True)
-        if not _is_folded(x, y, some, whole) or not _agree((x, y), (some, whole), noise)
+    rooms = [
+        [_MAGNIFIED * _distance(x.array, y.array) for x, y in zip(plain, moved, strict=False)]
+        for plain, moved in ((results[-1].arrays, perturbed.arrays), (results[-1].layers, perturbed.layers))
     ]
+    found = {_compare(some, whole, *rooms) for some in (first, *others)}
+    if len(found) > 1:
+        raise _Mismatch(OutputError("The axis of the output that holds the images changes with their number."))
+    return found.pop()
+
+
+def _compare(
+    some: _Result, whole: _Result, output_rooms: list[float], layer_rooms: list[float]
+) -> tuple[int | None, ...]:
+    names = [each.name for each in some.arrays], list(some.others)
+    if names != ([each.name for each in whole.arrays], list(whole.others)) or repr(some.others) != repr(whole.others):
+        raise _Mismatch(
+            OutputError(
+                f"The output of {len(some.images)} images has other parts, or other numbers beside its tensors, than "
+                f"that of {len(whole.images)}: {some.others or names[0]} and {whole.others or '…'}. Expected tensors "
+                "with one entry per image. Try: adapt a module that returns such tensors alone."
+            )
+        )
+    pairs = zip(some.arrays, whole.arrays, output_rooms or [0.0] * len(some.arrays), strict=True)
+    axes = tuple(_axis_of_images((x, y), (some, whole), room) for x, y, room in pairs)
+    if [each.name for each in some.layers] != [each.name for each in whole.layers]:
+        raise _Mismatch(ModelError("The model runs other layers for one number of images than for another."))
+    layers = zip(some.layers, whole.layers, layer_rooms, strict=True)
+    mixing = dict.fromkeys(x.name for x, y, room in layers if not _is_side_by_side((x, y), (some, whole), room))
     if mixing:
         raise _Mismatch(
             ModelError(
-                f"The batch of layer {', '.join(dict.fromkeys(mixing[:4]))} does not have the same number of entries for "
-                "every image, side by side: the model concatenates or reorders batches, or folds time first. Expected "
-                f"(N, T, …) reshaped to (N·T, …). Try: {leave_out(*dict.fromkeys(mixing))}."
+                f"The batch of layer {', '.join([*mixing][:4])} does not have the same number of entries for every "
+                "image, side by side: the model concatenates or reorders batches, or folds time first. Expected "
+                f"(N, T, …) reshaped to (N·T, …). Try: {leave_out(*mixing)}."
             )
         )
+    return axes
 
 
-def _is_folded(x: np.ndarray, y: np.ndarray, some: _Result, whole: _Result) -> bool:
-    """Whether a layer has the same number of batch entries for every image in both runs."""
-    factor, rest = divmod(len(x), len(some.images))
-    return factor > 0 and not rest and len(y) == factor * len(whole.images)
+def _is_side_by_side(pair: tuple[_Values, _Values], results: tuple[_Result, _Result], room: float) -> bool:
+    """Whether a layer has the same number of entries for every image, and the same for an image in both runs."""
+    entries, counts = [len(each.array) for each in pair], [len(each.images) for each in results]
+    if not entries[0] or entries[0] * counts[1] != entries[1] * counts[0] or entries[0] % counts[0]:
+        return False
+    return _agree((pair[0].array, pair[1].array), results, pair[0].noise + room)
 
 
-def _compare_values(some: _Result, whole: _Result, ops: Ops) -> None:
-    """Raise unless two outputs have the same structure, and the same numbers and strings in it."""
-    before, after = (dict(flatten_all(result.output, ops.is_array)) for result in (some, whole))
-    for path in sorted(before.keys() ^ after.keys()):
-        raise _Mismatch(
-            OutputError(
-                f"The output has {path} for one number of images but not for another: perhaps a Python list with one "
-                "entry per image. Expected tensors. Try: adapt a module that returns the scores as a tensor."
-            )
-        )
-    for path, value in before.items():
-        is_nan = isinstance(value, float) and math.isnan(value)
-        if not ops.is_array(value) and value != after[path] and not is_nan:
-            raise _Mismatch(
-                OutputError(
-                    f"The output has {value!r} at {path} for some images and {after[path]!r} for others: a number for "
-                    "the whole batch. Try: adapt a module that returns tensors with one entry per image."
-                )
-            )
-
-
-def _axis_of_images(path: str, arrays: tuple[Array, Array], results: tuple[_Result, _Result], ops: Ops) -> int | None:
+def _axis_of_images(pair: tuple[_Values, _Values], results: tuple[_Result, _Result], room: float) -> int | None:
     """Return the axis on which an output holds the images; None if it is a constant."""
-    here, there = (tuple(map(int, array.shape)) for array in arrays)
+    x, y = (each.array.astype(np.float64) for each in pair)
+    path, noise = pair[0].name, pair[0].noise + room
     counts = tuple(len(result.images) for result in results)
-    differing = [axis for axis, sizes in enumerate(zip(here, there, strict=False)) if sizes[0] != sizes[1]]
-    x, y = (ops.to_numpy(array).astype(np.float64) for array in arrays)
-    noise = _noise(arrays[0]) + max(result.room for result in results)
-    if len(here) == len(there) and not differing:
+    differing = [axis for axis, sizes in enumerate(zip(x.shape, y.shape, strict=False)) if sizes[0] != sizes[1]]
+    if x.ndim == y.ndim and not differing:
         if _equal(x[None], y[None], noise):
             return None
         raise _Mismatch(
             OutputError(
-                f"Output {path} of shape {here} is one for the whole batch and depends on its images: a loss, perhaps. "
-                "Try: call the model without labels, or adapt a module that returns the scores alone."
+                f"Output {path} of shape {x.shape} is one for the whole batch and depends on its images: a loss, "
+                "perhaps. Try: call the model without labels, or adapt a module that returns the scores alone."
             )
         )
-    if len(here) != len(there) or len(differing) > 1 or (here[differing[0]], there[differing[0]]) != counts:
+    if x.ndim != y.ndim or len(differing) > 1 or (x.shape[differing[0]], y.shape[differing[0]]) != counts:
         raise _Mismatch(
             OutputError(
-                f"Expected one entry of output {path} per image, on one axis; received shape {here} for {counts[0]} "
-                f"and {there} for {counts[1]} images. Try: adapt a module that returns one entry per image."
+                f"Expected one entry of output {path} per image, on one axis; received shape {x.shape} for {counts[0]} "
+                f"and {y.shape} for {counts[1]} images. Try: adapt a module that returns one entry per image."
             )
         )
     (axis,) = differing
@@ -271,17 +259,16 @@ def _agree(arrays: tuple[np.ndarray, np.ndarray], results: tuple[_Result, _Resul
     return _equal(np.concatenate([y, there]), np.concatenate([y, x]), noise)  # judged by how far all images differ
 
 
-def _same(first: Any, second: Any, ops: Ops) -> bool:
-    pairs = zip(flatten(first, ops.is_array), flatten(second, ops.is_array), strict=False)
-    each = [(ops.to_numpy(x).astype(np.float64)[None], ops.to_numpy(y).astype(np.float64)[None], x) for (_, x), (_, y) in pairs]
-    return all(x.shape == y.shape and _equal(x, y, _noise(array)) for x, y, array in each)
+def _same(first: _Result, second: _Result) -> bool:
+    pairs = zip(first.arrays, second.arrays, strict=False)
+    return all(x.array.shape == y.array.shape and _equal(x.array[None], y.array[None], x.noise) for x, y in pairs)
 
 
 def _equal(x: np.ndarray, y: np.ndarray, noise: float) -> bool:
     """Whether two arrays are equal within rounding, judged by their values and by how far their entries differ."""
     if not x.size:
         return True
-    x, y = np.nan_to_num(x), np.nan_to_num(y)
+    x, y = (np.nan_to_num(each.astype(np.float64)) for each in (x, y))
     spread = float(np.abs(x - x[:1]).max())
     return float(np.abs(x - y).max()) <= noise * float(np.abs(x).max()) + 1e-3 * spread
 
@@ -294,27 +281,12 @@ def _noise(x: Array) -> float:
     return 0.1 if "bfloat16" in dtype else 3e-2 if "float16" in dtype else 0.0
 
 
-def _with_room(results: list[_Result], perturbed: _Result, ops: Ops) -> list[_Result]:
-    """Return the runs with room for rounding that the network magnifies, as far as a perturbed image shows it."""
-    plain = results[-1]
-    pairs = zip(plain.layers, perturbed.layers, strict=False)
-    noises = [noise + _MAGNIFIED * _distance(x, y) for (_, x, noise), (_, y, _) in pairs]
-    outputs = zip(flatten(plain.output, ops.is_array), flatten(perturbed.output, ops.is_array), strict=False)
-    room = _MAGNIFIED * max((_distance(ops.to_numpy(x), ops.to_numpy(y)) for (_, x), (_, y) in outputs), default=0.0)
-    return [
-        replace(
-            each, layers=[(name, x, noise) for (name, x, _), noise in zip(each.layers, noises, strict=False)], room=room
-        )
-        for each in results
-    ]
-
-
 def _distance(x: np.ndarray, y: np.ndarray) -> float:
     """Return how far y is from x, relative to the largest value of x."""
     if x.shape != y.shape or not x.size:
         return 0.0
-    x, y = np.nan_to_num(x.astype(np.float64)), np.nan_to_num(y.astype(np.float64))
-    return float(np.abs(x - y).max()) / max(float(np.abs(x).max()), float(np.finfo(np.float64).tiny))
+    x, y = (np.nan_to_num(each.astype(np.float64)) for each in (x, y))
+    return float(np.abs(x - y).max()) / max(float(np.abs(x).max()), 1e-300)
 
 
 def leave_out(*names: str) -> str:

@@ -114,7 +114,10 @@ class Recipe:
                 f"top_k: expected {most}, the number of candidates; received {self.top_k}. Try: leave top_k out."
             )
         if self.combine == "mix" and (self.candidates, len(self.prior_values), len(self.rules), self.has_source) != (
-            "priors", 2, 1, True
+            "priors",
+            2,
+            1,
+            True,
         ):
             raise RecipeError(
                 "combine: 'mix' expects priors=(1, ByShift(…)): the source model and one rule; received "
@@ -197,7 +200,9 @@ class Recipe:
         if self.share == "batch":
             parts.append("statistics of the whole batch")
         if self.candidate_count > 1:
-            among = "" if self.effective_top_k == self.candidate_count else f" of the {self.effective_top_k} most confident"
+            among = (
+                "" if self.effective_top_k == self.candidate_count else f" of the {self.effective_top_k} most confident"
+            )
             parts.append(f"{self.combine}{among}")
         return f"{self.name}: {'; '.join(parts)}"
 

@@ -16,7 +16,6 @@ from .errors import OutputError
 from .outputs import IsArray, ScoresLayout, Selector, find_selected, flatten, named_scores
 from .voting import Scores
 
-
 _ROOM = 5e-3
 """What rounding in half precision may add to a sum of probabilities."""
 
@@ -129,7 +128,9 @@ def _resolve(
         )
     axis = axes[0] if class_axis is not None else _usual_axis(values.ndim, channel_axis, is_signal)
     if axis is None:
-        raise _UnclearError(f"Whether the classes come second or last in scores of shape {shape} is unclear. Try: class_axis=.")
+        raise _UnclearError(
+            f"Whether the classes come second or last in scores of shape {shape} is unclear. Try: class_axis=."
+        )
     if values.shape[axis] < 2:
         raise _UnclearError(f"Scores of shape {shape} have one class. Try: scores='sigmoid', or class_axis=.")
     return ScoresLayout(place, "logits", axis - values.ndim)

@@ -17,7 +17,7 @@ import numpy as np
 from .errors import InputError, RecipeError, suggestion
 from .inputs import Inputs
 from .ops import Array
-from .view_steps import Blur, ImageLayout, Color, Custom, Flip, Rotate, Step, Transpose
+from .view_steps import Blur, Color, Custom, Flip, ImageLayout, Rotate, Step, Transpose
 
 SpatialKind: TypeAlias = Literal["square", "rectangle", "signal", "vector"]
 """What the spatial axes of an input are. It decides which views fit: a square has seven symmetries beside the

@@ -135,9 +135,7 @@ def _entropies(z: Array, class_axis: int, xp: Any) -> Array:
     return xp.where(entropies == entropies, entropies, float("inf"))  # noqa: PLR0124
 
 
-def _decide_each_label(
-    candidates: Array, top_k: int, combine: Literal["vote", "mean"], kind: Scores, ops: Ops
-) -> Vote:
+def _decide_each_label(candidates: Array, top_k: int, combine: Literal["vote", "mean"], kind: Scores, ops: Ops) -> Vote:
     pairs, pair_kind = _two_classes(candidates, kind, ops.xp)
     vote = decide(pairs, top_k=top_k, combine=combine, kind=pair_kind, class_axis=-1, ops=ops)
     answer = vote.scores[..., 1] - vote.scores[..., 0] if pair_kind == "logits" else vote.scores[..., 1]

@@ -82,10 +82,14 @@ def is_attached(layer: nn.Module) -> bool:
 
 
 def _is_ours(function: Any) -> bool:
-    return isinstance(function, functools.partial) and function.func in (blended_forward, rewrite_input, refuse_training)
+    return isinstance(function, functools.partial) and function.func in (
+        blended_forward,
+        rewrite_input,
+        refuse_training,
+    )
 
 
-def blended_forward(  # noqa: PLR0917
+def blended_forward(
     layer: nn.Module, adaptation: Adaptation, name: str, afterwards: tuple[str, ...], *args: Any, **kwargs: Any
 ) -> torch.Tensor:
     """`forward` of a BatchNorm layer of a known class, with the blended statistics."""

@@ -124,7 +124,9 @@ def check_images(images: torch.Tensor, stem: Stem) -> int:
     fitting = [d for extra in (2, 3) for d in stem.dimensions if rank == d + extra]
     dimensions = fitting[0] if fitting else stem.dimensions[0] if stem.dimensions else min(rank - 2, 2)
     if rank < 2 or (stem.dimensions and not fitting):
-        one = "image.unsqueeze(0) for one image, torch.stack(images) for a list" if rank == dimensions + 1 else "check it"
+        one = (
+            "image.unsqueeze(0) for one image, torch.stack(images) for a list" if rank == dimensions + 1 else "check it"
+        )
         raise InputError(
             f"Expected a batch of images of rank {dimensions + 2} (N, C, …), or {dimensions + 3} with time; received "
             f"rank {rank}, shape {tuple(images.shape)}. Try: {one}."

@@ -221,7 +221,7 @@ def _channel_axis(layer: nn.Module, x: torch.Tensor) -> int | None:
                 try:
                     if _is_normalizing(copy.deepcopy(plain).to(dtype), x.to(dtype), axis, epsilon):
                         return axis
-                except Exception:  # noqa: S112 (some layers run in one precision only)
+                except Exception:
                     continue
     return None
 
