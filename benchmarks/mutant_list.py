@@ -164,13 +164,6 @@ VOTE = (
         "self._votes.extend([vote, vote])",
         ("tests/contract/test_observe.py::test_votes_are_recorded",),
     ),
-    Mutant(
-        "the cascade's threshold inverted",
-        "sita_adapters/cascade.py",
-        "self._entropies(scores, ops) > self.threshold",
-        "self._entropies(scores, ops) < self.threshold",
-        ("tests/contract/test_cascade.py::test_unsure_images_go_on",),
-    ),
 )
 
 ROWS = (

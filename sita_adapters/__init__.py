@@ -7,7 +7,6 @@
 
 from .api import adapt, describe, unwrap
 from .calibrate import calibrate
-from .cascade import cascade
 from .compare import Comparison, compare
 from .description import Description
 from .errors import (
@@ -72,7 +71,6 @@ __all__ = [
     "__version__",
     "adapt",
     "calibrate",
-    "cascade",
     "compare",
     "describe",
     "export",

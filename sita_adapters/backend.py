@@ -21,7 +21,6 @@ from .selection import Layers
 from .voting import Scores
 
 if TYPE_CHECKING:
-    from .cascade import CascadeRule
     from .engine import Adaptation
 
 GROUP = "sita_adapters.backends"
@@ -68,9 +67,6 @@ class Backend(Protocol):
 
     def observing(self, adapted: Any) -> AbstractContextManager[object]:
         """Make an adapted model run so that its votes have values; give the key under which they are recorded."""
-
-    def cascade(self, model: Any, adapted: Any, rule: CascadeRule) -> Any:
-        """Return what is called as the model, and runs the adapted one on what the rule says."""
 
     def arrange(self, name: str, model: Any, images: np.ndarray) -> np.ndarray:
         """Return images (N, h, w, channels) with their axes as the model takes them."""

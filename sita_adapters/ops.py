@@ -100,16 +100,6 @@ class Ops:
         """Return values (C,) once for every image of an array (B, R, C): (B, 1, C)."""
         return self.xp.zeros_like(like if like.shape[1] == 1 else like[:, :1]) + values
 
-    def take_entries(self, array: Array, entries: np.ndarray) -> Array:
-        """Return these entries of an array."""
-        return array[entries]
-
-    def put_entries(self, array: Array, entries: np.ndarray, values: Array) -> Array:
-        """Return a copy of an array with other values at these entries."""
-        changed = np.array(array)
-        changed[entries] = values
-        return changed
-
     def to_numpy(self, array: Array) -> np.ndarray:
         """Return an array's values; raise a SymbolicError where it has none."""
         return np.asarray(array)

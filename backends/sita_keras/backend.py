@@ -14,7 +14,6 @@ from keras.src.models import Functional
 
 from sita_adapters import engine
 from sita_adapters.backend import Settings, read_adaptation
-from sita_adapters.cascade import CascadeRule
 from sita_adapters.errors import AlreadyAdaptedError, CloneError, InputError, NoBatchNormError
 from sita_adapters.outputs import flatten
 from sita_adapters.plan import Plan
@@ -26,7 +25,6 @@ from sita_adapters.voting import Scores, read_scores
 
 from .batchnorm import AdaptedBatchNorm
 from .call import AdaptedCall, AdaptedModel
-from .cascade import Cascade
 from .clone import clone
 from .exporting import FORMATS, WithVerdict, file_outputs, read_example, write
 from .inspection import channels_come_first, find_image, find_layers, image_kind, scores_of, walk_layers
@@ -97,9 +95,6 @@ class KerasBackend:
         adaptation = read_adaptation(adapted)
         with uncompiled(adapted):
             yield adaptation
-
-    def cascade(self, model: Any, adapted: Any, rule: CascadeRule) -> Cascade:
-        return Cascade(model, adapted, rule)
 
     def arrange(self, name: str, model: Any, images: np.ndarray) -> np.ndarray:
         """Return the images as the model's input takes them."""

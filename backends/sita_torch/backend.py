@@ -15,7 +15,6 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from sita_adapters.backend import Settings, read_adaptation
-from sita_adapters.cascade import CascadeRule
 from sita_adapters.errors import AlreadyAdaptedError, InputError, SitaWarning, UnknownModelError
 from sita_adapters.observe import refuse_compiled
 from sita_adapters.outputs import flatten
@@ -25,7 +24,6 @@ from sita_adapters.voting import Scores, read_scores
 
 from .batchnorm import adaptation_of_layer, attach, detach
 from .call import Adaptation, install_forward, try_out_example
-from .cascade import Cascade
 from .clone import clone
 from .exporting import FORMATS, WithVerdict, read_example, write
 from .guards import refuse_source_in_training, unguard
@@ -104,11 +102,7 @@ class TorchBackend:
         """Give the adaptation; an eager module always has values to record."""
         if type(adapted).__name__ == "OptimizedModule":
             raise refuse_compiled("A torch.compile of the adapted model")
-        observed = adapted.adapted if isinstance(adapted, Cascade) else adapted
-        yield read_adaptation(observed)  # type: ignore[misc]
-
-    def cascade(self, model: Any, adapted: Any, rule: CascadeRule) -> Cascade:
-        return Cascade(_module_of(model), adapted, rule)
+        yield read_adaptation(adapted)  # type: ignore[misc]
 
     def arrange(self, name: str, model: Any, images: np.ndarray) -> np.ndarray:
         """Return the images with their channels first."""

@@ -116,12 +116,6 @@ class TorchOps(Ops):
             return super().for_every_image(values, like)  # type: ignore[no-any-return]
         return values.expand(like.shape[0], 1, -1)
 
-    def take_entries(self, array: torch.Tensor, entries: np.ndarray) -> torch.Tensor:
-        return array[torch.from_numpy(entries).to(array.device)]
-
-    def put_entries(self, array: torch.Tensor, entries: np.ndarray, values: torch.Tensor) -> torch.Tensor:
-        return array.index_copy(0, torch.from_numpy(entries).to(array.device), values.to(array.dtype))
-
     def to_numpy(self, array: torch.Tensor) -> np.ndarray:
         """Return a tensor as numpy's, which has no bfloat16."""
         if is_traced():

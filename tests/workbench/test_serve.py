@@ -348,17 +348,6 @@ def test_an_exported_file_is_served_as_the_model(folder: Path) -> None:
         assert told["rows"] == 22
 
 
-@pytest.mark.slow
-def test_a_cascade_adapts_what_the_source_model_is_unsure_of(folder: Path) -> None:
-    pixels = noise(12, seed=1)
-    entropies = open_predictor(load_model(f"{folder / 'net.py'}:build"), "source").answer(pixels).adapted.entropies
-    threshold = float(np.median(entropies))
-    with start_server("net.py:build", "--cascade", str(threshold), folder=folder) as server:
-        found = [response.json() for response in post_together(server, [png(each) for each in pixels])]
-    assert [one["rows"] for one in found] == [1 + 2 if unsure else 1 for unsure in entropies > threshold]
-    assert all(one["prior"] == 1 and not one["changed"] for one in found if one["rows"] == 1)
-
-
 def test_what_cannot_be_served_is_an_error_before_anything_listens(folder: Path, tmp_path: Path) -> None:
     from serving_process import free_port
     from typer.testing import CliRunner

@@ -50,27 +50,19 @@ class Predictor(Protocol):
         """Return an answer for every image, which does not depend on the others."""
 
 
-def open_predictor(
-    loaded: LoadedModel, recipe: Recipe | str | None = None, *, with_source: bool = True, cascade: float | None = None
-) -> Predictor:
+def open_predictor(loaded: LoadedModel, recipe: Recipe | str | None = None, *, with_source: bool = True) -> Predictor:
     """Return what answers with a loaded model.
 
     - `recipe`: one, or its name or file, for a live model; an exported file has its own.
     - `with_source`: run the source model, too, where λ = 1 is not a candidate anyway.
-    - `cascade`: adapt only what the source model is unsure of, by its entropy in nats.
     """
     loaded.require_inputs()
     if loaded.file is None:
-        return ModelPredictor(loaded, recipe or DEFAULT, with_source=with_source, cascade=cascade)
+        return ModelPredictor(loaded, recipe or DEFAULT, with_source=with_source)
     if recipe is not None:
         raise InputError(
             f"--recipe: {loaded.spec} was exported with a recipe of its own; received {str(recipe)!r}. "
             "Remedy: leave --recipe out, or export the model again (sita export --recipe)."
-        )
-    if cascade is not None:
-        raise InputError(
-            f"--cascade: {loaded.spec} runs all of its rows for every image. Remedy: leave the option out, or give the "
-            "model itself."
         )
     return FilePredictor(loaded, loaded.file)
 
@@ -78,12 +70,10 @@ def open_predictor(
 class ModelPredictor:
     """A live model, source and adapted."""
 
-    def __init__(
-        self, loaded: LoadedModel, recipe: Recipe | str, *, with_source: bool = True, cascade: float | None = None
-    ) -> None:
+    def __init__(self, loaded: LoadedModel, recipe: Recipe | str, *, with_source: bool = True) -> None:
         opened = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, loaded.task)
         adapted = loaded.adapt(opened)
-        self.loaded, self.recipe, self.cascade = loaded, str(opened), cascade
+        self.loaded, self.recipe = loaded, str(opened)
         self.description = sita.describe(adapted)
         self._backend = backend_of(adapted)
         self._scores = self.description.scores
@@ -103,7 +93,7 @@ class ModelPredictor:
         """Return an answer for every image."""
         images = self.loaded.encode(pixels)
         try:
-            found = self._answer(images) if self.cascade is None else self._cascade(images, self.cascade)
+            found = self._answer(images)
         except SitaError:
             raise
         except Exception as error:
@@ -134,18 +124,6 @@ class ModelPredictor:
         answer = self._predicted(named[self._scores_of(images, named)])
         source = self._predicted(named["source"]) if "source" in named else None
         return Answers(Prediction(answer.probabilities, named["prior"]), source, rows)
-
-    def _cascade(self, images: np.ndarray, threshold: float) -> Answers:
-        """Let the source model answer, and adapt to the images whose mean entropy is above the threshold."""
-        source = self._run(self.loaded.model, images)
-        unsure = np.flatnonzero(source.entropies.reshape(len(images), -1).mean(axis=1) > threshold)
-        probabilities, priors = source.probabilities.copy(), np.ones(source.labels.shape)
-        rows = np.ones(len(images), int)
-        if len(unsure):
-            found = self._adapt(images[unsure])
-            probabilities[unsure], priors[unsure] = found.adapted.probabilities, found.adapted.priors
-            rows[unsure] += found.rows
-        return Answers(Prediction(probabilities, priors), source, rows)
 
     def _run(self, model: Any, images: np.ndarray) -> Prediction:
         """Return the predictions of the source model, or of the adapted one without its verdict."""

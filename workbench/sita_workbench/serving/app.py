@@ -93,7 +93,6 @@ class Service:
             "recipe": self.predictor.recipe,
             "rows": rows,
             "verdict": list(card.verdict) if card else ["prior", "entropy", "source"],
-            "cascade": limits.cascade,
             "batch": limits.batch,
             "max_mb": limits.max_bytes / 1e6,
             "max_pixels": limits.max_pixels,
