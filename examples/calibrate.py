@@ -2,9 +2,9 @@
 
     python examples/calibrate.py
 
-`sita.calibrate` returns the strongest recipe that keeps 98 % of the predictions on clean images unchanged. A toy network
-is trained here to classify the direction of stripes, then tested in fog with the source model, the recipe `shift` and the
-calibrated one.
+`sita.calibrate` returns the strongest recipe that keeps 98 % of the predictions on clean images unchanged. A toy
+network is trained here to classify the direction of stripes, then tested in fog with the source model, the recipe
+`shift` and the calibrated one.
 """
 
 import torch

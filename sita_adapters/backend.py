@@ -74,8 +74,8 @@ class Backend(Protocol):
     def run(self, model: Any, batch: np.ndarray) -> Any:
         """Return the model's output for numpy images, computed the way it would be run in production."""
 
-    def with_verdict(self, adapted: Any) -> Any:
-        """Return a model that can be run and written, and puts out by name what `gauge.name_outputs` returns."""
+    def with_diagnostics(self, adapted: Any) -> Any:
+        """Return a model that can be run and written, and returns by name what `gauge.name_outputs` does."""
 
     def read_example(self, adapted: Any, example: Any) -> np.ndarray:
         """Return at least two images to export an adapted model with."""

@@ -85,8 +85,8 @@ def name_outputs(own: list[tuple[str, Array]], gauge: Gauge) -> dict[str, Array]
     names = output_names([path for path, _ in own])
     if taken := sorted({*names} & {*NAMES}):
         raise ExportError(
-            f"verdict: the model has an output of its own called {', '.join(taken)}, as those of the verdict are. "
-            "Remedy: adapt a module that calls it otherwise, or export without verdict."
+            f"diagnostics: expected a model without outputs called {', '.join(NAMES)}; received one with "
+            f"{', '.join(taken)}. Try: adapt a module that names them differently, or export without diagnostics."
         )
     return {name: array for name, (_, array) in zip(names, own, strict=True)} | gauge.outputs()
 

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -163,21 +162,6 @@ class Seen:
             unanimous=float(agree.mean()),
             changed=None if source is None else float((labels[:, source] != answers).mean()),
         )
-
-    def plot(self, path: str | PathLike[str] | None = None) -> Any:
-        """Draw how often each prior was chosen; where a rule sets the only one, λ over the layers.
-
-        Returns the matplotlib Figure, and writes it where a path is given.
-        """
-        from .prior_figure import draw_layer_priors, draw_priors
-
-        if len(self.candidates) == 1 and self.layers:
-            figure = draw_layer_priors(self.layers, self.layer_priors[:, 0])
-        else:
-            figure = draw_priors(self.summary())
-        if path is not None:
-            figure.savefig(path)
-        return figure
 
     def _all(self, name: str) -> np.ndarray:
         _ = self.candidates

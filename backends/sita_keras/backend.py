@@ -26,7 +26,7 @@ from sita_adapters.voting import Scores, read_scores
 from .batchnorm import AdaptedBatchNorm
 from .call import AdaptedCall, AdaptedModel
 from .clone import clone
-from .exporting import FORMATS, WithVerdict, file_outputs, read_example, write
+from .exporting import FORMATS, WithDiagnostics, file_outputs, read_example, write
 from .inspection import channels_come_first, find_image, find_layers, image_kind, scores_of, walk_layers
 from .ops import KERAS
 from .trial import try_out
@@ -118,8 +118,8 @@ class KerasBackend:
         struct = getattr(model, "_inputs_struct", None)
         return model.predict_on_batch(batch if struct is None else tree.pack_sequence_as(struct, [batch]))
 
-    def with_verdict(self, adapted: Any) -> WithVerdict:
-        return WithVerdict(adapted)
+    def with_diagnostics(self, adapted: Any) -> WithDiagnostics:
+        return WithDiagnostics(adapted)
 
     def read_example(self, adapted: Any, example: Any) -> np.ndarray:
         return read_example(adapted, example)

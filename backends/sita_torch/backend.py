@@ -25,7 +25,7 @@ from sita_adapters.voting import Scores, read_scores
 from .batchnorm import adaptation_of_layer, attach, detach
 from .call import Adaptation, install_forward, try_out_example
 from .clone import clone
-from .exporting import FORMATS, WithVerdict, read_example, write
+from .exporting import FORMATS, WithDiagnostics, read_example, write
 from .guards import refuse_source_in_training, unguard
 from .inspection import find_layers, image_layout, walk
 from .link import Link
@@ -125,8 +125,8 @@ class TorchBackend:
         with torch.no_grad():
             return model(images.to(like.device, like.dtype if floating else images.dtype))
 
-    def with_verdict(self, adapted: Any) -> WithVerdict:
-        return WithVerdict(_module_of(adapted))
+    def with_diagnostics(self, adapted: Any) -> WithDiagnostics:
+        return WithDiagnostics(_module_of(adapted))
 
     def read_example(self, adapted: Any, example: Any) -> np.ndarray:
         return read_example(_module_of(adapted), example)

@@ -1,4 +1,4 @@
-"""Adapted modules as files: ONNX, torch.export and TorchScript."""
+"""Adapted modules as files: ONNX and torch.export."""
 
 from __future__ import annotations
 
@@ -20,39 +20,40 @@ from sita_adapters.outputs import flatten
 from .call import forward_with_gauge, try_out_example
 from .ops import TORCH
 
-FORMATS = ("onnx", "pt2", "torchscript")
+FORMATS = ("onnx", "pt2")
 
 _IMAGES = "images"
 
 
 def write(adapted: nn.Module, path: Path, format: str, example: np.ndarray) -> None:
-    """Write an adapted module, as it is or with its verdict, to a file.
+    """Write an adapted module, with or without diagnostics, to a file.
 
     It takes any number of images of the height and width of the example.
     """
     images = torch.from_numpy(example)
-    writers: dict[str, Callable[..., None]] = {"onnx": _to_onnx, "pt2": _to_pt2, "torchscript": _to_torchscript}
-    try_out_example(adapted.adapted if isinstance(adapted, WithVerdict) else adapted, images)
+    writers: dict[str, Callable[..., None]] = {"onnx": _to_onnx, "pt2": _to_pt2}
+    try_out_example(adapted.adapted if isinstance(adapted, WithDiagnostics) else adapted, images)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on sizes that a trace keeps, and on exporters that will go one day
         writers[format](adapted, path, images)
 
 
-class WithVerdict(nn.Module):
-    """An adapted model that puts out the gauge of shift beside its own outputs, all of them by name."""
+class WithDiagnostics(nn.Module):
+    """An adapted model that also returns the diagnostics of shift, all outputs by name."""
 
     def __init__(self, adapted: nn.Module) -> None:
         super().__init__()
         if adapted._forward_hooks or adapted._forward_pre_hooks:
             raise ExportError(
-                f"verdict: {type(adapted).__name__} has forward hooks on itself, which would not run in a file with a "
-                "verdict. Remedy: export without verdict, or put the hooks on one of its submodules."
+                "diagnostics: expected a model without forward hooks on itself, which would not run in the file; "
+                f"received a {type(adapted).__name__} with hooks. Try: export without diagnostics, or put the hooks on "
+                "a submodule."
             )
         self.adapted = adapted
         self.training = False
 
     def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the adapted model's answer, and the gauge."""
+        """Return the adapted model's answer, and the diagnostics."""
         output, gauge = forward_with_gauge(self.adapted, images)
         return name_outputs(flatten(output, TORCH.is_array), gauge)
 
@@ -111,12 +112,6 @@ def _to_onnx(adapted: nn.Module, path: Path, images: torch.Tensor) -> None:
 
 def _to_pt2(adapted: nn.Module, path: Path, images: torch.Tensor) -> None:
     torch.export.save(_program(_Plain(adapted, by_name=True), images), str(path))
-
-
-def _to_torchscript(adapted: nn.Module, path: Path, images: torch.Tensor) -> None:
-    module = _Plain(adapted, by_name=True)
-    traced: Any = torch.jit.trace(module, (images,), strict=False, check_trace=False)  # type: ignore[no-untyped-call]
-    traced.save(str(path))
 
 
 def _program(module: nn.Module, images: torch.Tensor) -> torch.export.ExportedProgram:

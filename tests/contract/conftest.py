@@ -16,8 +16,8 @@ LENGTHY = (
     "test_a_file_computes_the_mean_of_what_a_rule_sets[model]",
     "test_a_file_says_what_observe_says[model.onnx]",
     "test_a_file_says_what_observe_says[model.tflite]",
-    "test_a_file_whose_verdict_is_wrong_is_not_kept",
-    "test_every_pixel_has_a_verdict[rules]",
+    "test_a_file_whose_diagnostics_are_wrong_is_not_kept",
+    "test_every_pixel_has_diagnostics[rules]",
     "test_one_candidate_has_its_prior_for_every_image",
     "test_outputs_beside_the_scores_keep_their_names",
     "test_a_stored_model_comes_back_adapted[{}]",
@@ -53,9 +53,8 @@ LENGTHY = (
 """TensorFlow and JAX take seconds for each, of what is Keras' own code and tested every time on its torch backend."""
 
 LENGTHY_ON_JAX = (
-    "test_a_single_rule_is_drawn_over_depth",
     "test_every_pixel_and_compare_know_a_rule",
-    "test_every_pixel_has_a_verdict",
+    "test_every_pixel_has_diagnostics",
     "test_moments_of_some_places_equal_the_reference",
     "test_no_shift_is_the_source_model",
     "test_one_number_is_calibrated_too",

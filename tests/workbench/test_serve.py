@@ -24,6 +24,7 @@ from PIL import Image
 from serving_process import Running, noise, png, start_server, values_of
 
 import sita_adapters as sita
+from sita_workbench.exported.export import export_checked
 from sita_workbench.models.loading import load_model
 from sita_workbench.predictor import open_predictor
 
@@ -328,15 +329,13 @@ def test_a_keras_model_is_served(folder: Path) -> None:
 def test_an_exported_file_is_served_as_the_model(folder: Path) -> None:
     loaded = load_model(f"{folder / 'net.py'}:build")
     example = loaded.arrange(loaded.encode(noise(2))).copy()
-    from sita_adapters.export import export_with_card
-
-    about = {"inputs": loaded.inputs, "crop": loaded.crop}
-    export_with_card(loaded.adapt("ops"), folder / "net.onnx", example, about=about, verdict=True)
+    fields = {"inputs": loaded.inputs, "crop": loaded.crop}
+    export_checked(loaded.adapt("ops"), folder / "net.onnx", example, metadata_fields=fields, diagnostics=True)
     pixels, predictor = noise(8, seed=5), open_predictor(loaded, "ops")
     with start_server("net.onnx", "--providers", "CPU", folder=folder) as server:
         found = [response.json() for response in post_together(server, [png(each) for each in pixels])]
         with server.client() as client:
-            assert client.get("/info").json()["verdict"] == ["prior", "entropy", "source"]
+            assert client.get("/info").json()["diagnostics"] == ["prior", "entropy", "source"]
     for one, told in zip(pixels, found, strict=True):
         answers = predictor.answer(one[None])
         assert answers.adapted.priors is not None
