@@ -14,7 +14,7 @@ from torch import nn
 
 import sita_adapters as sita
 from sita_workbench.exported.export import export_checked
-from sita_workbench.exported.metadata import ExportMetadata, metadata_path, read_metadata
+from sita_workbench.exported.metadata import ExportMetadata, metadata_path, read_beside, read_metadata, write_beside
 from sita_workbench.exported.runtimes import open_exported, run_checked
 
 FIELDS = {"inputs": sita.Inputs(mean=0.5, std=0.25), "names": ("ant", "bee"), "model": "tiny", "task": "segmentation"}
@@ -94,6 +94,18 @@ def test_metadata_survives_json() -> None:
     metadata = ExportMetadata("augbn", "logits", 1, 0, (None, 3, 8, 8), sita.Inputs(), diagnostics=("prior",), rows=3)
     assert read_metadata(metadata.to_json(), "here") == metadata
     assert metadata_path(Path("folder/net.pt2")) == Path("folder/net.pt2.json")
+
+
+def test_metadata_of_another_file_is_refused(tmp_path: Path) -> None:
+    """`sita.export` over a file of `export_checked` leaves the old metadata, which says how to read its answers."""
+    path, metadata = tmp_path / "model.pt2", ExportMetadata("augbn", "logits", 1, 0, (None, 3, 8, 8))
+    assert read_beside(path) is None
+    path.write_bytes(b"first")
+    write_beside(path, metadata)
+    assert read_beside(path) == metadata
+    path.write_bytes(b"second")
+    with pytest.raises(sita.ExportError, match=r"Expected the file that .*model\.pt2\.json describes; received another"):
+        read_beside(path)
 
 
 @pytest.mark.parametrize("change", [{"rcipe": "augbn"}, {"names": 3}, {"inputs": {"order": "grb"}}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -60,7 +61,8 @@ def read_metadata(text: str, where: str) -> ExportMetadata:
     """Return the metadata that `to_json` wrote; `where` names the file in errors."""
     try:
         fields: dict[str, Any] = json.loads(text)
-        fields.pop("version", None)
+        for name in ("version", "sha256"):
+            fields.pop(name, None)
         for name in ("input_shape", "names", "diagnostics"):
             fields[name] = tuple(fields[name])
         metadata = ExportMetadata(**fields)
@@ -88,5 +90,33 @@ def write_into_onnx(path: Path, metadata: ExportMetadata) -> None:
 
 
 def write_beside(path: Path, metadata: ExportMetadata) -> None:
-    """Write the metadata of a file of any other format."""
-    write_text(metadata_path(path), metadata.to_json())
+    """Write the metadata of a file of any other format, with the hash of the file that it describes."""
+    fields = {**json.loads(metadata.to_json()), "sha256": _hash(path)}
+    write_text(metadata_path(path), json.dumps(fields, ensure_ascii=False))
+
+
+def read_beside(path: Path) -> ExportMetadata | None:
+    """Return the metadata beside a file, if there is any; raise if it describes another file.
+
+    `sita.export` may have replaced the file and left the metadata, which would decode its answers wrongly.
+    """
+    beside = metadata_path(path)
+    if not beside.is_file():
+        return None
+    text = beside.read_text(encoding="utf-8")
+    metadata = read_metadata(text, str(beside))
+    if json.loads(text).get("sha256") != _hash(path):
+        raise ExportError(
+            f"Expected the file that {beside} describes; received another {path.name}. Try: export it again with sita "
+            f"export, or remove {beside}."
+        )
+    return metadata
+
+
+def _hash(path: Path) -> str:
+    """Return the SHA-256 of a file, or of all files in a folder."""
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -15,7 +15,7 @@ import numpy as np
 from sita_adapters.errors import ExportError, InputError, SitaError
 from sita_adapters.export import SUFFIXES, first_line
 
-from .metadata import KEY, ExportMetadata, metadata_path, read_metadata
+from .metadata import KEY, ExportMetadata, read_beside, read_metadata
 
 Shape = tuple["int | None", ...]
 
@@ -70,7 +70,7 @@ def open_exported(path: Path, format: str, providers: Sequence[str] | None = Non
         The opened file, with its metadata if it has any.
 
     Raises:
-        ExportError: The runtime is not installed, or cannot open the file.
+        ExportError: The runtime is not installed or cannot open the file, or the metadata describes another file.
 
     Example:
         >>> file = open_exported(Path("model.onnx"), "onnx")
@@ -88,10 +88,9 @@ def open_exported(path: Path, format: str, providers: Sequence[str] | None = Non
         raise ExportError(
             f"Expected a file that {runtime} can run; {path} is not one: {first_line(error)} Try: export it again."
         ) from error
-    beside = metadata_path(path)
-    if opened.metadata is not None or not beside.is_file():
+    metadata = read_beside(path) if format != "onnx" else None
+    if metadata is None:
         return opened
-    metadata = read_metadata(beside.read_text(encoding="utf-8"), str(beside))
     return replace(opened, input_shape=opened.input_shape or metadata.input_shape, metadata=metadata)
 
 
