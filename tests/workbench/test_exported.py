@@ -104,7 +104,7 @@ def test_metadata_of_another_file_is_refused(tmp_path: Path) -> None:
     write_beside(path, metadata)
     assert read_beside(path) == metadata
     path.write_bytes(b"second")
-    with pytest.raises(sita.ExportError, match=r"Expected the file that .*model\.pt2\.json describes; received another"):
+    with pytest.raises(sita.ExportError, match=r"the file that .*model\.pt2\.json describes; received another"):
         read_beside(path)
 
 
