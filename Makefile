@@ -18,7 +18,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile $(if 
 # Half of a test process would otherwise be Python compiling the frameworks' sources, again in every worker.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-all browser oldest lint types check dist bench speed memory cascade camvid study zoo mutants soak fuzz clean
+.PHONY: help setup demo test test-all browser oldest lint types check dist bench speed memory camvid study zoo mutants soak fuzz clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -97,9 +97,6 @@ speed: $(READY) ## Measure the table of docs/speed.md: five networks in five run
 
 memory: $(READY) ## Measure peak memory under max_rows on ResNet-50 (a minute)
 	$(BIN)/python benchmarks/memory.py
-
-cascade: $(READY) ## Measure a cascade on CIFAR-10, clean and corrupted (DATA=folder, ten minutes)
-	$(BIN)/python benchmarks/cascade.py $(DATA)
 
 camvid: $(READY) ## Train a segmentation network on CamVid and measure the recipes (DATA=folder, an hour on one core)
 	$(BIN)/python benchmarks/train_camvid.py $(DATA) --out roadnet.safetensors

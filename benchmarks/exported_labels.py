@@ -4,7 +4,7 @@
     python benchmarks/exported_labels.py DATA --framework keras --formats onnx,litert
 
 DATA holds `cifar10c/` and `weights/cifar10_resnet20.safetensors`: one set of weights for both frameworks. PyTorch
-encodes the images for both. Files are run by onnxruntime, torch.export, TorchScript, LiteRT and TensorFlow.
+encodes the images for both. Files are run by onnxruntime, torch.export, LiteRT and TensorFlow.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rich.console import Console
 from scipy.special import softmax
 
 import sita_adapters as sita
-from sita_adapters.runtimes import open_exported
+from sita_workbench.exported.runtimes import open_exported
 from sita_workbench.progress import ConsoleProgress
 
 _BATCH = 20
 _FILES = {
-    "torch": {"onnx": "model.onnx", "pt2": "model.pt2", "torchscript": "model.pt"},
+    "torch": {"onnx": "model.onnx", "pt2": "model.pt2"},
     "keras": {"onnx": "model.onnx", "litert": "model.tflite", "saved_model": "model"},
 }
 Run = Callable[[np.ndarray], np.ndarray]
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--framework", choices=tuple(_FILES), default="torch")
     parser.add_argument("--images", type=int, default=40, help="of each corruption (40)")
     parser.add_argument("--recipes", default="augbn,ops_shared,ops")
-    parser.add_argument("--formats", help="torch: onnx,pt2,torchscript; keras: onnx,litert,saved_model (all of them)")
+    parser.add_argument("--formats", help="torch: onnx,pt2; keras: onnx,litert,saved_model (all of them)")
     options = parser.parse_args()
     files = _FILES[options.framework]
     formats = options.formats.split(",") if options.formats else list(files)

@@ -164,13 +164,6 @@ VOTE = (
         "self._votes.extend([vote, vote])",
         ("tests/contract/test_observe.py::test_votes_are_recorded",),
     ),
-    Mutant(
-        "the cascade's threshold inverted",
-        "sita_adapters/cascade.py",
-        "self._entropies(scores, ops) > self.threshold",
-        "self._entropies(scores, ops) < self.threshold",
-        ("tests/contract/test_cascade.py::test_unsure_images_go_on",),
-    ),
 )
 
 ROWS = (
@@ -279,10 +272,10 @@ SOURCE = (
     ),
     Mutant(
         "an exported file not checked",
-        "sita_adapters/export_check.py",
+        "workbench/sita_workbench/exported/check.py",
         "if not np.mean(~(gaps <= TOLERANCE)) <= allowed:",
         "if False:",
-        ("tests/torch/test_export.py::test_a_file_that_answers_otherwise_is_not_kept",),
+        ("tests/workbench/test_exported.py::test_a_file_that_answers_differently_is_not_kept",),
     ),
 )
 

@@ -15,7 +15,7 @@ from sita_adapters.version import __version__  # noqa: E402  (the source beside 
 project = "sita-adapters"
 author = "the sita-adapters developers"
 version = release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 
 html_theme = "furo"

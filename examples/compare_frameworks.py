@@ -27,7 +27,7 @@ import sita_adapters as sita
 
 # Only needed where torchvision does not match the installed torch.
 import sita_workbench.models.torchvision_compat  # noqa: F401
-from sita_adapters.porting import torch_twin
+from sita_workbench.models.porting import torch_twin
 from sita_workbench.networks.imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50
 
 KERAS, TORCH = "keras", "torch"

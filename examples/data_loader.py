@@ -1,4 +1,4 @@
-"""A DataLoader with its own collate function, a model that takes a mask, and a cascade: adapt only where unsure.
+"""A DataLoader with its own collate function, a model that takes a mask, and adaptation of uncertain images only.
 
     python examples/data_loader.py
 
@@ -48,13 +48,23 @@ for batch in DataLoader([make_item(n) for n in range(1600)], batch_size=16, shuf
     optimiser.zero_grad()
     nn.functional.cross_entropy(source(batch["image"], mask=batch["mask"]), batch["label"]).backward()
     optimiser.step()
-# A mask goes along with its image, and turns with its views.
-cascade = sita.cascade(source.eval(), sita.adapt(source), entropy=0.1)
+adapted = sita.adapt(source.eval())
+
+
+@torch.inference_mode()
+def predict(images: torch.Tensor, masks: torch.Tensor, threshold: float = 0.1) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the scores, and for which images they are adapted: where the source's entropy is above the threshold."""
+    scores = source(images, mask=masks)
+    uncertain = torch.distributions.Categorical(logits=scores).entropy() > threshold  # in nats
+    if uncertain.any():  # the views apply to an image and its mask alike
+        scores[uncertain] = adapted(images[uncertain], mask=masks[uncertain])
+    return scores, uncertain
+
+
 for fog in (0.0, 0.3, 0.6):
-    cascade.tally.reset()
-    wrong = []
+    count, wrong = 0, []
     for batch in DataLoader([make_item(n, fog) for n in range(200)], batch_size=16, collate_fn=collate):
-        with torch.inference_mode():
-            labels = cascade(batch["image"], mask=batch["mask"]).argmax(1)
-        wrong += [batch["id"][place] for place in (labels != batch["label"]).nonzero()]
-    print(f"fog {fog}: {cascade.tally}; wrong: {', '.join(wrong) or 'none'}")
+        scores, uncertain = predict(batch["image"], batch["mask"])
+        count += int(uncertain.sum())
+        wrong += [batch["id"][place] for place in (scores.argmax(1) != batch["label"]).nonzero()]
+    print(f"fog {fog}: {count} of 200 images adapted; wrong: {', '.join(wrong) or 'none'}")

@@ -14,7 +14,6 @@ from keras.src.models import Functional
 
 from sita_adapters import engine
 from sita_adapters.backend import Settings, read_adaptation
-from sita_adapters.cascade import CascadeRule
 from sita_adapters.errors import AlreadyAdaptedError, CloneError, InputError, NoBatchNormError
 from sita_adapters.outputs import flatten
 from sita_adapters.plan import Plan
@@ -26,9 +25,8 @@ from sita_adapters.voting import Scores, read_scores
 
 from .batchnorm import AdaptedBatchNorm
 from .call import AdaptedCall, AdaptedModel
-from .cascade import Cascade
 from .clone import clone
-from .exporting import FORMATS, WithVerdict, file_outputs, read_example, write
+from .exporting import FORMATS, WithDiagnostics, file_outputs, read_example, write
 from .inspection import channels_come_first, find_image, find_layers, image_kind, scores_of, walk_layers
 from .ops import KERAS
 from .trial import try_out
@@ -98,9 +96,6 @@ class KerasBackend:
         with uncompiled(adapted):
             yield adaptation
 
-    def cascade(self, model: Any, adapted: Any, rule: CascadeRule) -> Cascade:
-        return Cascade(model, adapted, rule)
-
     def arrange(self, name: str, model: Any, images: np.ndarray) -> np.ndarray:
         """Return the images as the model's input takes them."""
         inputs = getattr(model, "inputs", None)  # a subclassed model has none to check against
@@ -123,8 +118,8 @@ class KerasBackend:
         struct = getattr(model, "_inputs_struct", None)
         return model.predict_on_batch(batch if struct is None else tree.pack_sequence_as(struct, [batch]))
 
-    def with_verdict(self, adapted: Any) -> WithVerdict:
-        return WithVerdict(adapted)
+    def with_diagnostics(self, adapted: Any) -> WithDiagnostics:
+        return WithDiagnostics(adapted)
 
     def read_example(self, adapted: Any, example: Any) -> np.ndarray:
         return read_example(adapted, example)

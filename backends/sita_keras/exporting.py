@@ -35,8 +35,8 @@ _PACKAGES = {
 }
 
 
-class WithVerdict(keras.Model):
-    """An adapted model that puts out the gauge of shift beside its own outputs, all of them by name."""
+class WithDiagnostics(keras.Model):
+    """An adapted model that also returns the diagnostics of shift, all outputs by name."""
 
     def __init__(self, adapted: AdaptedModel) -> None:
         super().__init__(name=adapted.name)
@@ -45,7 +45,7 @@ class WithVerdict(keras.Model):
         self.run_eagerly = adapted.run_eagerly
 
     def call(self, inputs: Any, training: bool | None = None) -> dict[str, Any]:
-        """Return the adapted model's answer, and the gauge."""
+        """Return the adapted model's answer, and the diagnostics."""
         (images,) = tree.flatten(inputs)
         output, gauge = self.adapted.adapted_call.call_with_gauge(images)
         named = name_outputs(flatten(output, KERAS.is_array), gauge)
@@ -53,7 +53,7 @@ class WithVerdict(keras.Model):
 
 
 def write(adapted: keras.Model, path: Path, format: str, images: np.ndarray) -> None:
-    """Write an adapted model, as it is or with its verdict, to a file that takes any number of images."""
+    """Write an adapted model, with or without diagnostics, to a file that takes any number of images."""
     engine = keras.backend.backend()
     if engine not in _ABLE[format]:
         able = {kind: ", ".join(engines) for kind, engines in _ABLE.items() if engine in engines}
@@ -69,7 +69,7 @@ def write(adapted: keras.Model, path: Path, format: str, images: np.ndarray) -> 
         output = adapted(arrange_inputs(adapted, images))  # Keras exports no model that was never called
         kind = {"saved_model": "tf_saved_model"}.get(format, format)
         adapted.export(str(path), format=kind, verbose=False, input_signature=signature)
-    if format == "onnx" and isinstance(adapted, WithVerdict):
+    if format == "onnx" and isinstance(adapted, WithDiagnostics):
         _name_onnx_outputs(path, list(output))
 
 

@@ -16,8 +16,8 @@ LENGTHY = (
     "test_a_file_computes_the_mean_of_what_a_rule_sets[model]",
     "test_a_file_says_what_observe_says[model.onnx]",
     "test_a_file_says_what_observe_says[model.tflite]",
-    "test_a_file_whose_verdict_is_wrong_is_not_kept",
-    "test_every_pixel_has_a_verdict[rules]",
+    "test_a_file_whose_diagnostics_are_wrong_is_not_kept",
+    "test_every_pixel_has_diagnostics[rules]",
     "test_one_candidate_has_its_prior_for_every_image",
     "test_outputs_beside_the_scores_keep_their_names",
     "test_a_stored_model_comes_back_adapted[{}]",
@@ -43,7 +43,6 @@ LENGTHY = (
     "test_outputs_keep_their_structure[ensemble]",
     "test_outputs_keep_their_structure[ops_shared]",
     "test_outputs_keep_their_structure[source]",
-    "test_pixels_and_single_labels_have_an_entropy",
     "test_seed_decides_the_papers_views_and_nothing_else",
     "test_sigmoids_and_their_logits_agree",
     "test_the_candidates_of_some_layers_equal_the_reference",
@@ -54,9 +53,8 @@ LENGTHY = (
 """TensorFlow and JAX take seconds for each, of what is Keras' own code and tested every time on its torch backend."""
 
 LENGTHY_ON_JAX = (
-    "test_a_single_rule_is_drawn_over_depth",
     "test_every_pixel_and_compare_know_a_rule",
-    "test_every_pixel_has_a_verdict",
+    "test_every_pixel_has_diagnostics",
     "test_moments_of_some_places_equal_the_reference",
     "test_no_shift_is_the_source_model",
     "test_one_number_is_calibrated_too",
@@ -69,7 +67,6 @@ LENGTHY_ON_JAX = (
     "test_every_pixel_has_a_vote",
     "test_only_the_observed_model_is_heard",
     "test_outputs_keep_their_structure[ops]",
-    "test_unsure_images_go_on",
     "test_views_are_drawn_by_seed_and_content",
     "test_votes_are_recorded",
     "test_what_is_not_voted_on_is_the_most_certain_candidates",

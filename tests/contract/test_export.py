@@ -31,9 +31,7 @@ def test_a_file_answers_as_the_adapted_model_for_any_number_of_images(
     assert exported.path == tmp_path / file == Path(exported)
     assert exported.input_shape[0] is None
     assert sorted(exported.input_shape[1:]) == [3, 12, 12]
-    assert exported.difference is not None
-    assert exported.difference < 1e-5
-    assert "; checked: within" in str(exported)
+    assert str(exported).startswith(f"{tmp_path / file}: ")
     assert [path.name for path in tmp_path.iterdir()] == [file]
     for count in (1, 4):
         batch = images(count, seed=count)
@@ -49,7 +47,7 @@ def test_what_cannot_be_exported_is_refused_before_anything_is_written(backend: 
         sita.export(model, path, example=example)
     with pytest.raises(sita.ExportError, match=r"max_rows=3.*adapt without max_rows"):
         sita.export(sita.adapt(model, "augbn", max_rows=3), path, example=example)
-    with pytest.raises(sita.RecipeError, match=r"resample: An exported model.*Remedy"):
+    with pytest.raises(sita.RecipeError, match=r"resample: An exported model"):
         sita.export(sita.adapt(model, "augbn", augment="rotate", resample=True), path, example=example)
     adapted = sita.adapt(model, "augbn")
     with pytest.raises(sita.ExportError, match=r"\.onnx.*received.*model\.zip"):

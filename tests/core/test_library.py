@@ -9,7 +9,6 @@ import sys
 import pytest
 
 import sita_adapters as sita
-from sita_adapters import porting
 from sita_adapters.errors import torchvision_hint
 
 
@@ -49,24 +48,6 @@ def test_a_torchvision_for_another_torch_has_a_remedy() -> None:
     mismatch = RuntimeError("operator torchvision::nms does not exist")
     assert "import sita_workbench.models.torchvision_compat" in torchvision_hint(mismatch)
     assert torchvision_hint(RuntimeError("something else")) == ""
-
-
-@pytest.mark.parametrize(
-    ("error", "remedy"),
-    [
-        (RuntimeError("operator torchvision::nms does not exist"), "torchvision_compat"),
-        (ImportError("No module named 'torchvision'"), "pip install torchvision"),
-    ],
-)
-def test_porting_names_the_remedy_where_torchvision_does_not_load(
-    error: Exception, remedy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(name: str) -> None:
-        raise error
-
-    monkeypatch.setattr(porting, "import_module", fail)
-    with pytest.raises(sita.BackendImportError, match=remedy):
-        porting._torch_parts(None)
 
 
 @pytest.mark.parametrize("framework", ["torch", "keras"])

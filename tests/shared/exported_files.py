@@ -60,16 +60,13 @@ def _run_litert(path: Path, batch: np.ndarray) -> list[np.ndarray]:
 def _run_torch(path: Path, batch: np.ndarray) -> list[np.ndarray]:
     import torch
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit.load
-        module = torch.export.load(path).module() if path.suffix == ".pt2" else torch.jit.load(path)
     with torch.no_grad():
-        output = module(torch.from_numpy(batch))
+        output = torch.export.load(path).module()(torch.from_numpy(batch))
     return [tensor.numpy() for tensor in (output.values() if isinstance(output, dict) else [output])]
 
 
 def run_named(path: Path, batch: np.ndarray) -> dict[str, np.ndarray]:
-    """Return every output of a file that was exported with a verdict, by name."""
+    """Return every output of a file that was exported with diagnostics, by name."""
     if path.suffix == ".onnx":
         import onnx
 
@@ -90,6 +87,6 @@ def run_named(path: Path, batch: np.ndarray) -> dict[str, np.ndarray]:
         return {name: np.asarray(array) for name, array in loaded.serve(batch).items()}
     import torch
 
-    module = torch.export.load(path).module() if path.suffix == ".pt2" else torch.jit.load(path)
     with torch.no_grad():
-        return {name: tensor.numpy() for name, tensor in module(torch.from_numpy(batch)).items()}
+        output = torch.export.load(path).module()(torch.from_numpy(batch))
+    return {name: tensor.numpy() for name, tensor in output.items()}

@@ -57,7 +57,7 @@ class TorchFramework:
     """Builds, runs and looks into models of PyTorch."""
 
     name = "torch"
-    files = ("model.onnx", "model.pt2", "model.ts")
+    files = ("model.onnx", "model.pt2")
     networks = ("resnet50", "densenet121", "inception_v3")
     sees_sizes = True  # every call has its own
     keeps_nan = True

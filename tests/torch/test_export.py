@@ -17,7 +17,7 @@ from torch import nn
 import sita_adapters as sita
 from sita_workbench.networks.cifar_resnet import encode, load_cifar_resnet
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
+ENDINGS = ["onnx", pytest.param("pt2", marks=pytest.mark.slow)]
 
 
 def run(path: Path, batch: torch.Tensor) -> list[torch.Tensor]:
@@ -51,27 +51,25 @@ def test_an_onnx_file_is_exact_where_squares_cancel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["augbn", "ops", "ops_shared"])
-@pytest.mark.parametrize("ending", ["onnx", pytest.param("pt2", marks=pytest.mark.slow), "ts"])
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_a_file_answers_as_the_adapted_model_for_any_number_of_images(ending: str, recipe: str, tmp_path: Path) -> None:
     adapted = sita.adapt(tiny() if ending == "pt2" else small(), recipe)
     exported = sita.export(adapted, tmp_path / f"model.{ending}", example=images(1, 3, 16, 16))
     assert exported.path == tmp_path / f"model.{ending}" == Path(exported)
     assert exported.input_shape == (None, 3, 16, 16)
-    assert exported.difference is not None
-    assert exported.difference < 1e-5
-    assert "images (N, 3, 16, 16); checked" in str(exported)
+    assert str(exported).endswith(", images (N, 3, 16, 16)")
     assert_same(exported.path, adapted, 1, 2, 5)
     assert [path.name for path in tmp_path.iterdir()] == [f"model.{ending}"]
 
 
-@pytest.mark.parametrize("ending", ["onnx", "torchscript"])
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_a_label_for_every_pixel(ending: str, tmp_path: Path) -> None:
     adapted = sita.adapt(dense(), "ops", task="segmentation")
     exported = sita.export(adapted, tmp_path / f"model.{ending}", example=images(2, 3, 12, 20).numpy())
     assert_same(exported.path, adapted, 1, 3, shape=(3, 12, 20))
 
 
-@pytest.mark.parametrize("ending", ["onnx", "pt"])
+@pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize(
     ("name", "recipe", "changes"),
     [
@@ -88,7 +86,7 @@ def test_whatever_was_adapted(name: str, recipe: str, changes: dict[str, Any], e
     assert_same(exported.path, adapted, 1, 4)
 
 
-@pytest.mark.parametrize("ending", ["onnx", "pt"])
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_interpolated_views_and_colours_are_in_the_graph(ending: str, tmp_path: Path) -> None:
     adapted = sita.adapt(tiny(), "augbn", augment=("rotate", "blur", "colour"), n_views=3, inputs="unit")
     exported = sita.export(adapted, tmp_path / f"model.{ending}", example=images(2, 3, 16, 16))
@@ -105,7 +103,7 @@ class TwoOutputs(nn.Module):
         return {"features": features, "logits": self.net.head(features.mean((2, 3)))}
 
 
-@pytest.mark.parametrize("ending", ["onnx", "ts"])
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_several_outputs_keep_their_order_and_names(ending: str, tmp_path: Path) -> None:
     adapted = sita.adapt(TwoOutputs(), "ops")
     path = sita.export(adapted, tmp_path / f"model.{ending}", example=images(2, 3, 16, 16)).path
@@ -153,7 +151,7 @@ def test_real_images_get_the_same_labels(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "example", "error", "words"),
     [
-        ("model.tflite", True, sita.ExportError, r"\.onnx, \.pt2, \.pt, \.ts, \.torchscript.*received.*model\.tfl"),
+        ("model.tflite", True, sita.ExportError, r"ends in \.onnx, \.pt2 for a torch.*received.*model\.tfl"),
         ("model", True, sita.ExportError, r"Expected a name that ends in \.onnx"),
         ("model.onnx", None, sita.ExportError, r"example=images"),
         ("model.onnx", "cat.jpg", sita.ExportError, r"received str"),
@@ -171,10 +169,10 @@ def test_what_cannot_be_exported_is_refused_before_anything_is_written(
 
 def test_a_wrong_format_a_folder_and_half_precision_are_refused(tmp_path: Path) -> None:
     adapted = sita.adapt(small(), "augbn")
-    with pytest.raises(sita.ExportError, match=r"'onnx', 'pt2', 'torchscript' for a torch model.*Did you mean 'onnx'"):
+    with pytest.raises(sita.ExportError, match=r"'onnx', 'pt2' for a torch model.*Did you mean 'onnx'"):
         sita.export(adapted, tmp_path / "model.onnx", example=images(2, 3, 16, 16), format="onx")
     (tmp_path / "model.onnx").mkdir()
-    with pytest.raises(sita.ExportError, match="is a folder"):
+    with pytest.raises(sita.ExportError, match=r"or the ONNX to replace; .*model\.onnx' is something else"):
         sita.export(adapted, tmp_path / "model.onnx", example=images(2, 3, 16, 16))
     with pytest.raises(sita.ExportError, match=r"float32 on the CPU; received one in torch\.bfloat16"):
         sita.export(sita.adapt(small(), "augbn").bfloat16(), tmp_path / "b.onnx", example=images(2, 3, 16, 16))
@@ -183,9 +181,9 @@ def test_a_wrong_format_a_folder_and_half_precision_are_refused(tmp_path: Path) 
 
 def test_format_overrides_the_ending(tmp_path: Path) -> None:
     adapted = sita.adapt(tiny(), "augbn")
-    exported = sita.export(adapted, tmp_path / "model.bin", example=images(2, 3, 16, 16), format="torchscript")
-    assert exported.format == "torchscript"
-    torch.jit.load(exported.path)
+    exported = sita.export(adapted, tmp_path / "model.bin", example=images(2, 3, 16, 16), format="onnx")
+    assert exported.format == "onnx"
+    onnx.checker.check_model(onnx.load(exported.path))
 
 
 def test_the_exporters_own_failure_is_reported_and_an_old_file_stays(
@@ -198,40 +196,15 @@ def test_the_exporters_own_failure_is_reported_and_an_old_file_stays(
     monkeypatch.setattr(torch.onnx, "export", fail)
     path = tmp_path / "model.onnx"
     path.write_text("old")
-    with pytest.raises(sita.ExportError, match=r"to ONNX: no such operation\. Remedy: .* \(torch\.export, Torch"):
+    with pytest.raises(sita.ExportError, match=r"to ONNX: no such operation\. Try: .* \(torch\.export\)"):
         sita.export(sita.adapt(tiny(), "augbn"), path, example=images(2, 3, 16, 16))
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-class Frozen(nn.Module):
-    """A graph of it keeps what its example came to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = small()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scale = x[0].std().item() if torch.jit.is_tracing() else x.flatten(1).std(1, keepdim=True)
-        return self.net(x) * scale
-
-
-def test_a_file_that_answers_otherwise_is_not_kept(tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
-    path.write_text("old")
-    with pytest.raises(sita.ExportError, match=r"answers otherwise than the adapted model.*Nothing was written"):
-        sita.export(sita.adapt(Frozen(), "augbn"), path, example=images(3, 3, 16, 16))
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     adapted = sita.adapt(tiny(), "augbn")
-    monkeypatch.setattr("sita_adapters.runtimes.find_spec", lambda name: None)
-    exported = sita.export(adapted, tmp_path / "model.onnx", example=images(2, 3, 16, 16))
-    assert exported.difference is None
-    assert "not checked: onnxruntime is not installed" in str(exported)
     monkeypatch.setattr(sys.modules["sita_adapters.export"], "find_spec", lambda name: None)
-    with pytest.raises(sita.ExportError, match=r"needs onnx, .*pip install onnx"):
+    with pytest.raises(sita.ExportError, match=r"needs onnx, .*Try: .*pip install onnx"):
         sita.export(adapted, tmp_path / "other.onnx", example=images(2, 3, 16, 16))
     assert not (tmp_path / "other.onnx").exists()

@@ -283,7 +283,7 @@ def test_predict_writes_label_maps() -> None:
         (("good.png", "--recipe", "opps"), "Did you mean 'ops'?"),
         (("good.png", "--labels", "names.txt"), "each of the model's 10 classes; received 2"),
         (("good.png", "--out", "maps"), "--out is for label maps"),
-        (("good.png", "--task", "segmentation"), "Remedy: --task classification"),
+        (("good.png", "--task", "segmentation"), "Try: --task classification"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(arguments: tuple[str, ...], words: str) -> None:

@@ -38,11 +38,11 @@ PRINTED = {
     "distributed_evaluation": [
         r"process 0: 101 images, ",
         r"process 1: 100 images, ",
-        r"together: (201 images, \d+ adapted, \d+ right)\none process: \1\n",
+        r"together: (201 images, \d+ right)\none process: \1\n",
     ],
     "video": ["frames shuffled and played again: answers differ by 0.0e\\+00", r"λ: 0\.\d\d on clear frames"],
-    "calibrate_cascade": [r"\n +0 % .* at 1\.00 rows", r"\n +100 % +0\.0000 .* at 23\.00 rows\n"],
-    "data_loader": [r"fog 0\.0: \d+ of 200 images adapted", r"fog 0\.6: \d+ of 200 images adapted .*; wrong: "],
+    "calibrate": [r"calibrated: shift: .*\n", r"\nsource +\d+\.\d % right", r"\ncalibrated +\d+\.\d % right"],
+    "data_loader": [r"fog 0\.0: \d+ of 200 images adapted", r"fog 0\.6: \d+ of 200 images adapted; wrong: "],
 }
 PIPELINES = [name for name in PRINTED if name != "quickstart"]
 FLOAT_ROUNDING = {"rtol": 1e-4, "atol": 1e-4}
@@ -140,18 +140,16 @@ def test_torchvision_predicts_each_image_by_itself(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.slow
-def test_data_loader_adapts_exactly_what_the_source_is_unsure_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_loader_adapts_exactly_the_uncertain_images(capsys: pytest.CaptureFixture[str]) -> None:
     state = state_of("data_loader", capsys)
     batch = state["collate"]([state["make_item"](n, 0.2) for n in range(24)])
-    images, masks, source, cascade = batch["image"], batch["mask"], state["source"], state["cascade"]
+    images, masks, source = batch["image"], batch["mask"], state["source"]
     plain = one_by_one(source, images, mask=masks)
     adapted = one_by_one(sita.adapt(source), images, mask=masks)
     unsure = torch.tensor([reference.entropy(scores.tolist()) > 0.1 for scores in plain])
     assert 0 < unsure.sum() < len(unsure)
-    cascade.tally.reset()
-    with torch.inference_mode():
-        found = cascade(images, mask=masks)
-    assert (cascade.tally.images, cascade.tally.adapted) == (24, int(unsure.sum()))
+    found, chosen = state["predict"](images, masks)
+    assert torch.equal(chosen, unsure)
     torch.testing.assert_close(found, torch.where(unsure[:, None], adapted, plain), **FLOAT_ROUNDING)
 
 
@@ -180,15 +178,13 @@ def test_video_shows_the_fog_in_its_prior(
 
 
 @pytest.mark.slow
-def test_a_cascades_threshold_keeps_its_share_of_ordinary_images(capsys: pytest.CaptureFixture[str]) -> None:
-    state = state_of("calibrate_cascade", capsys)
+def test_a_calibrated_recipe_keeps_its_share_of_predictions(capsys: pytest.CaptureFixture[str]) -> None:
+    state = state_of("calibrate", capsys)
+    model, calibrated, clean = state["model"], state["models"]["calibrated"], state["clean"]
     with torch.inference_mode():
-        found = [reference.entropy(scores.tolist()) for scores in state["model"](state["ordinary"])]
-    torch.testing.assert_close(state["entropies"].double(), torch.tensor(found).double(), **FLOAT_ROUNDING)
-    cascade = sita.cascade(state["model"], state["adapted"], entropy=float(state["entropies"].quantile(0.9)))
-    with torch.inference_mode():
-        cascade(state["ordinary"])
-    assert (cascade.tally.images, cascade.tally.adapted) == (200, 20)
+        kept = (calibrated(clean).argmax(1) == model(clean).argmax(1)).float().mean()
+    assert kept >= 0.98
+    assert sita.Recipe.from_json(state["stored"]) == state["recipe"]
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import sita_adapters as sita
 from sita_workbench import cli
+from sita_workbench.exported.export import export_checked
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def build():
 """
 
 
-@pytest.mark.parametrize(("model", "file"), [("net.py:build", "net.onnx"), ("cifar10-resnet20", "net.ts")])
+@pytest.mark.parametrize(("model", "file"), [("net.py:build", "net.onnx"), ("cifar10-resnet20", "net.pt2")])
 def test_export_then_predict_says_the_same_as_predict(model: str, file: str, folder: Path) -> None:
     Path("net.py").write_text(CLASSIFIER)
     options: tuple[str, ...] = ("--recipe", "augbn", *(("--weights", "random") if "cifar" in model else ()))
@@ -51,7 +52,7 @@ def test_export_then_predict_says_the_same_as_predict(model: str, file: str, fol
     assert "images (N, 3, " in output
     assert "; checked: within" in output
     assert f"sita predict {file} IMAGE" in output
-    assert Path(f"{file}.json").is_file() == (file == "net.ts")
+    assert Path(f"{file}.json").is_file() == (file == "net.pt2")
     pictures = ("noise0.png", "noise1.png", "--top", "3", "--json")
     trust = () if file.endswith(".onnx") else ("--trust",)
     from_file = json.loads(invoke("predict", file, *pictures, *trust))
@@ -71,9 +72,9 @@ def test_export_then_predict_says_the_same_as_predict(model: str, file: str, fol
     assert "source" not in table
 
 
-def test_a_file_with_a_verdict_says_all_that_the_model_says(folder: Path) -> None:
+def test_a_file_with_diagnostics_says_all_that_the_model_says(folder: Path) -> None:
     Path("net.py").write_text(CLASSIFIER)
-    output = invoke("export", "net.py:build", "--recipe", "ops_shared", "--verdict", "--triton", "models")
+    output = invoke("export", "net.py:build", "--recipe", "ops_shared", "--diagnostics", "--triton", "models")
     file = "models/net_py_build/1/model.onnx"
     assert f"sita predict {file} IMAGE" in output
     pictures = ("noise0.png", "noise1.png", "--top", "2", "--json")
@@ -101,12 +102,12 @@ def test_a_file_with_a_verdict_says_all_that_the_model_says(folder: Path) -> Non
 
 def test_files_that_can_execute_code_are_opened_only_when_trusted(folder: Path) -> None:
     Path("net.py").write_text(CLASSIFIER)
-    invoke("export", "net.py:build", "--recipe", "source", "--out", "net.ts")
-    Path("net.pt2").write_bytes(b"")
-    for file, why in (("net.ts", "holds code of its own"), ("net.pt2", "unrestricted unpickling")):
+    invoke("export", "net.py:build", "--recipe", "source", "--out", "net.pt2")
+    Path("net.tflite").write_bytes(b"")
+    for file, why in (("net.tflite", "may hold operators of TensorFlow"), ("net.pt2", "unrestricted unpickling")):
         with pytest.raises(sita.InputError, match=f"{why}.*--trust, if you know who made the file"):
             invoke("predict", file, "noise0.png")
-    assert "noise0.png" in invoke("predict", "net.ts", "noise0.png", "--trust")
+    assert "noise0.png" in invoke("predict", "net.pt2", "noise0.png", "--trust")
 
 
 def test_pickled_weights_are_read_only_when_trusted(folder: Path) -> None:
@@ -147,12 +148,12 @@ def test_label_maps_come_from_a_file_too(folder: Path) -> None:
 
 def test_a_file_of_python_says_nothing_of_its_pixels(folder: Path) -> None:
     sita.export(sita.adapt(tiny(), "augbn"), "plain.onnx", example=images(2, 3, 16, 16))
-    with pytest.raises(sita.InputError, match=r"--inputs imagenet .*inputs='imagenet'\) before sita\.export"):
+    with pytest.raises(sita.InputError, match=r"--inputs imagenet .*sita export, which stores the encoding"):
         invoke("predict", "plain.onnx", "noise0.png")
     assert "noise0.png" in invoke("predict", "plain.onnx", "noise0.png", "--inputs", "unit")
     with pytest.raises(sita.InputError, match=r"was made for images of 16; received 20"):
         invoke("predict", "plain.onnx", "noise0.png", "--inputs", "unit", "--size", "20")
-    with pytest.raises(sita.InputError, match=r"--weights: plain\.onnx has its weights"):
+    with pytest.raises(sita.InputError, match=r"--weights: plain\.onnx contains its weights"):
         invoke("predict", "plain.onnx", "noise0.png", "--inputs", "unit", "--weights", "random")
     with pytest.raises(sita.InputError, match=r"'nowhere\.onnx' does not exist"):
         invoke("predict", "nowhere.onnx", "noise0.png")
@@ -163,7 +164,7 @@ def test_a_file_of_python_says_nothing_of_its_pixels(folder: Path) -> None:
 
 def test_a_file_of_a_model_that_knew_its_pixels_knows_them(folder: Path) -> None:
     adapted = sita.adapt(tiny(), "augbn", inputs="unit")
-    sita.export(adapted, "knows.onnx", example=images(2, 3, 16, 16))
+    export_checked(adapted, "knows.onnx", images(2, 3, 16, 16))
     assert "noise0.png" in invoke("predict", "knows.onnx", "noise0.png")
 
 

@@ -16,7 +16,7 @@ from torch import nn
 
 import sita_adapters as sita
 from sita_adapters.errors import install
-from sita_workbench.models import libraries
+from sita_workbench.models import libraries, porting
 from sita_workbench.models.loaded import LoadedModel
 from sita_workbench.models.loading import load_model
 from sita_workbench.networks import cifar_resnet
@@ -362,3 +362,21 @@ def test_keras_applications(tmp_path: Path) -> None:
         load_model("keras:MobilenetV3small", "random")
     with pytest.raises(sita.InputError, match="16 × 16"):
         load_model("keras:MobileNetV2", "random", size=16)
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (RuntimeError("operator torchvision::nms does not exist"), "torchvision_compat"),
+        (ImportError("No module named 'torchvision'"), "pip install torchvision"),
+    ],
+)
+def test_porting_names_the_remedy_where_torchvision_does_not_load(
+    error: Exception, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str) -> None:
+        raise error
+
+    monkeypatch.setattr(porting, "import_module", fail)
+    with pytest.raises(sita.BackendImportError, match=remedy):
+        porting._torch_parts(None)

@@ -28,6 +28,7 @@ from typer.testing import CliRunner
 import sita_adapters as sita
 from sita_adapters.errors import InputError, SitaError
 from sita_workbench import ModelSpec, Scored, cli, score
+from sita_workbench.exported.export import export_checked
 from sita_workbench.scoring import display, local, score_images, score_shard, worker
 from sita_workbench.scoring.events import BatchDone, Events
 from sita_workbench.scoring.folder import OutputFolder, choose_shard
@@ -94,7 +95,7 @@ def test_exported_files_are_scored_as_the_model_is_and_only_with_trust_where_the
     paths = draw_images(Path("images"), 10)
     model, about = runpy.run_path("net.py")["build"]()
     adapted = sita.adapt(model.eval(), inputs=about["inputs"])
-    sita.export(adapted, "net.onnx", example=read_pixels(paths[:2]), verdict=True)
+    export_checked(adapted, "net.onnx", read_pixels(paths[:2]), diagnostics=True)
     live, file = (score_images(ModelSpec(spec), paths).rows for spec in (NET, "net.onnx"))
     for one, other in zip(live, file, strict=True):
         for column in ("path", "label", "source_label"):
@@ -103,7 +104,7 @@ def test_exported_files_are_scored_as_the_model_is_and_only_with_trust_where_the
             assert one[column] == pytest.approx(other[column], abs=1e-4)
     with pytest.raises(InputError, match="recipe of its own"):
         score_images(ModelSpec("net.onnx", recipe="ops"), paths)
-    sita.export(adapted, "net.pt2", example=read_pixels(paths[:2]))
+    export_checked(adapted, "net.pt2", read_pixels(paths[:2]))
     with pytest.raises(SitaError, match="--trust"):
         score_images(ModelSpec("net.pt2"), paths)
     trusted = score_images(ModelSpec("net.pt2", trust=True, inputs="unit"), paths)

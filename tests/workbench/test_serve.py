@@ -24,6 +24,7 @@ from PIL import Image
 from serving_process import Running, noise, png, start_server, values_of
 
 import sita_adapters as sita
+from sita_workbench.exported.export import export_checked
 from sita_workbench.models.loading import load_model
 from sita_workbench.predictor import open_predictor
 
@@ -328,15 +329,13 @@ def test_a_keras_model_is_served(folder: Path) -> None:
 def test_an_exported_file_is_served_as_the_model(folder: Path) -> None:
     loaded = load_model(f"{folder / 'net.py'}:build")
     example = loaded.arrange(loaded.encode(noise(2))).copy()
-    from sita_adapters.export import export_with_card
-
-    about = {"inputs": loaded.inputs, "crop": loaded.crop}
-    export_with_card(loaded.adapt("ops"), folder / "net.onnx", example, about=about, verdict=True)
+    fields = {"inputs": loaded.inputs, "crop": loaded.crop}
+    export_checked(loaded.adapt("ops"), folder / "net.onnx", example, metadata_fields=fields, diagnostics=True)
     pixels, predictor = noise(8, seed=5), open_predictor(loaded, "ops")
     with start_server("net.onnx", "--providers", "CPU", folder=folder) as server:
         found = [response.json() for response in post_together(server, [png(each) for each in pixels])]
         with server.client() as client:
-            assert client.get("/info").json()["verdict"] == ["prior", "entropy", "source"]
+            assert client.get("/info").json()["diagnostics"] == ["prior", "entropy", "source"]
     for one, told in zip(pixels, found, strict=True):
         answers = predictor.answer(one[None])
         assert answers.adapted.priors is not None
@@ -346,17 +345,6 @@ def test_an_exported_file_is_served_as_the_model(folder: Path) -> None:
         assert told["prior"] == pytest.approx(float(answers.adapted.priors[0]), abs=1e-5)
         assert told["source"]["label"] == answers.source.labels[0]
         assert told["rows"] == 22
-
-
-@pytest.mark.slow
-def test_a_cascade_adapts_what_the_source_model_is_unsure_of(folder: Path) -> None:
-    pixels = noise(12, seed=1)
-    entropies = open_predictor(load_model(f"{folder / 'net.py'}:build"), "source").answer(pixels).adapted.entropies
-    threshold = float(np.median(entropies))
-    with start_server("net.py:build", "--cascade", str(threshold), folder=folder) as server:
-        found = [response.json() for response in post_together(server, [png(each) for each in pixels])]
-    assert [one["rows"] for one in found] == [1 + 2 if unsure else 1 for unsure in entropies > threshold]
-    assert all(one["prior"] == 1 and not one["changed"] for one in found if one["rows"] == 1)
 
 
 def test_what_cannot_be_served_is_an_error_before_anything_listens(folder: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import sita_adapters as sita
 from sita_adapters.inputs import ENCODINGS
 from sita_workbench.demo import demo, digits_torch
 from sita_workbench.demo.digits import load_digits
+from sita_workbench.exported.export import export_checked
 from sita_workbench.methods import open_recipe
 from sita_workbench.models.digits import as_pictures
 from sita_workbench.models.loaded import LoadedModel
@@ -161,9 +162,9 @@ def test_a_file_shows_what_it_puts_out(tmp_path: Path) -> None:
     model = nets.tiny()
     loaded = LoadedModel("tiny", model, ENCODINGS["unit"], 20, 1.0)
     adapted = sita.adapt(model, "ops")
-    for verdict in (False, True):
-        path = tmp_path / f"{verdict}.onnx"
-        sita.export(adapted, path, example=encoded(loaded, PIXELS), verdict=verdict)
+    for diagnostics in (False, True):
+        path = tmp_path / f"{diagnostics}.onnx"
+        export_checked(adapted, path, encoded(loaded, PIXELS), diagnostics=diagnostics)
         opened = load_model(str(path), exported=True, inputs="unit")
         viewer = open_viewer(opened, {})
         assert viewer.recipes == ()
@@ -173,8 +174,8 @@ def test_a_file_shows_what_it_puts_out(tmp_path: Path) -> None:
         np.testing.assert_allclose(look.adapted.probabilities, wanted, atol=1e-4)
         said = show_look(look, (), None)
         assert "An exported file puts out its answer" in said
-        assert ("source-answer" in said) == verdict
-        assert ("sita export --verdict" in said) == (not verdict)
+        assert ("source-answer" in said) == diagnostics
+        assert ("sita export --diagnostics" in said) == (not diagnostics)
         assert "<polyline" not in said
 
 

@@ -1,7 +1,7 @@
 """A model that answers for batches of images: a live one, adapted, or an exported file.
 
-Both put out the same arrays by name (`sita_adapters.gauge`), in one run: the scores, λ, and the source model's scores
-where λ = 1 is among the candidates. So `sita predict` and `sita serve` know no difference between them.
+Both return the same arrays by name (`sita_adapters.gauge`), in one run: the scores, λ, and the source model's scores
+if λ = 1 is a candidate. `sita predict` and `sita serve` treat them alike.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from sita_adapters.errors import InputError, OutputError, SitaError
 from sita_adapters.gauge import NAMES, SCORES, output_names
 from sita_adapters.outputs import find_scores, flatten
 from sita_adapters.recipe import DEFAULT, Recipe
-from sita_adapters.runtimes import ExportedFile, run_checked
 from sita_adapters.views import spatial_kind
 
+from .exported.runtimes import ExportedFile, run_checked
 from .methods import Prediction, open_recipe, to_probabilities
 from .models.exported import channels_first
 from .models.loaded import LoadedModel
@@ -29,7 +29,7 @@ from .models.loaded import LoadedModel
 class Answers:
     """What a batch of N images got: p (N, …, classes) and λ (N, …) of the adapted model, p of the source model.
 
-    - `adapted.priors` is None, and `source` is, where an exported file puts out neither.
+    - `adapted.priors` and `source` are None if an exported file returns neither.
     - `rows`: how many rows were run for each image, (N,); 0 where a file does not say.
     """
 
@@ -50,27 +50,19 @@ class Predictor(Protocol):
         """Return an answer for every image, which does not depend on the others."""
 
 
-def open_predictor(
-    loaded: LoadedModel, recipe: Recipe | str | None = None, *, with_source: bool = True, cascade: float | None = None
-) -> Predictor:
+def open_predictor(loaded: LoadedModel, recipe: Recipe | str | None = None, *, with_source: bool = True) -> Predictor:
     """Return what answers with a loaded model.
 
     - `recipe`: one, or its name or file, for a live model; an exported file has its own.
     - `with_source`: run the source model, too, where λ = 1 is not a candidate anyway.
-    - `cascade`: adapt only what the source model is unsure of, by its entropy in nats.
     """
     loaded.require_inputs()
     if loaded.file is None:
-        return ModelPredictor(loaded, recipe or DEFAULT, with_source=with_source, cascade=cascade)
+        return ModelPredictor(loaded, recipe or DEFAULT, with_source=with_source)
     if recipe is not None:
         raise InputError(
             f"--recipe: {loaded.spec} was exported with a recipe of its own; received {str(recipe)!r}. "
-            "Remedy: leave --recipe out, or export the model again (sita export --recipe)."
-        )
-    if cascade is not None:
-        raise InputError(
-            f"--cascade: {loaded.spec} runs all of its rows for every image. Remedy: leave the option out, or give the "
-            "model itself."
+            "Try: leave --recipe out, or export the model again (sita export --recipe)."
         )
     return FilePredictor(loaded, loaded.file)
 
@@ -78,21 +70,19 @@ def open_predictor(
 class ModelPredictor:
     """A live model, source and adapted."""
 
-    def __init__(
-        self, loaded: LoadedModel, recipe: Recipe | str, *, with_source: bool = True, cascade: float | None = None
-    ) -> None:
+    def __init__(self, loaded: LoadedModel, recipe: Recipe | str, *, with_source: bool = True) -> None:
         opened = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, loaded.task)
         adapted = loaded.adapt(opened)
-        self.loaded, self.recipe, self.cascade = loaded, str(opened), cascade
+        self.loaded, self.recipe = loaded, str(opened)
         self.description = sita.describe(adapted)
         self._backend = backend_of(adapted)
         self._scores = self.description.scores
         _refuse_sigmoids(self._scores, loaded)
         self._adaptation = read_adaptation(adapted)
         self._adapted = adapted
-        # One candidate with a fixed λ has no verdict to compute.
+        # With one candidate and a fixed λ, there are no diagnostics to compute.
         self._prior = None if opened.candidate_count > 1 or opened.rules else opened.lambdas[0]
-        self._watched = self._backend.with_verdict(adapted) if self._prior is None else None
+        self._watched = self._backend.with_diagnostics(adapted) if self._prior is None else None
         self._scores_name: str | None = None
         self._moves_channels: dict[tuple[int, ...], bool] = {}
         # Of the ensemble every candidate is the source model, on its own view; the first is on the image itself.
@@ -103,13 +93,13 @@ class ModelPredictor:
         """Return an answer for every image."""
         images = self.loaded.encode(pixels)
         try:
-            found = self._answer(images) if self.cascade is None else self._cascade(images, self.cascade)
+            found = self._answer(images)
         except SitaError:
             raise
         except Exception as error:
             raise InputError(
                 f"{self.loaded.spec} failed on an image of {pixels.shape[2]} × {pixels.shape[1]}: {error}. "
-                "Remedy: --size of its images."
+                "Try: --size of its images."
             ) from error
         check_shape(found.adapted, self.loaded)
         return found
@@ -135,20 +125,8 @@ class ModelPredictor:
         source = self._predicted(named["source"]) if "source" in named else None
         return Answers(Prediction(answer.probabilities, named["prior"]), source, rows)
 
-    def _cascade(self, images: np.ndarray, threshold: float) -> Answers:
-        """Let the source model answer, and adapt to the images whose mean entropy is above the threshold."""
-        source = self._run(self.loaded.model, images)
-        unsure = np.flatnonzero(source.entropies.reshape(len(images), -1).mean(axis=1) > threshold)
-        probabilities, priors = source.probabilities.copy(), np.ones(source.labels.shape)
-        rows = np.ones(len(images), int)
-        if len(unsure):
-            found = self._adapt(images[unsure])
-            probabilities[unsure], priors[unsure] = found.adapted.probabilities, found.adapted.priors
-            rows[unsure] += found.rows
-        return Answers(Prediction(probabilities, priors), source, rows)
-
     def _run(self, model: Any, images: np.ndarray) -> Prediction:
-        """Return the predictions of the source model, or of the adapted one without its verdict."""
+        """Return the predictions of the source model, or of the adapted one without diagnostics."""
         return self._predicted(run_scores(model, self._arrange(images)))
 
     def _arrange(self, images: np.ndarray) -> np.ndarray:
@@ -178,34 +156,34 @@ class ModelPredictor:
 
 @dataclass(eq=False)
 class FilePredictor:
-    """An exported file. With a verdict it says λ, and what the source model answers; without, neither."""
+    """An exported file. With diagnostics it returns λ and the source model's answer; without, neither."""
 
     loaded: LoadedModel
     file: ExportedFile
 
     def __post_init__(self) -> None:
-        card = self.file.card
-        self.recipe, self.rows = (card.recipe, card.rows or 1) if card else ("as exported", 1)
+        metadata = self.file.metadata
+        self.recipe, self.rows = (metadata.recipe, metadata.rows or 1) if metadata else ("as exported", 1)
 
     def answer(self, pixels: np.ndarray) -> Answers:
         """Return an answer for every image."""
-        card, first = self.file.card, channels_first(self.file)
+        metadata, first = self.file.metadata, channels_first(self.file)
         images = self.loaded.encode(pixels)
         named = run_checked(self.file, np.ascontiguousarray(np.moveaxis(images, -1, 1) if first else images))
-        class_axis = card.class_axis if card else (1 if first else -1)
+        class_axis = metadata.class_axis if metadata else (1 if first else -1)
 
         def predicted(raw: np.ndarray) -> Prediction:
             moved = np.moveaxis(raw, class_axis, -1)
-            return Prediction(to_probabilities(moved, card.scores if card else _guess_scores(moved)))
+            return Prediction(to_probabilities(moved, metadata.scores if metadata else _guess_scores(moved)))
 
-        if card:
-            _refuse_sigmoids(card.scores, self.loaded)
-        adapted = predicted(list(named.values())[card.scores_place if card else 0])
+        if metadata:
+            _refuse_sigmoids(metadata.scores, self.loaded)
+        adapted = predicted(list(named.values())[metadata.scores_index if metadata else 0])
         check_shape(adapted, self.loaded)
-        verdict = {name: named[name] for name in card.verdict} if card else {}
-        source = predicted(verdict["source"]) if "source" in verdict else None
-        rows = np.full(len(pixels), (card.rows if card else None) or 0)
-        return Answers(replace(adapted, priors=verdict.get("prior")), source, rows)
+        diagnostics = {name: named[name] for name in metadata.diagnostics} if metadata else {}
+        source = predicted(diagnostics["source"]) if "source" in diagnostics else None
+        rows = np.full(len(pixels), (metadata.rows if metadata else None) or 0)
+        return Answers(replace(adapted, priors=diagnostics.get("prior")), source, rows)
 
 
 def check_shape(predicted: Prediction, loaded: LoadedModel) -> None:
@@ -213,10 +191,10 @@ def check_shape(predicted: Prediction, loaded: LoadedModel) -> None:
     shape = predicted.probabilities.shape[1:]
     expected = 3 if loaded.task == "segmentation" else 1
     if len(shape) != expected or shape[-1] < 2:
-        remedy = {1: "--task classification", 3: "--task segmentation"}.get(len(shape), "another model")
+        other = {1: "--task classification", 3: "--task segmentation"}.get(len(shape), "another model")
         raise OutputError(
             f"Expected scores of at least two classes for {'every pixel' if expected == 3 else 'the image'}; "
-            f"{loaded.spec} returned shape {shape} for one image. Remedy: {remedy}."
+            f"{loaded.spec} returned shape {shape} for one image. Try: {other}."
         )
 
 
@@ -226,6 +204,6 @@ def _refuse_sigmoids(scores: str, loaded: LoadedModel) -> None:
 
 
 def _guess_scores(raw: np.ndarray) -> str:
-    """Guess what the scores of a file without a card are."""
+    """Guess what the scores of a file without metadata are."""
     sums_to_one = bool((raw >= 0).all()) and bool(np.allclose(raw.sum(axis=-1), 1.0, atol=1e-3))
     return "probabilities" if sums_to_one else "logits"

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sita_adapters.runtimes import open_exported, run_checked
-
+from .exported.runtimes import open_exported, run_checked
 from .files import write_text
 
 MAX_BATCH = 8

@@ -26,24 +26,23 @@ def export(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The file to write. A PyTorch model: .onnx, .pt2 (torch.export), .pt or .ts (TorchScript). A Keras "
-            "model: .onnx, .tflite (LiteRT), or a folder's name without an ending (SavedModel).",
+            help="The file to write. A PyTorch model: .onnx or .pt2 (torch.export). A Keras model: .onnx, .tflite "
+            "(LiteRT), or a folder name without a suffix (SavedModel).",
             show_default=False,
         ),
     ] = None,
-    verdict: Annotated[
+    diagnostics: Annotated[
         bool,
         typer.Option(
-            "--verdict",
-            help="Put out λ (prior), the entropy and the source model's scores (source) beside the scores, so that "
-            "whatever runs the file can watch for shift.",
+            "--diagnostics",
+            help="Also return λ (prior), the entropy and the source model's scores (source), for watching shift.",
         ),
     ] = False,
     triton: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Write a model repository of Triton's here, instead of --out: an ONNX file and its config.pbtxt.",
+            help="Write a Triton model repository here, instead of --out: an ONNX file and its config.pbtxt.",
             show_default=False,
         ),
     ] = None,
@@ -60,8 +59,8 @@ def export(
     adapted predictions: the views, the blending of statistics and the vote
     are in its graph. It takes any number of images of one size. The file is
     run once and compared with the adapted model. The pixel encoding is
-    stored with it (inside an ONNX file, or in a .json beside other files), so
-    that sita predict can use it.
+    stored with it (inside an ONNX file, or in a .json beside other files),
+    where sita predict finds it.
 
     Examples:
       sita export timm:resnet50 --weights pretrained --out resnet50.onnx
@@ -70,10 +69,9 @@ def export(
       sita export keras:ResNet50 --weights resnet50.weights.h5 \\
         --out resnet50.tflite
       sita predict resnet50.onnx cat.jpg
-      sita export timm:resnet50 --weights pretrained --verdict --triton models
+      sita export timm:resnet50 --weights pretrained --diagnostics --triton models
     """
-    from sita_adapters.export import export_with_card
-
+    from ..exported.export import export_checked
     from ..methods import open_recipe
     from ..models.loading import load_model
 
@@ -85,11 +83,15 @@ def export(
         loaded = replace(loaded, task=task or loaded.task)
         adapted = loaded.adapt(open_recipe(recipe, loaded.task))
         example = loaded.arrange(_make_example(loaded))
-    about = {name: getattr(loaded, name) for name in ("inputs", "crop", "task", "names", "weights")}
+    fields = {name: getattr(loaded, name) for name in ("inputs", "crop", "task", "names", "weights")}
     with errors.status(f"Writing {target} …"):
         target.parent.mkdir(parents=triton is not None, exist_ok=True)
-        exported = export_with_card(
-            adapted, target, np.ascontiguousarray(example), about={**about, "model": loaded.spec}, verdict=verdict
+        exported = export_checked(
+            adapted,
+            target,
+            np.ascontiguousarray(example),
+            metadata_fields={**fields, "model": loaded.spec},
+            diagnostics=diagnostics,
         )
         if triton is not None:
             from ..triton import write_config
@@ -107,7 +109,7 @@ def _read_target(model: str, out: Path | None, triton: Path | None) -> Path:
     """Return the file to write: the one that was named, or the first version of a model in Triton's repository."""
     if (out is None) == (triton is None):
         received = "neither" if out is None else "both"
-        raise InputError(f"Expected --out FILE or --triton DIR; received {received}. Remedy: give one of them.")
+        raise InputError(f"Expected --out FILE or --triton DIR; received {received}. Try: give one of them.")
     if out is not None:
         return out
     assert triton is not None
@@ -116,7 +118,7 @@ def _read_target(model: str, out: Path | None, triton: Path | None) -> Path:
 
 
 def _make_example(loaded: LoadedModel) -> np.ndarray:
-    """Return two images of coloured squares with some noise, encoded as the model takes them."""
+    """Return two images of colored squares with some noise, encoded as the model takes them."""
     height, width = loaded.sides or (USUAL_SIDE, USUAL_SIDE)
     random = np.random.default_rng(0)
     coarse = random.uniform(0, 255, (2, -(-height // 8), -(-width // 8), 3)).repeat(8, axis=1).repeat(8, axis=2)

@@ -31,7 +31,7 @@ AnyModel = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="As for sita inspect: timm:NAME, torchvision:NAME, keras:NAME, cifar10-resnet20, file.py:function, …; or "
-        "a file that sita export wrote (.onnx, .pt2, .pt, .tflite, a SavedModel's folder), which contains its weights "
+        "a file that sita export wrote (.onnx, .pt2, .tflite, a SavedModel's folder), which contains its weights "
         "and its recipe.",
         show_default=False,
     ),
@@ -51,7 +51,7 @@ Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Open files that can execute code when they are loaded, too: pickles, .pt2, TorchScript, Lambda layers. "
+        help="Open files that can execute code when they are loaded, too: pickles, .pt2, Lambda layers. "
         "SECURITY.md says which files execute what.",
     ),
 ]

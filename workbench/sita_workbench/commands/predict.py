@@ -80,7 +80,7 @@ def predict(
     prediction, marked ≠ where it differs. Images are resized and cropped as
     the model expects them. Of a segmentation model the table shows the share
     of each label. An exported file says λ, and what the source model answers,
-    if it was written with --verdict. Images that cannot be read are named and
+    if it was written with --diagnostics. Images that cannot be read are named and
     left out; the exit code is then 1.
 
     Examples:

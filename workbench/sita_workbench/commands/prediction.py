@@ -15,7 +15,7 @@ from ..predictor import Predictor
 class Answer:
     """An image, and what the adapted and the source model predict for it: p (…, classes) and λ (…) of one image.
 
-    An exported file reports λ, and what the source model says, only if it has a verdict.
+    An exported file reports λ, and what the source model says, only if it has diagnostics.
     """
 
     path: Path

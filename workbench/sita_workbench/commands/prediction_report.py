@@ -162,7 +162,7 @@ class PredictionReport:
 def _entry_of(
     answer: Answer, summarise: Callable[[Prediction], dict[str, Any]], changed: bool | float
 ) -> dict[str, Any]:
-    """Return an answer as JSON; an exported file has neither source nor λ without a verdict."""
+    """Return an answer as JSON; an exported file has neither source nor λ without diagnostics."""
     entry: dict[str, Any] = {"file": str(answer.path)}
     if answer.source is not None:
         entry["changed"] = changed

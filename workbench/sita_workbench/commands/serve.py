@@ -47,15 +47,6 @@ def serve(
     max_pixels: Annotated[
         float, typer.Option(min=0.0001, help="The largest image, in millions of pixels; checked before it is decoded.")
     ] = 50.0,
-    cascade: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            metavar="NATS",
-            help="Adapt only the images on which the source model's entropy is above this (0.1, say).",
-            show_default=False,
-        ),
-    ] = None,
     source: Annotated[
         bool,
         typer.Option(
@@ -102,7 +93,7 @@ def serve(
         http://127.0.0.1:8000/predict
       curl -F image=@cat.png http://127.0.0.1:8000/predict
       sita serve resnet50.onnx --batch 1
-      sita serve timm:resnet50 --weights pretrained --cascade 0.1 --workers 2
+      sita serve timm:resnet50 --weights pretrained --workers 2
     """
     require("fastapi", "uvicorn", "prometheus_client", "python_multipart", extra="serve")
     from ..methods import open_recipe
@@ -131,7 +122,6 @@ def serve(
         trust=trust,
         providers=None if providers is None else tuple(read_providers(providers) or ()),
         with_source=source,
-        cascade=cascade,
         batch=batch,
         max_bytes=round(max_mb * 1e6),
         max_pixels=round(max_pixels * 1e6),

@@ -37,9 +37,9 @@ def load_digits_model(spec: str, weights: str | None, progress: Progress | None 
 
 
 def reads_digits(loaded: LoadedModel) -> bool:
-    """Whether a model is the digit reader, or a file that was exported from it."""
-    card = None if loaded.file is None else loaded.file.card
-    return (loaded.spec if card is None else card.model) in SPECS
+    """Whether a model is the digits network, or a file that was exported from it."""
+    metadata = None if loaded.file is None else loaded.file.metadata
+    return (loaded.spec if metadata is None else metadata.model) in SPECS
 
 
 def as_pictures(images: np.ndarray) -> np.ndarray:

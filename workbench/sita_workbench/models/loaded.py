@@ -12,9 +12,9 @@ from sita_adapters.backend import backend_of, run_scores
 from sita_adapters.errors import InputError
 from sita_adapters.inputs import ENCODINGS, Inputs
 from sita_adapters.recipe import Recipe, Task
-from sita_adapters.runtimes import ExportedFile
 
 from ..data.images import Fit
+from ..exported.runtimes import ExportedFile
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -73,11 +73,11 @@ class LoadedModel:
             lasting = (
                 "let the function return (model, {'inputs': 'imagenet'})"
                 if self.file is None
-                else "sita.adapt(model, inputs='imagenet') before sita.export, which then writes it into the file"
+                else "export the model with sita export, which stores the encoding"
             )
             raise InputError(
                 f"{self.spec} does not say how its pixels are encoded. Expected one of {', '.join(ENCODINGS)}. "
-                f"Remedy: --inputs imagenet (or another of these, as in training); or {lasting}."
+                f"Try: --inputs imagenet (or another of these, as in training); or {lasting}."
             )
         return self.inputs
 

@@ -81,9 +81,9 @@ class Service:
     def info(self) -> dict[str, Any]:
         """Return what is served: what `describe` says, and the limits."""
         loaded, limits = self.predictor.loaded, self.settings
-        card = None if loaded.file is None else loaded.file.card
+        metadata = None if loaded.file is None else loaded.file.metadata
         described = getattr(self.predictor, "description", None)
-        rows = described.rows if described is not None else card.rows if card else None
+        rows = described.rows if described is not None else metadata.rows if metadata else None
         return {
             "model": loaded.spec,
             "weights": loaded.weights,
@@ -92,8 +92,7 @@ class Service:
             "size": loaded.sides,
             "recipe": self.predictor.recipe,
             "rows": rows,
-            "verdict": list(card.verdict) if card else ["prior", "entropy", "source"],
-            "cascade": limits.cascade,
+            "diagnostics": list(metadata.diagnostics) if metadata else ["prior", "entropy", "source"],
             "batch": limits.batch,
             "max_mb": limits.max_bytes / 1e6,
             "max_pixels": limits.max_pixels,

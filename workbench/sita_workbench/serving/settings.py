@@ -40,7 +40,6 @@ class ServeSettings:
     trust: bool = False
     providers: tuple[str, ...] | None = None
     with_source: bool = True
-    cascade: float | None = None
     batch: int = 4
     max_bytes: int = 10_000_000
     max_pixels: int = 50_000_000

@@ -72,7 +72,7 @@ def _load(settings: ServeSettings) -> Any:
     if torch is not None:
         torch.set_num_threads(settings.threads)
     loaded = replace(loaded, task=settings.task or loaded.task, crop=settings.crop or loaded.crop)
-    predictor = open_predictor(loaded, settings.recipe, with_source=settings.with_source, cascade=settings.cascade)
+    predictor = open_predictor(loaded, settings.recipe, with_source=settings.with_source)
     height, width = loaded.sides or (224, 224)
     sizes = range(1, settings.batch + 1) if loaded.framework.startswith("keras") else (1, settings.batch)
     for count in sizes:  # Keras compiles for every number of images

@@ -149,7 +149,7 @@ class ModelViewer:
 
 
 class FileViewer:
-    """An exported file. It says what the source model answers, and λ, if it was written with a verdict."""
+    """An exported file. It returns the source model's answer and λ if it was written with diagnostics."""
 
     recipes: tuple[str, ...] = ()
 

@@ -104,8 +104,8 @@ def _show_answers(look: Look, names: Sequence[str], label: int | None) -> str:
     picture = show_picture(look.pixels, f"What it sees: {width} × {height} pixels")
     cards = _show_answer(look.adapted, "adapted", "Adapted to this image", names, label)
     if look.source is None:
-        cards += '<p class="absent">What the source model says is not in this file. <code>sita export --verdict</code> '
-        cards += "writes one that has it.</p>"
+        cards += '<p class="absent">This file does not return the answer of the source model. '
+        cards += "<code>sita export --diagnostics</code> writes one that does.</p>"
     else:
         cards = _show_answer(look.source, "source", "Source model, as trained", names, label) + cards
     return f'<div class="answers">{picture}{cards}</div>'

@@ -1,4 +1,4 @@
-"""Pictures of priors: how often each was chosen, and what a rule sets over the depth of a network."""
+"""A figure of what `sita.observe` recorded: how often each prior was chosen, or λ over the depth of the network."""
 
 from __future__ import annotations
 
@@ -6,24 +6,49 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import install
+from sita_adapters.errors import install
 
 if TYPE_CHECKING:
-    from .observe import Summary
+    from matplotlib.figure import Figure
+
+    from sita_adapters import Seen, Summary
 
 _INK, _FAINT, _BAR, _SOURCE = "#222222", "#6E6E6E", "#0072B2", "#9A9A9A"
 
 
-def draw_priors(summary: Summary) -> Any:
-    """Return a matplotlib Figure: a bar for every prior, from the lowest to the source model."""
+def draw_observation(observation: Seen) -> Figure:
+    """Draw how often each prior was chosen; if a rule sets the only one, λ over the layers.
+
+    Args:
+        observation: What `sita.observe` recorded.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        NotObservedError: No image was observed.
+
+    Example:
+        >>> with sita.observe(adapted) as seen:
+        ...     adapted(images)
+        >>> draw_observation(seen).savefig("priors.png")
+    """
+    if len(observation.candidates) == 1 and observation.layers:
+        return _draw_layer_priors(observation.layers, observation.layer_priors[:, 0])
+    return _draw_priors(observation.summary())
+
+
+def _draw_priors(summary: Summary) -> Figure:
+    """Draw a bar for every prior, from the lowest to the source model."""
     figure, axes = _figure()
     priors = list(summary.chosen)
     shares = [100 * share for share in summary.chosen.values()]
-    colours = [_SOURCE if prior == 1.0 else _BAR for prior in priors]
+    colors = [_SOURCE if prior == 1.0 else _BAR for prior in priors]
     bars = axes.bar(
         [f"{prior:.2f}" if isinstance(prior, float) else str(prior) for prior in priors],
         shares,
-        color=colours,
+        color=colors,
         width=0.75,
     )
     axes.bar_label(bars, [f"{share:.0f}" for share in shares], padding=2, fontsize=9, color=_FAINT)
@@ -35,8 +60,8 @@ def draw_priors(summary: Summary) -> Any:
     return figure
 
 
-def draw_layer_priors(layers: tuple[str, ...], priors: np.ndarray) -> Any:
-    """Return a matplotlib Figure: λ (N, L) over the depth of the network, its median and where most images are."""
+def _draw_layer_priors(layers: tuple[str, ...], priors: np.ndarray) -> Figure:
+    """Draw λ (N, L) over the depth of the network: its median, and the range of 80 % of the images."""
     figure, axes = _figure()
     low, middle, high = np.quantile(priors, (0.1, 0.5, 0.9), axis=0)
     depth = np.arange(1, len(layers) + 1)
@@ -55,11 +80,11 @@ def draw_layer_priors(layers: tuple[str, ...], priors: np.ndarray) -> Any:
     return figure
 
 
-def _figure() -> tuple[Any, Any]:
+def _figure() -> tuple[Figure, Any]:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(f"A plot needs matplotlib. Remedy: {install('bench')}.") from error
+        raise ImportError(f"A figure needs matplotlib, which is not installed. Try: {install('bench')}.") from error
     figure = Figure(figsize=(7, 3.8), dpi=130, facecolor="white")
     axes = figure.subplots()
     figure.subplots_adjust(left=0.11, right=0.97, top=0.8, bottom=0.16)
@@ -70,6 +95,6 @@ def _figure() -> tuple[Any, Any]:
     return figure, axes
 
 
-def _title(figure: Any, title: str, note: str) -> None:
+def _title(figure: Figure, title: str, note: str) -> None:
     figure.text(0.11, 0.92, title, fontsize=13, weight="bold", color=_INK)
     figure.text(0.11, 0.85, note, color=_FAINT)

@@ -1,4 +1,4 @@
-"""Files exported with a verdict say what `observe` says of the adapted model, and what the source model answers."""
+"""Files exported with diagnostics return what `observe` records, and the source model's scores."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ import sita_adapters as sita
 from sita_adapters import candidates
 from sita_adapters.backend import backend_of
 from sita_adapters.gauge import Gauge
-
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
+from sita_workbench.exported.export import export_checked
 
 OPS = sita.Recipe(priors=(0.5, 0.75, 1.0), top_k=2)
 RULES = sita.Recipe(priors=(1.0, sita.ByShift(strength=0.9, half_shift=0.3, half_area=50)), n_views=0)
 
 
 def check_file(backend: Any, file: str, folder: Path, recipe: sita.Recipe, **settings: Any) -> dict[str, np.ndarray]:
-    """Export, run the file on other images, and hold it against `observe` and the plain model; return its outputs."""
+    """Export, run the file on other images, compare with `observe` and the plain model, and return its outputs."""
     exported_files.need(file)
     model, batch = backend.model(**settings), images(5, seed=10)
     adapted = sita.adapt(model, recipe)
-    path = sita.export(adapted, folder / file, example=backend.to_images(images(2)), verdict=True).path
+    path = sita.export(adapted, folder / file, example=backend.to_images(images(2)), diagnostics=True).path
     said = exported_files.run_named(path, np.asarray(backend.to_images(batch)))
     with sita.observe(adapted) as seen:
         backend.run(adapted, batch)
@@ -60,11 +59,12 @@ def test_one_candidate_has_its_prior_for_every_image(backend: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("recipe", [OPS, RULES], ids=["ops", "rules"])
-def test_every_pixel_has_a_verdict(backend: Any, recipe: sita.Recipe, tmp_path: Path) -> None:
+def test_every_pixel_has_diagnostics(backend: Any, recipe: sita.Recipe, tmp_path: Path) -> None:
     exported_files.need(backend.files[0])
     model = backend.model(dense=True)
     adapted = sita.adapt(model, recipe, task="segmentation")
-    path = sita.export(adapted, tmp_path / backend.files[0], example=backend.to_images(images(2)), verdict=True).path
+    example = backend.to_images(images(2))
+    path = sita.export(adapted, tmp_path / backend.files[0], example=example, diagnostics=True).path
     batch = images(2, seed=3)
     said = exported_files.run_named(path, np.asarray(backend.to_images(batch)))
     with sita.observe(adapted) as seen:
@@ -78,7 +78,7 @@ def test_every_pixel_has_a_verdict(backend: Any, recipe: sita.Recipe, tmp_path: 
 
 
 @pytest.mark.parametrize("wrong", ["prior", "entropy", "source"])
-def test_a_file_whose_verdict_is_wrong_is_not_kept(
+def test_a_file_whose_diagnostics_are_wrong_is_not_kept(
     backend: Any, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exported_files.need(backend.files[0])
@@ -95,15 +95,15 @@ def test_a_file_whose_verdict_is_wrong_is_not_kept(
         return Gauge(**{**gauge.outputs(), wrong: 1.01 * gauge.outputs()[wrong] + 0.01})
 
     monkeypatch.setattr(own, "write", write_wrongly)
-    with pytest.raises(sita.ExportError, match="answers otherwise"):
-        sita.export(adapted, tmp_path / backend.files[0], example=backend.to_images(images(2)), verdict=True)
+    with pytest.raises(sita.ExportError, match="it differs by up to"):
+        export_checked(adapted, tmp_path / backend.files[0], backend.to_images(images(2)), diagnostics=True)
     assert not list(tmp_path.iterdir())
 
 
 def test_outputs_beside_the_scores_keep_their_names(backend: Any, tmp_path: Path) -> None:
     exported_files.need(backend.files[0])
     adapted = sita.adapt(backend.model("dict"), OPS)
-    exported = sita.export(adapted, tmp_path / backend.files[0], example=backend.to_images(images(2)), verdict=True)
+    exported = export_checked(adapted, tmp_path / backend.files[0], backend.to_images(images(2)), diagnostics=True)
     said = exported_files.run_named(exported.path, np.asarray(backend.to_images(images(3, seed=3))))
     assert said.keys() == {"logits", "features", "prior", "entropy", "source"}
     assert exported.difference is not None

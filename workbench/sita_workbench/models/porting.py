@@ -1,15 +1,15 @@
-"""The same network in two frameworks: Keras' ResNet50, DenseNet121 and InceptionV3 as torchvision's, weights and all.
+"""The same network in two frameworks: Keras' ResNet50, DenseNet121 and InceptionV3 as torchvision models.
 
-    twin = torch_twin(keras_model)       # a torchvision model that computes the Keras one's logits
+    twin = torch_twin(keras_model)       # a torchvision model that computes the Keras model's logits
     model = keras_twin(twin)             # and back
-    port_weights(keras_model, twin)      # the weights alone, either way
+    port_weights(keras_model, twin)      # only the weights, in either direction
 
-The two libraries build these networks differently, and a twin makes up for it on its attributes:
+The two libraries build these networks differently. A twin compensates for it:
 
 - Keras' ResNet50 is the first version of He et al.: a block's stride is in its first convolution, not in its second.
-- Its convolutions have biases, torchvision's none. BatchNorm takes them up exactly: mean' = mean − bias.
-- Every library has an ε of its own for its BatchNorms.
-- Keras' InceptionV3 has no γ, and its average pooling leaves the padding out of the mean.
+- Its convolutions have biases, torchvision's have none. BatchNorm absorbs them exactly: mean' = mean − bias.
+- The libraries' BatchNorms differ in ε.
+- Keras' InceptionV3 has no γ, and its average pooling does not count the padding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .errors import BackendImportError, CloneError, torchvision_hint
+from sita_adapters.errors import BackendImportError, CloneError, torchvision_hint
 
 if TYPE_CHECKING:
     import torch
@@ -59,9 +59,26 @@ class _Part(NamedTuple):
 
 
 def torch_twin(keras_model: Any) -> nn.Module:
-    """Return the torchvision model, in eval mode, that computes what this model of `keras.applications` does.
+    """Return the torchvision model, in eval mode, that computes the same as a model of `keras.applications`.
 
-    It takes (N, C, H, W) of what Keras takes as (N, H, W, C), and puts out logits, with or without a softmax there.
+    It takes images (N, C, H, W) instead of (N, H, W, C). It returns logits, whether or not the Keras model ends in a
+    softmax.
+
+    Args:
+        keras_model: ResNet50, DenseNet121 or InceptionV3 with its classifier.
+
+    Returns:
+        The torchvision model with the same weights.
+
+    Raises:
+        CloneError: The model is not one of these.
+        BackendImportError: torchvision cannot be imported.
+
+    Example:
+        >>> keras_model = keras.applications.ResNet50(weights=None)
+        >>> twin = torch_twin(keras_model)
+        >>> twin(torch.rand(1, 3, 224, 224)).shape
+        torch.Size([1, 1000])
     """
     parts = _keras_parts(keras_model)
     architecture = _architecture(parts, keras_model)
@@ -77,10 +94,21 @@ def torch_twin(keras_model: Any) -> nn.Module:
 
 
 def keras_twin(torch_model: nn.Module, *, size: int | None = None, activation: str | None = "softmax") -> Any:
-    """Return the model of `keras.applications` that computes what this twin of one does.
+    """Return the model of `keras.applications` that computes the same as a model of `torch_twin`.
 
-    - `size`: of the square images that it takes; None: the architecture's own.
-    - `activation`: what it ends in; None: it puts out logits, as the twin does.
+    Args:
+        torch_model: A model that `torch_twin` returned.
+        size: The height and width of its images; None: the architecture's default.
+        activation: The last activation; None: the model returns logits.
+
+    Returns:
+        The Keras model with the same weights.
+
+    Raises:
+        CloneError: The model is not one that `torch_twin` returns.
+
+    Example:
+        >>> model = keras_twin(torch_twin(keras_model), activation=None)
     """
     parts = _torch_parts(torch_model)
     architecture = _architecture(parts, torch_model)
@@ -95,10 +123,20 @@ def keras_twin(torch_model: nn.Module, *, size: int | None = None, activation: s
 
 
 def port_weights(source: Any, target: Any) -> None:
-    """Load the weights and ε of a Keras model into its torchvision twin, or of the twin into a Keras model.
+    """Copy the weights and ε of a Keras model to its torchvision twin, or of the twin to a Keras model.
 
-    Everything is checked before anything is written: layers are matched one by one, in the order in which an image
-    meets them, by kind, shape and stride.
+    Everything is checked before anything is written: layers are matched one by one, in the order in which they are
+    called, by kind, shape and stride.
+
+    Args:
+        source: The model to copy from.
+        target: The model to copy to, of the other framework.
+
+    Raises:
+        CloneError: The two models do not correspond.
+
+    Example:
+        >>> port_weights(keras_model, twin)
     """
     if _is_keras(source) == _is_keras(target):
         raise CloneError(
@@ -112,7 +150,7 @@ def port_weights(source: Any, target: Any) -> None:
 
 
 def _is_keras(model: Any) -> bool:
-    # Under Keras' torch backend its models are torch modules, too: Keras is asked first. Who has one has imported it.
+    # On Keras' torch backend, its models are torch modules too. Whoever has a Keras model has imported Keras.
     keras = sys.modules.get("keras")
     return keras is not None and isinstance(model, keras.Model)
 
@@ -130,9 +168,9 @@ def _architecture(parts: list[_Part], model: Any) -> _Architecture:
 
 
 def _matched(keras_model: Any, torch_model: Any) -> list[tuple[_Part, _Part]]:
-    """Return the layers of the two models that correspond."""
-    ours, theirs = _keras_parts(keras_model), _torch_parts(torch_model)
-    for one, other in zip_longest(ours, theirs):
+    """Return the corresponding layers of the two models."""
+    in_keras, in_torch = _keras_parts(keras_model), _torch_parts(torch_model)
+    for one, other in zip_longest(in_keras, in_torch):
         if one is None or other is None:
             raise CloneError(f"{(one or other).name!r} has no counterpart: {_EXPECTED}")
         for what in ("kind", "shape", "stride"):
@@ -141,7 +179,7 @@ def _matched(keras_model: Any, torch_model: Any) -> list[tuple[_Part, _Part]]:
                     f"{one.name!r} has the {what} {getattr(one, what)}, {other.name!r}, its counterpart, "
                     f"{getattr(other, what)}: {_EXPECTED}"
                 )
-    return list(zip(ours, theirs, strict=True))
+    return list(zip(in_keras, in_torch, strict=True))
 
 
 def _keras_parts(model: Any) -> list[_Part]:
@@ -186,7 +224,7 @@ def _keras_part(layer: Any) -> _Part:
         return _Part(name, "dense", layer, tuple(reversed(layer.kernel.shape)))
     raise CloneError(
         f"Expected the layers of {_KNOWN}; {layer.name!r} is a {type(layer).__name__} with weights. "
-        "Remedy: port the plain model, before it is adapted or built into another."
+        "Try: port the plain model, before it is adapted or built into another."
     )
 
 
@@ -195,7 +233,7 @@ def _torchvision_models() -> Any:
         return import_module("torchvision.models")
     except (ImportError, RuntimeError) as error:
         raise BackendImportError(
-            f"torchvision cannot be imported: {error}.{torchvision_hint(error) or ' Remedy: pip install torchvision.'}"
+            f"torchvision cannot be imported: {error}.{torchvision_hint(error) or ' Try: pip install torchvision.'}"
         ) from error
 
 
@@ -245,10 +283,10 @@ def _average_pooled(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _leave_padding_out(module: nn.Module, args: tuple[torch.Tensor]) -> torch.Tensor:
-    """Turn a mean over 3×3 places with the padding among them into one over those that are there.
+    """Turn a mean over 3×3 positions that counts the padding into one that does not.
 
-    Before the module that Inception3 calls on F.avg_pool2d(x, 3, 1, 1): the mean of ones is the share that lies
-    inside the image.
+    Runs before the module that Inception3 calls on F.avg_pool2d(x, 3, 1, 1): the mean of ones is the share of
+    positions inside the image.
     """
     import torch
 
@@ -262,7 +300,7 @@ _TORCH_AXES = {"convolution": (3, 2, 0, 1), "dense": (1, 0), "BatchNorm": (0,)}
 
 
 def _variables(part: _Part) -> dict[str, Any]:
-    """Return the variables of a Keras layer by torch's names for them, None for one that it does without."""
+    """Return the variables of a Keras layer by torch's names for them; None for one that it does not have."""
     layer = part.layer
     if part.kind == "BatchNorm":
         statistics = {"running_mean": layer.moving_mean, "running_var": layer.moving_variance}
@@ -276,43 +314,43 @@ def _keras_to_torch(pairs: list[tuple[_Part, _Part]], target: nn.Module) -> None
 
     state = {key: tensor for key, tensor in target.state_dict().items() if key.endswith("num_batches_tracked")}
     bias: Any = 0.0
-    for ours, theirs in pairs:
+    for in_keras, in_torch in pairs:
         arrays = {
-            name: np.ones(ours.shape) if variable is None else keras.ops.convert_to_numpy(variable)
-            for name, variable in _variables(ours).items()
+            name: np.ones(in_keras.shape) if variable is None else keras.ops.convert_to_numpy(variable)
+            for name, variable in _variables(in_keras).items()
         }
-        if ours.kind == "BatchNorm":
+        if in_keras.kind == "BatchNorm":
             arrays["running_mean"], bias = arrays["running_mean"] - bias, 0.0
         elif np.any(bias):
-            raise CloneError(f"Expected a BatchNorm after every convolution with a bias; {ours.name!r} is not one.")
-        elif ours.kind == "convolution":
+            raise CloneError(f"Expected a BatchNorm after every convolution with a bias; {in_keras.name!r} is not one.")
+        elif in_keras.kind == "convolution":
             bias = arrays.pop("bias", 0.0)
-        arrays["weight"] = arrays["weight"].transpose(_TORCH_AXES[ours.kind])
-        path = theirs.name.removeprefix("torch: ")
+        arrays["weight"] = arrays["weight"].transpose(_TORCH_AXES[in_keras.kind])
+        path = in_torch.name.removeprefix("torch: ")
         state |= {f"{path}.{name}": torch.from_numpy(array.astype(np.float32)) for name, array in arrays.items()}
-    # Strict: nothing is left out. An adapted model refuses, in whose memory its source's weights are.
+    # Strict: every weight is loaded. An adapted model refuses, because it shares its source's weights.
     target.load_state_dict(state)
-    for ours, theirs in pairs:
-        if ours.kind == "BatchNorm":
-            theirs.layer.eps = ours.layer.epsilon
+    for in_keras, in_torch in pairs:
+        if in_keras.kind == "BatchNorm":
+            in_torch.layer.eps = in_keras.layer.epsilon
 
 
 def _torch_to_keras(pairs: list[tuple[_Part, _Part]], target: Any) -> None:
     assignments = []
-    for ours, theirs in pairs:
-        arrays = {name: value.float().cpu().numpy() for name, value in theirs.layer.state_dict().items()}
-        arrays["weight"] = arrays["weight"].transpose(np.argsort(_TORCH_AXES[ours.kind]))
-        for name, variable in _variables(ours).items():
+    for in_keras, in_torch in pairs:
+        arrays = {name: value.float().cpu().numpy() for name, value in in_torch.layer.state_dict().items()}
+        arrays["weight"] = arrays["weight"].transpose(np.argsort(_TORCH_AXES[in_keras.kind]))
+        for name, variable in _variables(in_keras).items():
             if variable is not None:
-                assignments.append((variable, arrays.get(name, np.zeros(ours.shape[0], np.float32))))
+                assignments.append((variable, arrays.get(name, np.zeros(in_keras.shape[0], np.float32))))
             elif np.any(arrays[name] != 1):
                 raise CloneError(
-                    f"{theirs.name!r} scales its output, and {ours.name!r}, its counterpart, has no gamma. "
+                    f"{in_torch.name!r} scales its output, and {in_keras.name!r}, its counterpart, has no gamma. "
                     "Expected weights of 1, as torch_twin(keras_model) sets them."
                 )
     for variable, array in assignments:
         variable.assign(array)
-    for ours, theirs in pairs:
-        if ours.kind == "BatchNorm":
-            ours.layer.epsilon = theirs.layer.eps
+    for in_keras, in_torch in pairs:
+        if in_keras.kind == "BatchNorm":
+            in_keras.layer.epsilon = in_torch.layer.eps
     target.predict_function = None  # a compiled one would keep the old ε

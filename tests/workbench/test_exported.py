@@ -1,0 +1,115 @@
+"""Exported files: compared with the adapted model before they are put in place, and described by their metadata."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from nets import images, small, tiny
+from torch import nn
+
+import sita_adapters as sita
+from sita_workbench.exported.export import export_checked
+from sita_workbench.exported.metadata import ExportMetadata, metadata_path, read_beside, read_metadata, write_beside
+from sita_workbench.exported.runtimes import open_exported, run_checked
+
+FIELDS = {"inputs": sita.Inputs(mean=0.5, std=0.25), "names": ("ant", "bee"), "model": "tiny", "task": "segmentation"}
+
+
+@pytest.mark.parametrize("name", ["model.onnx", pytest.param("model.pt2", marks=pytest.mark.slow)])
+def test_a_checked_file_answers_as_the_model_and_has_its_metadata(name: str, tmp_path: Path) -> None:
+    adapted = sita.adapt(tiny(), "augbn")
+    exported = export_checked(adapted, tmp_path / name, images(1, 3, 16, 16), metadata_fields=FIELDS)
+    assert exported.difference is not None
+    assert exported.difference < 1e-5
+    assert f"{tmp_path / name}: " in str(exported)
+    assert "images (N, 3, 16, 16); checked: within " in str(exported)
+    expected = ["model.onnx"] if name == "model.onnx" else ["model.pt2", "model.pt2.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == expected
+    file = open_exported(exported.path, exported.format)
+    assert file.metadata is not None
+    for field, value in FIELDS.items():
+        assert getattr(file.metadata, field) == value
+    assert (file.metadata.recipe, file.metadata.rows) == (str(sita.describe(adapted).recipe), 3)
+    assert (file.metadata.scores, file.metadata.class_axis, file.metadata.scores_index) == ("logits", 1, 0)
+    assert file.input_shape == (None, 3, 16, 16)
+    batch = images(3, 3, 16, 16, seed=5)
+    with torch.no_grad():
+        np.testing.assert_allclose(file.run(batch.numpy())[0], adapted(batch).numpy(), atol=1e-4)
+    with pytest.raises(sita.InputError, match=r"expected images of shape \(None, 3, 16, 16\); on \(1, 2, 16, 16\)"):
+        run_checked(file, np.zeros((1, 2, 16, 16), np.float32))
+
+
+def test_diagnostics_are_named_in_the_metadata(tmp_path: Path) -> None:
+    adapted = sita.adapt(tiny(), "ops_shared")
+    path = export_checked(adapted, tmp_path / "model.onnx", images(2, 3, 16, 16), diagnostics=True).path
+    metadata = open_exported(path, "onnx").metadata
+    assert metadata is not None
+    assert metadata.diagnostics == ("prior", "entropy", "source")
+
+
+class Frozen(nn.Module):
+    """A traced graph of it keeps the scale of its example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = small()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = x[0].std().item() if torch.jit.is_tracing() else x.flatten(1).std(1, keepdim=True)
+        return self.net(x) * scale
+
+
+def test_a_file_that_answers_differently_is_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_text("old")
+    with pytest.raises(sita.ExportError, match=r"it differs by up to .*No file was written\. Try: another format"):
+        export_checked(sita.adapt(Frozen(), "augbn"), path, images(3, 3, 16, 16))
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_without_its_runtime_is_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sita_workbench.exported.runtimes.find_spec", lambda name: None)
+    exported = export_checked(sita.adapt(tiny(), "augbn"), tmp_path / "model.onnx", images(2, 3, 16, 16))
+    assert exported.difference is None
+    assert "not checked: onnxruntime is not installed" in str(exported)
+    with pytest.raises(sita.ExportError, match=r"needs onnxruntime to run.*Try: pip install onnxruntime"):
+        open_exported(exported.path, "onnx")
+
+
+@pytest.mark.parametrize(("name", "words"), [("model.zip", r"received.*model\.zip"), ("no/model.onnx", "not exist")])
+def test_errors_name_the_target_and_not_a_temporary_file(name: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(sita.ExportError, match=words) as raised:
+        export_checked(sita.adapt(tiny(), "augbn"), tmp_path / name, images(2, 3, 16, 16))
+    assert str(tmp_path / Path(name).parent) in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_metadata_survives_json() -> None:
+    metadata = ExportMetadata("augbn", "logits", 1, 0, (None, 3, 8, 8), sita.Inputs(), diagnostics=("prior",), rows=3)
+    assert read_metadata(metadata.to_json(), "here") == metadata
+    assert metadata_path(Path("folder/net.pt2")) == Path("folder/net.pt2.json")
+
+
+def test_metadata_of_another_file_is_refused(tmp_path: Path) -> None:
+    """`sita.export` over a file of `export_checked` leaves the old metadata, which says how to read its answers."""
+    path, metadata = tmp_path / "model.pt2", ExportMetadata("augbn", "logits", 1, 0, (None, 3, 8, 8))
+    assert read_beside(path) is None
+    path.write_bytes(b"first")
+    write_beside(path, metadata)
+    assert read_beside(path) == metadata
+    path.write_bytes(b"second")
+    with pytest.raises(sita.ExportError, match=r"the file that .*model\.pt2\.json describes; received another"):
+        read_beside(path)
+
+
+@pytest.mark.parametrize("change", [{"rcipe": "augbn"}, {"names": 3}, {"inputs": {"order": "grb"}}])
+def test_metadata_that_cannot_be_read_is_an_error(change: dict[str, Any]) -> None:
+    text = json.dumps({**json.loads(ExportMetadata("augbn", "logits", 1, 0, (None, 3)).to_json()), **change})
+    with pytest.raises(sita.ExportError, match=r"here has some that cannot be read.*Try: export the model again"):
+        read_metadata(text, "here")
