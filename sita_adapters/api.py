@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar, cast
 
 from .backend import Settings, adaptation_of, backend_of
-from .description import Description, make_description
+from .description import Description
 from .errors import OutputError
 from .inputs import Inputs, resolve_inputs
 from .outputs import Selector, check_selector
@@ -88,7 +88,17 @@ def describe(adapted: Any) -> Description:
     Example:
         >>> print(sita.describe(adapted))
     """
-    return make_description(adapted, adaptation_of(adapted), backend_of(adapted).label)
+    found = adaptation_of(adapted)
+    return Description(
+        model=found.model_name,
+        backend=backend_of(adapted).label,
+        recipe=found.recipe,
+        inputs=found.inputs,
+        layers=found.layers,
+        layout=next(reversed(found.layouts.values()), None),
+        max_rows=found.max_rows,
+        kinds=found.kinds,
+    )
 
 
 def unwrap(adapted: Model) -> Model:

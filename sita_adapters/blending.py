@@ -76,7 +76,7 @@ def _factor(name: str, batch_rows: Any, context: ForwardContext) -> int:
     context.calls[name] = call + 1
     if factors is None:
         raise ModelError(
-            f"Layer {name!r} ran, which did not run in the probe. Expected the same layers for inputs of the same kind. "
+            f"Layer {name!r} ran, but not in the probe. Expected the same layers for inputs of the same kind. "
             "Try: adapt a second model for these inputs, sita.adapt(model, example=…)."
         )
     factor = factors[min(call, len(factors) - 1)]
@@ -121,11 +121,12 @@ def _for_all_entries(
     channels = int(source[0].shape[-1])
     found = []
     for statistic, value in zip(statistics, source, strict=True):
+        rows = [statistic]
         if len(plan.blended) < plan.rows:
             one = ops.for_every_image(value, statistic)
-            statistic = ops.concat([*[one] * plan.first, statistic, *[one] * (plan.rows - plan.stop)], axis=1)
-        statistic = ops.xp.reshape(statistic, (-1, channels))
-        found.append(ops.repeat_rows(statistic, factor) if factor > 1 else statistic)
+            rows = [*[one] * plan.first, statistic, *[one] * (plan.rows - plan.stop)]
+        entries = ops.xp.reshape(rows[0] if len(rows) == 1 else ops.concat(rows, axis=1), (-1, channels))
+        found.append(ops.repeat_rows(entries, factor) if factor > 1 else entries)
     return found[0], found[1]
 
 

@@ -155,7 +155,7 @@ def _check_labels(labels: Any, count: int) -> np.ndarray:
     values = _to_numpy("labels", labels)
     if values.dtype.kind not in "iub" or len(values) != count:
         raise InputError(
-            f"labels: expected an integer for each of the {count} images; received shape {values.shape}, {values.dtype}."
+            f"labels: expected an integer for each of {count} images; received shape {values.shape}, {values.dtype}."
         )
     return values
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any
 
 from .diagnostics import Diagnostics, Measured, measure_candidates, observers_of
 from .errors import OutputError
@@ -155,7 +155,7 @@ def _mix(candidates: Candidates, plan: Plan, layout: OutputLayout, ops: Ops) -> 
     pair = mix_weights(measured.shifts, confidences, source)
     weights = pair if source == 0 else pair[::-1]
     mixed: dict[int, Array] = {}
-    for place, (array, axis) in enumerate(zip(candidates.arrays, layout.axes, strict=True)):
+    for array, axis in zip(candidates.arrays, layout.axes, strict=True):
         if axis is None or id(array) in mixed:
             continue
         rows = [array[:, 0], array[:, 1]]
@@ -183,7 +183,7 @@ def _vote(candidates: Candidates, plan: Plan, adaptation: Adaptation, layout: Ou
     return decide(
         ops.precise(scores),
         top_k=min(recipe.effective_top_k, len(plan.candidates)),
-        combine=cast("Literal['vote', 'mean']", "vote" if recipe.combine == "mix" else recipe.combine),
+        combine="vote" if recipe.combine == "mix" else recipe.combine,
         kind=found.kind,
         class_axis=found.class_axis,
         ops=ops,
@@ -191,7 +191,7 @@ def _vote(candidates: Candidates, plan: Plan, adaptation: Adaptation, layout: Ou
 
 
 def _take_vote(candidates: Candidates, vote: Vote, plan: Plan, layout: OutputLayout, ops: Ops) -> list[Array]:
-    """Return the arrays of the answer: the scores as voted; every other per-image output of the most confident candidate.
+    """Return the arrays of the answer: the voted scores; all else comes from the most confident candidate.
 
     A view that moves pixels supplies nothing else: its feature map would be turned.
     """
@@ -223,7 +223,7 @@ def _most_confident(array: Array, entropies: Array, candidates: list[int], xp: A
     return chosen
 
 
-def _diagnose(
+def _diagnose(  # noqa: PLR0917
     candidates: Candidates, vote: Vote | None, arrays: list[Array], plan: Plan, layout: OutputLayout, ops: Ops
 ) -> Diagnostics:
     some = next(array for array, axis in zip(arrays, layout.axes, strict=True) if axis is not None)

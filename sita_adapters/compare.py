@@ -63,7 +63,7 @@ class Comparison:
 
     def __str__(self) -> str:
         headings = ("model", "framework", "recipe", "entropy", "prior", "ms per image", "same label", "largest Δp")
-        rows = [headings]
+        rows: list[tuple[str, ...]] = [headings]
         for answers, agreement in zip(self.models, (None, *self.agreements), strict=True):
             ties = f" ({100 * agreement.near_ties:.2g} % near ties)" if agreement and agreement.near_ties else ""
             rows.append(

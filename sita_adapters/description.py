@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from .inputs import ENCODINGS, Inputs
 from .outputs import OutputLayout
@@ -16,13 +15,10 @@ from .selection import LayerInfo
 from .version import __version__
 from .views import SpatialKind
 
-if TYPE_CHECKING:
-    from .engine import Adaptation
-
 
 @dataclass(frozen=True)
 class Description:
-    """An adapted model: its framework, recipe, cost per image, layers, and what was established about its output."""
+    """An adapted model: its recipe, cost per image, layers, and what the latest probe established (None before it)."""
 
     model: str
     backend: str
@@ -30,9 +26,8 @@ class Description:
     inputs: Inputs | None
     layers: tuple[LayerInfo, ...]
     layout: OutputLayout | None
-    """What the latest probe established; None before it."""
-    max_rows: int | None = None
-    kinds: tuple[SpatialKind, ...] = ("square", "rectangle")
+    max_rows: int | None
+    kinds: tuple[SpatialKind, ...]
 
     @property
     def adapted(self) -> tuple[str, ...]:
@@ -73,20 +68,6 @@ class Description:
             ("layers", _describe_layers(self.layers)),
         ]
         return "\n".join(f"{name:<8}{text}" for name, text in facts if text)
-
-
-def make_description(adapted: Any, adaptation: Adaptation, backend: str) -> Description:
-    """Return the description of an adapted model."""
-    return Description(
-        model=adaptation.model_name or type(adapted).__name__,
-        backend=backend,
-        recipe=adaptation.recipe,
-        inputs=adaptation.inputs,
-        layers=adaptation.layers,
-        layout=next(reversed(adaptation.layouts.values()), None),
-        max_rows=adaptation.max_rows,
-        kinds=adaptation.kinds,
-    )
 
 
 def _describe_output(layout: OutputLayout | None) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .combining import Answer, combine, concatenate, keep_candidates
+from .combining import Answer, Candidates, combine, concatenate, keep_candidates
 from .diagnostics import Diagnostics, LayerMeasurement, is_observed
 from .errors import ModelError
 from .expansion import check_aligned, expand, redraw_for_each
@@ -153,7 +153,7 @@ def _answer(
     """Run the parts of the Plan one after the other, and combine their candidates."""
     plan, parts = adaptation.plan_for(images.kind)
     diagnose = diagnose or is_observed(adaptation)
-    kept = []
+    kept: list[Candidates] = []
     for part in parts:
         given = batch if len(parts) == 1 else [images.ops.copy(array) for array in batch]  # a model may write to it
         with images.ops.after(kept[-1].arrays if kept else ()):

@@ -15,7 +15,6 @@ from .diagnostics import Diagnostics, Measured, global_observers, thread_observe
 from .errors import InputError, SitaError
 from .ops import Ops, SymbolicError
 from .recipe import Prior, prior_text
-from .shift import ByShift
 from .voting import probabilities
 
 _lock = threading.Lock()
@@ -30,7 +29,7 @@ _ARRAYS = (
 class Observation:
     """What an adapted model measured and decided, in the order of its calls: N images with P candidates each.
 
-    If a model answers for every pixel, arrays have the pixels' axes at their end; labels with a sigmoid each have theirs.
+    If a model answers for every pixel, arrays have the pixels' axes at their end; sigmoid labels have theirs.
 
     Attributes:
         entropies: Entropy of each candidate, in nats: (N, P, …).
@@ -93,25 +92,26 @@ class Observation:
 
     @property
     def priors(self) -> np.ndarray:
-        """λ of the most confident candidate, "the chosen prior": (N, …). Near 1, the image is like the training images."""
+        """λ of the most confident candidate, "the chosen prior": (N, …). Near 1, an image is like the training images."""
         chosen = self.entropies.argmin(axis=1)
         return np.asarray(self.candidate_priors[np.arange(len(chosen)).reshape(-1, *[1] * (chosen.ndim - 1)), chosen])
 
-    def summary(self) -> Summary:
-        """Return the figures to monitor. Print it for a text."""
+    def summary(self) -> str:
+        """Return the figures to monitor, as a text. Shares are of images, or of pixels if each gets a label."""
         candidates, labels, answers, first = self.candidates, self.labels, self.answers, self.entropies.argmin(axis=1)
-        chosen = {prior: float((first == place).mean()) for place, prior in enumerate(candidates)}
-        for prior in set(candidates):  # views share one
-            chosen[prior] = sum(float((first == i).mean()) for i, other in enumerate(candidates) if other == prior)
-        source = candidates.index(1.0) if 1.0 in candidates else None
-        return Summary(
-            images=len(self),
-            mean_prior=float(self.priors.mean()),
-            chosen=dict(sorted(chosen.items(), key=lambda item: _least(item[0]))),
-            mean_entropy=float(self.entropies.min(axis=1).mean()),
-            unanimous=float(np.where(self.kept, labels == answers[:, None], True).all(axis=1).mean()),
-            changed=None if source is None else float((labels[:, source] != answers).mean()),
-        )
+        shares = [(prior, float((first == place).mean())) for place, prior in enumerate(candidates)]
+        chosen = ", ".join(f"{prior_text(prior)}: {100 * share:.0f} %" for prior, share in shares)
+        unanimous = np.where(self.kept, labels == answers[:, None], True).all(axis=1).mean()
+        lines = [
+            f"images         {len(self)}",
+            f"chosen prior   {self.priors.mean():.3f} on average ({chosen})",
+            f"entropy        {self.entropies.min(axis=1).mean():.3f} nats on average, of the most confident candidate",
+            f"unanimous      {100 * unanimous:.1f} %",
+        ]
+        if 1.0 in candidates:
+            changed = (labels[:, candidates.index(1.0)] != answers).mean()
+            lines.append(f"changed        {100 * changed:.1f} % of labels differ from the source model's")
+        return "\n".join(lines)
 
     def append(self, diagnostics: Diagnostics, ops: Ops) -> None:
         """Record one call."""
@@ -122,39 +122,6 @@ class Observation:
             self.layers = next((each.layers for each in diagnostics.measured if each is not None), ())
             self._candidates = diagnostics.candidates
             self._calls = [*self._calls, values]
-
-
-@dataclass(frozen=True)
-class Summary:
-    """How far images are from what the source model knows. Shares are of images, or of pixels if each gets a label.
-
-    Attributes:
-        images: Number of images.
-        mean_prior: Mean λ of the most confident candidate.
-        chosen: How often each candidate was the most confident.
-        mean_entropy: Mean entropy of the most confident candidate, in nats.
-        unanimous: Share on which all voting candidates had the label of the answer.
-        changed: Share whose label is not the source model's; None if λ = 1 is not a candidate.
-    """
-
-    images: int
-    mean_prior: float
-    chosen: dict[Prior, float]
-    mean_entropy: float
-    unanimous: float
-    changed: float | None
-
-    def __str__(self) -> str:
-        chosen = ", ".join(f"{prior_text(prior)}: {100 * share:.0f} %" for prior, share in self.chosen.items())
-        lines = [
-            f"images         {self.images}",
-            f"chosen prior   {self.mean_prior:.3f} on average ({chosen})",
-            f"entropy        {self.mean_entropy:.3f} nats on average, of the most confident candidate",
-            f"unanimous      {100 * self.unanimous:.1f} %",
-        ]
-        if self.changed is not None:
-            lines.append(f"changed        {100 * self.changed:.1f} % of labels differ from the source model's")
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,10 +197,6 @@ def _stacked(measured: list[Measured | None], name: str, ops: Ops) -> np.ndarray
     if known is None:
         return None
     return np.stack([np.full_like(known, np.nan) if array is None else array for array in arrays], axis=1)
-
-
-def _least(prior: Prior) -> float:
-    return 1 - prior.strength if isinstance(prior, ByShift) else prior
 
 
 def refuse_compiled(what: str) -> SitaError:

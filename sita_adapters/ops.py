@@ -1,4 +1,4 @@
-"""The array operations that the core asks of a framework. Numpy is the reference; a backend's `ops.py` overrides some."""
+"""The array operations that the core asks of a framework. Numpy is the reference; a backend overrides some."""
 
 from __future__ import annotations
 

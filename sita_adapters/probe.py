@@ -5,9 +5,9 @@ Three random images a, b and c run without adaptation, in four batches:
     [a, b]      [c, b, a]      [c]      [a]
 
 An axis whose size is the number of images holds the images. An image's part of every output, and of the input of every
-adapted layer, must be the same in every batch. A constant has no such axis and never changes. Each image is missing from
-some batch, which reveals a maximum over the batch; no order but the given one fits both a before b and b before a, which
-reveals sorting; and a runs three times, after other images, which reveals state and random numbers.
+adapted layer, must be the same in every batch. A constant has no such axis and never changes. Each image is missing
+from some batch, which reveals a maximum over the batch; no order but the given one fits both a before b and b before a,
+which reveals sorting; and a runs three times, after other images, which reveals state and random numbers.
 
 A backend supplies the runs (`Run`) and checks what only it can: that every adapted layer is a BatchNorm, and that the
 forward pass writes to no parameter or buffer.

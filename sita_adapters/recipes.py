@@ -28,7 +28,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         )
     }
 )
-"""The recipes by name. `ops` is the paper's, and so is `augbn` with a number for `priors`; `auto` and `shift` are ours."""
+"""The recipes by name. `ops` is the paper's, and so is `augbn` with a number for `priors`; `auto`, `shift` are ours."""
 
 DEFAULT = "auto"
 

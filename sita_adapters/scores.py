@@ -42,29 +42,37 @@ def resolve_scores(
     """
     try:
         place = _find(output, values, selector, kind, is_array)
-        return _resolve(place, values[place], kind, class_axis, channel_axis, is_signal), ""
+        array = values[place]
+        assert array is not None
+        usual = array.ndim - 1 if array.ndim == 2 or channel_axis == -1 else 1
+        if array.ndim == 3 and channel_axis == 1 and not is_signal:
+            usual = 0  # unclear: (N, a, b) may be queries of an image
+        found, axis = _resolve(array, kind, class_axis, usual)
+        return ScoresLayout(place, found, axis - array.ndim), ""
     except _UnclearError as error:
-        if selector is not None and kind is not None:
-            raise OutputError(str(error)) from None
         return None, str(error)
 
 
 def _find(
     output: Any, values: Sequence[np.ndarray | None], selector: Selector, kind: Scores | None, is_array: IsArray
 ) -> int:
-    """Return the position of the scores: the selected array, one with a usual name, or the only one that is eligible."""
+    """Return the position of the scores: the selected array, one with a usual name, or the only eligible one."""
     paths = [path for path, _ in flatten(output, is_array)]
+    least = 0 if (kind or "").startswith("sigmoid") else 1
+    eligible = [
+        place
+        for place, array in enumerate(values)
+        if array is not None and array.dtype.kind == "f" and array.ndim > least
+    ]
     if selector is not None:
         place = find_selected(output, selector, is_array)
-        if not _is_eligible(values[place], kind):
+        if place not in eligible:
             raise OutputError(
                 f"output: expected floating-point scores with one entry per image; {paths[place]} is not. Try: another "
                 f"of {', '.join(paths)}."
             )
         return place
-    eligible = [place for place, array in enumerate(values) if _is_eligible(array, kind)]
-    named = [place for place in named_scores(output, is_array) if place in eligible]
-    found = named or eligible
+    found = [place for place in named_scores(output, is_array) if place in eligible] or eligible
     if len(found) == 1:
         return found[0]
     if not found:
@@ -78,69 +86,48 @@ def _find(
     )
 
 
-def _is_eligible(array: np.ndarray | None, kind: Scores | None) -> bool:
-    if array is None or array.dtype.kind != "f":
-        return False
-    return array.ndim > 1 or (kind or "").startswith("sigmoid")
-
-
-def _resolve(
-    place: int,
-    values: np.ndarray | None,
-    kind: Scores | None,
-    class_axis: int | None,
-    channel_axis: int,
-    is_signal: bool,
-) -> ScoresLayout:
-    assert values is not None
+def _resolve(values: np.ndarray, kind: Scores | None, class_axis: int | None, usual: int) -> tuple[Scores, int]:
+    """Return what scores (N, …) are, and their class axis. `usual` is the framework's, 0 if unclear."""
     shape = f"(N, {', '.join(map(str, values.shape[1:]))})"
+    in_unit_interval = bool(values.min() >= 0.0 and values.max() <= 1.0)
+    if kind is not None and kind.startswith("sigmoid"):
+        if kind == "sigmoid_probabilities" and not in_unit_interval:
+            raise _contradiction(kind, "from 0 to 1", values)
+        return kind, values.ndim - 1
     axes = [axis for axis in range(1, values.ndim) if values.shape[axis] > 1]
     if class_axis is not None:
-        chosen = class_axis % values.ndim if -values.ndim <= class_axis < values.ndim else 0
-        if chosen not in axes and not (kind or "").startswith("sigmoid"):
+        usual = class_axis % values.ndim if -values.ndim <= class_axis < values.ndim else 0
+        if usual not in axes:
             raise OutputError(
                 f"class_axis: expected an axis with two classes or more in scores of shape {shape}; received "
                 f"{class_axis}."
             )
-        axes = [chosen]
-    if kind in ("sigmoid", "sigmoid_probabilities"):
-        if kind == "sigmoid_probabilities" and not _in_unit_interval(values):
-            raise _contradiction(kind, "from 0 to 1", values)
-        return ScoresLayout(place, kind, -1)
-    normalized = {
+        axes = [usual]
+    normalized: dict[Scores, list[int]] = {
         "probabilities": [axis for axis in axes if _sums_to_one(values, axis)],
-        "log_probabilities": [axis for axis in axes if values.max() <= 1e-3 and _sums_to_one(np.exp(values), axis)],
+        "log_probabilities": [axis for axis in axes if values.max() <= _ROOM and _sums_to_one(np.exp(values), axis)],
     }
     for name, found in normalized.items():
         if len(found) == 1 and kind in (None, name):
-            return ScoresLayout(place, name, found[0] - values.ndim)  # type: ignore[arg-type]
+            return name, found[0]
         if found and kind == "logits":
             raise _contradiction(kind, "that are not normalized", values)
         if len(found) > 1:
             raise _UnclearError(f"Scores of shape {shape} sum to 1 along several axes. Try: class_axis=.")
     if kind in normalized:
         raise _contradiction(kind, "that sum to 1 along one axis", values)
-    if kind is None and (not axes or _in_unit_interval(values)):
-        what = "a single class" if not axes else "values from 0 to 1 that do not sum to 1"
+    if kind is None and (not axes or in_unit_interval):
+        what = "values from 0 to 1 that do not sum to 1" if axes else "a single class"
         raise _UnclearError(
             f"Scores of shape {shape} have {what}: whether these are logits or probabilities is unclear. Try: scores="
             "'sigmoid' or 'sigmoid_probabilities' if each label is true or not, 'logits' if they are logits."
         )
-    axis = axes[0] if class_axis is not None else _usual_axis(values.ndim, channel_axis, is_signal)
-    if axis is None:
+    if usual == 0 or values.shape[usual] < 2:
         raise _UnclearError(
-            f"Whether the classes come second or last in scores of shape {shape} is unclear. Try: class_axis=."
+            f"The class axis of scores of shape {shape} is unclear. Try: class_axis=, or scores='sigmoid' if each "
+            "label is true or not."
         )
-    if values.shape[axis] < 2:
-        raise _UnclearError(f"Scores of shape {shape} have one class. Try: scores='sigmoid', or class_axis=.")
-    return ScoresLayout(place, "logits", axis - values.ndim)
-
-
-def _usual_axis(rank: int, channel_axis: int, is_signal: bool) -> int | None:
-    """Return the framework's class axis; None for (N, a, b), which may be queries of an image, in PyTorch."""
-    if rank == 2 or channel_axis == -1:
-        return rank - 1
-    return None if rank == 3 and not is_signal else 1
+    return "logits", usual
 
 
 def _contradiction(kind: str, expected: str, values: np.ndarray) -> OutputError:
@@ -150,10 +137,5 @@ def _contradiction(kind: str, expected: str, values: np.ndarray) -> OutputError:
     )
 
 
-def _in_unit_interval(values: np.ndarray) -> bool:
-    return bool(values.size and values.min() >= 0.0 and values.max() <= 1.0)
-
-
 def _sums_to_one(values: np.ndarray, axis: int) -> bool:
-    """Whether values are non-negative and sum to 1 along an axis, within the rounding of bfloat16."""
     return bool(values.min() >= -_ROOM and np.abs(values.sum(axis=axis) - 1).max() <= _ROOM)

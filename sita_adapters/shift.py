@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from .errors import RecipeError
 from .ops import Array
@@ -39,7 +40,8 @@ class ByShift:
     def __post_init__(self) -> None:
         for name, most in (("strength", 1.0), ("half_shift", 1e30), ("half_area", 1e30)):
             value = getattr(self, name)
-            number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+            is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+            number = float(value) if is_number else math.nan
             least = number >= 0.0 if name == "half_area" else number > 0.0
             if not (least and number <= most):
                 raise RecipeError(

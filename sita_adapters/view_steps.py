@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -34,32 +34,26 @@ class ImageLayout:
     inputs: Inputs | None = None
 
 
-class Step(Protocol):
-    """One operation on a batch of images, that gives a batch of the same shape."""
+class Step:
+    """One operation on a batch of images that returns a batch of the same shape."""
 
-    @property
-    def lossless(self) -> bool:
-        """Whether pixels are only rearranged."""
-
-    @property
-    def moves_pixels(self) -> bool:
-        """Whether pixels move."""
-
-    @property
-    def dimensions(self) -> int:
-        """How many spatial axes it needs."""
+    lossless: ClassVar[bool] = False
+    """Whether pixels are only rearranged."""
+    moves_pixels: ClassVar[bool] = False
+    dimensions: ClassVar[int] = 0
+    """The number of spatial axes that it needs."""
 
     def apply(self, x: Array, layout: ImageLayout) -> Array:
         """Return the images after this step."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Flip:
+class Flip(Step):
     """Reverse the height (axis 0) or the width (axis −1)."""
 
     axis: Literal[0, -1]
-    lossless = True
-    moves_pixels = True
+    lossless = moves_pixels = True
     dimensions = 1
 
     def apply(self, x: Array, layout: ImageLayout) -> Array:
@@ -68,11 +62,10 @@ class Flip:
 
 
 @dataclass(frozen=True)
-class Transpose:
+class Transpose(Step):
     """Exchange height and width: the reflection in the main diagonal."""
 
-    lossless = True
-    moves_pixels = True
+    lossless = moves_pixels = True
     dimensions = 2
 
     def apply(self, x: Array, layout: ImageLayout) -> Array:
@@ -81,17 +74,16 @@ class Transpose:
         if height != width:
             raise InputError(
                 f"A quarter turn or transposition needs square images; received {height}×{width}. "
-                "Give views that keep the shape: 'vflip', 'hflip', 'rot180'."
+                "Try: views that keep the shape ('vflip', 'hflip', 'rot180')."
             )
         return layout.ops.xp.swapaxes(x, *layout.axes)
 
 
 @dataclass(frozen=True)
-class Rotate:
-    """Turn counter-clockwise about the centre: bilinear, with the border mirrored (…2 1 0 1 2…)."""
+class Rotate(Step):
+    """Turn counter-clockwise about the center: bilinear, with the border mirrored (…2 1 0 1 2…)."""
 
     degrees: float
-    lossless = False
     moves_pixels = True
     dimensions = 2
 
@@ -100,8 +92,7 @@ class Rotate:
         first, second = sorted(axis % len(x.shape) for axis in layout.axes)
         height, width, after = x.shape[first], x.shape[second], tuple(x.shape[second + 1 :])
         indices, weights = layout.ops.as_constants(rotation_taps, height, width, self.degrees)
-        # The number of images may be open, where a graph is made.
-        flat = layout.ops.xp.reshape(x, (-1, *x.shape[1:first], height * width, *after))
+        flat = layout.ops.xp.reshape(x, (-1, *x.shape[1:first], height * width, *after))  # N may be open in a graph
         turned = 0.0
         for index, weight in zip(indices, weights, strict=True):
             taken = layout.ops.xp.take(flat, layout.ops.indices(index, x), axis=first)
@@ -110,26 +101,23 @@ class Rotate:
 
 
 @dataclass(frozen=True)
-class Blur:
-    """Smooth with a Gaussian of this deviation in pixels, cut off at 4σ, the border mirrored."""
+class Blur(Step):
+    """Smooth with a Gaussian of this standard deviation in pixels, cut off at 4σ, the border mirrored."""
 
     sigma: float
-    lossless = False
-    moves_pixels = False
     dimensions = 1
 
     def apply(self, x: Array, layout: ImageLayout) -> Array:
         """Return the blurred images."""
+        xp = layout.ops.xp
         for axis in layout.axes:
-            (kernel,) = layout.ops.as_constants(_blur_matrices, x.shape[axis], self.sigma)
-            matrix = layout.ops.constant(kernel, x)
-            last = layout.ops.xp.swapaxes(x, axis, -1)
-            x = layout.ops.xp.swapaxes(layout.ops.xp.matmul(last, matrix), axis, -1)
+            (kernel,) = layout.ops.as_constants(blur_matrix, x.shape[axis], self.sigma)
+            x = xp.swapaxes(xp.matmul(xp.swapaxes(x, axis, -1), layout.ops.constant(kernel, x)), axis, -1)
         return x
 
 
 @dataclass(frozen=True)
-class Color:
+class Color(Step):
     """Brightness, contrast and saturation by these factors, in this order, each clipped to the pixel range.
 
     On RGB intensities u in [0, 1] with luma l: u · f, f · u + (1 − f) · mean(l), and f · u + (1 − f) · l.
@@ -139,20 +127,15 @@ class Color:
     contrast: float
     saturation: float
     order: tuple[str, ...] = ("brightness", "contrast", "saturation")
-    lossless = False
-    moves_pixels = False
-    dimensions = 0
 
     def apply(self, x: Array, layout: ImageLayout) -> Array:
         """Return the images with distorted colors, in the encoding they came in."""
         inputs, xp, channels = layout.inputs, layout.ops.xp, x.shape[layout.channel]
         assert inputs is not None  # check_inputs
-        if channels not in (1, 3):
-            raise InputError(f"Color distortion expects images of 1 or 3 channels; received {channels}.")
-        if len(inputs.mean) not in (1, channels) or len(inputs.std) not in (1, channels):
+        if channels not in (1, 3) or {len(inputs.mean), len(inputs.std)} - {1, channels}:
             raise InputError(
-                f"Color distortion expects inputs= with a mean and std for each of the {channels} channels, or one "
-                f"for all; received mean={inputs.mean}, std={inputs.std}."
+                "Color distortion expects images of 1 or 3 channels, and inputs= with a mean and std for each channel, "
+                f"or one for all; received {channels} channels, mean={inputs.mean}, std={inputs.std}."
             )
 
         def per_channel(values: Sequence[float]) -> Array:
@@ -169,30 +152,25 @@ class Color:
                 u = u * factor
             else:
                 gray = xp.sum(u * luma_weights, axis=layout.channel, keepdims=True)
-                if name == "contrast":
-                    gray = xp.mean(gray, axis=layout.axes, keepdims=True)
+                gray = xp.mean(gray, axis=layout.axes, keepdims=True) if name == "contrast" else gray
                 u = u * factor + gray * (1 - factor)
             u = xp.clip(u, 0.0, 1.0)
         return (u * inputs.white - mean) / std
 
 
 @dataclass(frozen=True)
-class Custom:
-    """A caller's own function on a batch of images, in the framework's own arrays."""
+class Custom(Step):
+    """A caller's own function of a batch of images. Its author must know whether it moves pixels."""
 
     function: Callable[[Array], Array]
-    lossless = False
-    moves_pixels = False  # as far as we know: that is its author's to see to
-    dimensions = 0
 
     def apply(self, x: Array, layout: ImageLayout) -> Array:
-        """Return what the function makes of the images, which must keep their shape and kind."""
-        made = self.function(x + 0)  # a copy: one that works in place must not change the image itself
-        name = getattr(self.function, "__name__", repr(self.function))
+        """Return what the function makes of the images, which must keep their shape and type."""
+        made = self.function(x + 0)  # a copy: a function that works in place must not change the image itself
         if getattr(made, "shape", None) != x.shape or getattr(made, "dtype", None) != x.dtype:
             raise InputError(
-                f"The augmentation {name} must return images of the shape and dtype it was given, "
-                f"{tuple(x.shape)} {x.dtype}; it returned {type(made).__name__} of "
+                f"The augmentation {getattr(self.function, '__name__', repr(self.function))} must return images of the "
+                f"shape and dtype it was given, {tuple(x.shape)} {x.dtype}; it returned {type(made).__name__} of "
                 f"{tuple(getattr(made, 'shape', ()))} {getattr(made, 'dtype', '')}."
             )
         return made
@@ -212,39 +190,33 @@ def rotation_taps(height: int, width: int, degrees: float) -> tuple[np.ndarray, 
     top = np.clip(np.floor(source_y), 0, max(height - 2, 0)).astype(np.int64)
     left = np.clip(np.floor(source_x), 0, max(width - 2, 0)).astype(np.int64)
     down, right = source_y - top, source_x - left
+    bottom, beside = np.minimum(top + 1, height - 1), np.minimum(left + 1, width - 1)
     corners = [
         (top, left, (1 - down) * (1 - right)),
-        (top, np.minimum(left + 1, width - 1), (1 - down) * right),
-        (np.minimum(top + 1, height - 1), left, down * (1 - right)),
-        (np.minimum(top + 1, height - 1), np.minimum(left + 1, width - 1), down * right),
+        (top, beside, (1 - down) * right),
+        (bottom, left, down * (1 - right)),
+        (bottom, beside, down * right),
     ]
     indices = np.stack([(row * width + column).ravel() for row, column, _ in corners])
-    weights = np.stack([weight.ravel() for _, _, weight in corners])
-    return indices, weights.astype(np.float32)
+    return indices, np.stack([weight.ravel() for _, _, weight in corners]).astype(np.float32)
 
 
 @lru_cache(maxsize=16)
-def blur_matrix(size: int, sigma: float) -> np.ndarray:
-    """Return the float32 (size, size) matrix that blurs a line of pixels, the border mirrored."""
+def blur_matrix(size: int, sigma: float) -> tuple[np.ndarray]:
+    """Return the float32 (size, size) matrix that blurs a line of pixels from the right, the border mirrored."""
     radius = max(1, math.ceil(4 * sigma))
     offsets = np.arange(-radius, radius + 1)
     kernel = np.exp(-0.5 * (offsets / sigma) ** 2)
-    kernel /= kernel.sum()
     matrix = np.zeros((size, size))
     lines = np.arange(size)
-    for offset, weight in zip(offsets, kernel, strict=True):
+    for offset, weight in zip(offsets, kernel / kernel.sum(), strict=True):
         columns = _mirror((lines + offset).astype(np.float64), size).astype(np.int64)
-        np.add.at(matrix, (lines, columns), weight)
-    return matrix.astype(np.float32)
-
-
-def _blur_matrices(size: int, sigma: float) -> tuple[np.ndarray]:
-    """Return what to multiply a line of pixels by from the right."""
-    return (np.ascontiguousarray(blur_matrix(size, sigma).T),)
+        np.add.at(matrix, (columns, lines), weight)
+    return (matrix.astype(np.float32),)
 
 
 def _mirror(position: np.ndarray, size: int) -> np.ndarray:
-    """Fold positions outside [0, size − 1] back by mirroring at the border pixels' centres."""
+    """Fold positions outside [0, size − 1] back by mirroring at the border pixels' centers."""
     if size == 1:
         return np.zeros_like(position)
     period = 2.0 * (size - 1)

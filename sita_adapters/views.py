@@ -88,36 +88,28 @@ NAMES = (*SYMMETRIES, *_RANDOM)
 
 
 def make_views(augment: Augment, count: int, seed: int, kind: SpatialKind) -> tuple[View, ...]:
-    """Return the `count` views of an input of this kind; fewer where a preset has no more that fit it."""
+    """Return the `count` views of an image of this kind; fewer if a preset has no more that fit it."""
     if augment == "lossless":
-        if count and not _FITTING[kind]:
-            raise InputError(
-                "Views need something to turn or flip; this input has no spatial axes. "
-                "Try: a recipe without views ('bn'), or augment= with a function of your own."
-            )
-        return tuple(View(name, SYMMETRIES[name]) for name in _FITTING[kind][:count])
-    random = np.random.default_rng(seed)
-    if augment in ("paper", "paper_segmentation"):
-        if kind in ("signal", "vector"):
-            raise InputError(
-                f"augment={augment!r} turns images, which have a height and a width; this input is a {kind}."
-            )
-        if augment == "paper_segmentation":
-            return tuple(_draw_segmentation_view(random) for _ in range(count))
-        return tuple(_draw_paper_view(random, kind) for _ in range(count))
-    entries: Sequence[Any] = [augment] * count if isinstance(augment, str) or callable(augment) else augment
-    views = tuple(_compose(entry, random) for entry in entries[:count])
-    for view in views:
-        if any(step.dimensions > _DIMENSIONS[kind] for step in view.steps):
-            raise InputError(
-                f"The view {view.name!r} needs images with a height and a width; this input is a {kind}. "
-                "Try: views of your own, as functions on a batch."
-            )
+        views = tuple(View(name, SYMMETRIES[name]) for name in _FITTING[kind][:count])
+        fits = bool(views) or not count
+    else:
+        random = np.random.default_rng(seed)
+        if augment in _DRAWN:
+            views = tuple(_DRAWN[augment](random, kind) for _ in range(count))
+        else:
+            entries: Any = [augment] * count if isinstance(augment, str) or callable(augment) else augment
+            views = tuple(_compose(entry, random) for entry in entries[:count])
+        fits = all(step.dimensions <= _DIMENSIONS[kind] for view in views for step in view.steps)
+    if not fits:
+        raise InputError(
+            f"The views {augment!r} need images with a height and a width; this input is a {kind}. "
+            "Try: a recipe without views ('auto', 'bn'), or augment= with your own functions of a batch."
+        )
     return views
 
 
 def listed_views(augment: Augment) -> int | None:
-    """How many views `augment` names; None where there are as many as one likes (a preset, or drawn for each)."""
+    """Return the number of views that `augment` names; None for a preset, or if each view is drawn."""
     if isinstance(augment, str):
         return 1 if augment in SYMMETRIES else None
     return None if callable(augment) else len(augment)
@@ -138,21 +130,16 @@ def content_seed(image: np.ndarray, seed: int) -> int:
 
 
 def check_augment(augment: Augment, count: int | None) -> None:
-    """Raise a RecipeError unless `augment` is a preset, known names, callables, or sequences of these."""
-    if isinstance(augment, str) and augment in PRESETS:
-        if augment == "lossless" and count is not None and count > len(SYMMETRIES):
-            raise RecipeError(
-                f"n_views={count}: a square has {len(SYMMETRIES)} lossless views; take fewer, or another augment=."
-            )
-        return
-    entries: Sequence[Any] = [augment] if isinstance(augment, str) or callable(augment) else augment
-    if not entries:
-        raise RecipeError("augment: expected at least one augmentation; received an empty sequence.")
-    for entry in entries:
-        _compose(entry, np.random.default_rng(0))
-    listed = listed_views(augment)
+    """Raise a RecipeError unless `augment` is a preset, known names, functions, or sequences of these."""
+    listed = len(SYMMETRIES) if augment == "lossless" else listed_views(augment)
+    if not isinstance(augment, str) or augment not in PRESETS:
+        entries: Any = [augment] if isinstance(augment, str) or callable(augment) else augment
+        if not entries:
+            raise RecipeError("augment: expected at least one augmentation; received an empty sequence.")
+        for entry in entries:
+            _compose(entry, np.random.default_rng(0))
     if count is not None and listed is not None and count > listed:
-        raise RecipeError(f"n_views={count}: augment= lists {listed}. List more, or leave n_views out.")
+        raise RecipeError(f"n_views={count}: augment={augment!r} has {listed} views. Try: fewer, or another augment=.")
 
 
 def check_inputs(views: Sequence[View], inputs: Inputs | None) -> None:
@@ -165,30 +152,24 @@ def check_inputs(views: Sequence[View], inputs: Inputs | None) -> None:
 
 
 def _compose(entry: Any, random: np.random.Generator) -> View:
-    """Make one view of a name, a callable, or a sequence of them applied one after the other."""
+    """Make one view of a name, a function, or a sequence of them applied one after the other."""
     parts = [entry] if isinstance(entry, str) or callable(entry) else list(entry)
-    if not parts:
-        raise RecipeError("augment: expected at least one step in every view; received an empty one.")
     steps: list[Step] = []
-    names: list[str] = []
     for part in parts:
         if callable(part):
             steps.append(Custom(part))
-            names.append(getattr(part, "__name__", type(part).__name__))
         elif part in SYMMETRIES:
             steps.extend(SYMMETRIES[part])
-            names.append(part)
         elif part in _RANDOM:
             steps.append(_draw(part, random))
-            names.append(part)
-        elif part in PRESETS:
-            raise RecipeError(f"augment: {part!r} is a whole set of views; give it alone, as augment={part!r}.")
         else:
             raise RecipeError(
-                f"augment: expected {', '.join(map(repr, PRESETS))}, one of {', '.join(NAMES)}, or a callable on a "
-                f"batch of images; received {part!r}.{suggestion(str(part), (*PRESETS, *NAMES))}"
+                f"augment: expected one of {', '.join(NAMES)}, a function of a batch of images, or alone one of "
+                f"{', '.join(map(repr, PRESETS))}; received {part!r}.{suggestion(str(part), NAMES)}"
             )
-    return View("+".join(names), tuple(steps))
+    if not parts:
+        raise RecipeError("augment: expected at least one step in every view; received an empty one.")
+    return View("+".join(getattr(part, "__name__", str(part)) for part in parts), tuple(steps))
 
 
 def _draw(name: str, random: np.random.Generator) -> Step:
@@ -203,7 +184,7 @@ def _draw(name: str, random: np.random.Generator) -> Step:
 
 
 def _draw_paper_view(random: np.random.Generator, kind: SpatialKind) -> View:
-    """Draw a view of the paper's set for classification: all five, shuffled, the reflections by chance ½.
+    """Draw a view of the paper's set for classification: all five, shuffled, the reflections with probability ½.
 
     Every draw is made for every kind: a square and a rectangular image get the same view except for the transposition,
     which only a square allows.
@@ -215,8 +196,11 @@ def _draw_paper_view(random: np.random.Generator, kind: SpatialKind) -> View:
     return View("+".join(kept), tuple(step for name in kept for step in steps[name]))
 
 
-def _draw_segmentation_view(random: np.random.Generator) -> View:
+def _draw_segmentation_view(random: np.random.Generator, kind: SpatialKind) -> View:
     """Draw a view of the paper's set for segmentation: a blur and a rotation of at most 10°, in random order."""
     steps: dict[str, Step] = {"blur": _draw("blur", random), "rotate": Rotate(float(random.uniform(-10.0, 10.0)))}
     order = [str(name) for name in random.permutation(list(steps))]
     return View("+".join(order), tuple(steps[name] for name in order))
+
+
+_DRAWN = {"paper": _draw_paper_view, "paper_segmentation": _draw_segmentation_view}

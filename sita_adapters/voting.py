@@ -1,7 +1,7 @@
 """The candidates' vote (OPS): entropy, keep the most confident, majority.
 
-It uses comparisons and sums only: not every exporter supports argmax or argsort. Scores are (images, candidates, …) with
-the classes on any later axis. Each of the other positions (pixels) has a vote of its own.
+It uses comparisons and sums only: not every exporter supports argmax or argsort. Scores are (images, candidates, …),
+with the classes on any later axis. Each of the other positions (pixels) has a vote of its own.
 """
 
 from __future__ import annotations

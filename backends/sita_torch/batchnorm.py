@@ -1,8 +1,8 @@
 """An adapted BatchNorm layer: measure its rows, blend, normalize.
 
 Any layer with source statistics is adapted by a forward-pre-hook that rewrites its input; the untouched layer then
-returns the blended normalization. For PyTorch's own classes and timm's, whose arithmetic is known, the layer's `forward`
-runs one batch-norm kernel with the blended statistics instead: one pass over the features, not two.
+returns the blended normalization. For PyTorch's own classes and timm's, whose arithmetic is known, the layer's
+`forward` runs one batch-norm kernel with the blended statistics instead: one pass over the features, not two.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _AFTERWARDS: dict[str, tuple[str, ...]] = {
     "torch.nn.modules.batchnorm.SyncBatchNorm": (),
     "timm.layers.norm_act.BatchNormAct2d": ("drop", "act"),
 }
-"""The classes whose arithmetic is known, by name (timm need not be installed), and their modules that run afterwards."""
+"""The classes whose arithmetic is known, by name (timm need not be installed), and what they run afterwards."""
 
 
 def attach(layer: nn.Module, adaptation: Adaptation, name: str, adapted: bool) -> None:

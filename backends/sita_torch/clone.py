@@ -58,7 +58,7 @@ def apply_to_all(model: nn.Module, function: Any, recurse: bool = True) -> nn.Mo
     the source, and later changes of it would reach half of the model.
     """
     before = {name: tensor.data_ptr() for name, tensor in _tensors(model)}
-    nn.Module._apply(model, function, recurse)
+    nn.Module._apply(model, function, recurse)  # type: ignore[no-untyped-call]
     after = {name: tensor.data_ptr() for name, tensor in _tensors(model)}
     if before != after:
         for name, tensor in _tensors(model):

@@ -158,7 +158,7 @@ def _nothing_to_adapt(model: nn.Module, modules: dict[str, nn.Module]) -> ModelE
     )
     if fused and convolutions and all(module.bias is not None for module in convolutions):
         return ModelError(
-            f"{type(model).__name__} has no BatchNorm layer, and all its convolutions have biases: its BatchNorm layers "
+            f"{type(model).__name__} has no BatchNorm layer, and all its convolutions have biases: the layers "
             "seem to be fused into them. Expected BatchNorm layers with running statistics. Try: adapt the model "
             "before fusing it."
         )

@@ -18,10 +18,10 @@ _LONGEST_NORM = 1024
 def measure(x: torch.Tensor, n: int, first: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and biased variance (B, stop − first, C) of features (N, C, …), in float32 or better.
 
-    Each image has n entries; those from `first` up to `stop` are measured. Two passes: the mean, then the mean square of
-    what is left. One pass would cancel where the mean is large.
+    Each image has n entries; those from `first` up to `stop` are measured. Two passes: the mean, then the mean square
+    of what is left. One pass would cancel where the mean is large.
     """
-    rows = x if stop - first == n == 1 else x.unflatten(0, (-1, n))[:, first:stop]
+    rows = x if stop - first == n == 1 else x.view(-1, n, *x.shape[1:])[:, first:stop]
     rows = TORCH.precise(rows if rows.ndim > x.ndim else rows.unsqueeze(1))
     if x.ndim == 2:
         return rows, torch.zeros_like(rows)
@@ -37,8 +37,9 @@ def _mean_square(lines: torch.Tensor) -> torch.Tensor:
     count = lines.shape[-1]
     parts = _parts(count)
     if parts > 1:
-        return torch.linalg.vector_norm(lines.unflatten(-1, (parts, -1)), dim=-1).square_().sum(-1).div_(count)
-    return torch.linalg.vector_norm(lines, dim=-1).square_().div_(count)  # type: ignore[no-any-return]
+        lines = lines.view(*lines.shape[:-1], parts, -1)
+    squares: torch.Tensor = torch.linalg.vector_norm(lines, dim=-1).square_()
+    return (squares.sum(-1) if parts > 1 else squares).div_(count)
 
 
 @functools.cache
@@ -53,7 +54,7 @@ def positions_of(x: torch.Tensor) -> int:
     return math.prod(sizes if torch._C._get_tracing_state() is None else map(int, sizes))
 
 
-def normalize(
+def normalize(  # noqa: PLR0917
     x: torch.Tensor,
     mean: torch.Tensor,
     variance: torch.Tensor,
@@ -81,7 +82,8 @@ def normalize(
     entries = mean.shape[0]
     weights = [None if each is None else torch.cat([TORCH.cast(each, mean)] * entries) for each in (gamma, beta)]
     flat = precise.reshape(1, -1, positions_of(x), 1)
-    out = torch.batch_norm(flat, *weights, mean.reshape(-1), variance.reshape(-1), False, 0.0, epsilon, True)
+    statistics = mean.reshape(-1), variance.reshape(-1)
+    out = torch.batch_norm(flat, weights[0], weights[1], *statistics, False, 0.0, epsilon, True)
     return TORCH.cast(out.view(-1, *[int(size) for size in x.shape[1:]]), x)
 
 

@@ -111,7 +111,7 @@ class TorchOps(Ops):
 
     def for_every_image(self, values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         if torch._C._get_tracing_state() is not None:  # in ONNX, an expansion is a dozen nodes
-            return super().for_every_image(values, like)  # type: ignore[no-any-return]
+            return super().for_every_image(values, like)
         return values.expand(like.shape[0], 1, -1)
 
     def to_numpy(self, array: torch.Tensor) -> np.ndarray:

@@ -121,7 +121,7 @@ def _check_state(model: nn.Module, before: dict[str, tuple[int, int]]) -> None:
         )
 
 
-class _Watcher(TorchDispatchMode):
+class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Watches every operation for BatchNorm arithmetic outside of the adapted layers."""
 
     @classmethod
@@ -129,7 +129,7 @@ class _Watcher(TorchDispatchMode):
         return False  # or the compiler would be imported, only to be told to skip this class
 
     def __init__(self, model: nn.Module, copied: dict[str, nn.Module]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.source = {_pointer(each) for layer in find_layers(model).values() for each in source_statistics(layer)}
         self.own = {_pointer(layer.running_mean): name for name, layer in copied.items()}
         self.inputs: dict[str, torch.Tensor] = {}
@@ -144,8 +144,8 @@ class _Watcher(TorchDispatchMode):
         """Count a call of an adapted layer, and keep a part of its first input: all of axis 1 and of the last."""
         self.entered[name] += 1
         if name not in self.inputs:
-            middle = [slice(0, 4)] * (x.ndim - 3)
-            self.inputs[name] = x[(slice(0, 1), slice(None), *middle)].clone()
+            part = (slice(0, 1), slice(None), *[slice(0, 4)] * (x.ndim - 3))
+            self.inputs[name] = x[part].clone()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and note what it normalizes with."""
@@ -200,8 +200,8 @@ def _check_layers(layers: dict[str, nn.Module], inputs: dict[str, torch.Tensor])
         only = len(wrong) == len(layers)
         remedy = "there is no other BatchNorm layer to adapt" if only else f"Try: {leave_out(*wrong)}"
         raise ModelError(
-            f"{', '.join(wrong[:4])} ({type(layers[wrong[0]]).__name__}) does not normalize its input with running_mean "
-            "and running_var: changing these is not the same as changing the input. Expected a layer that computes "
+            f"{', '.join(wrong[:4])} ({type(layers[wrong[0]]).__name__}) does not normalize its input with its "
+            "statistics: changing these is not the same as changing the input. Expected a layer that computes "
             f"(x − mean) / sqrt(variance + ε), one mean per channel, and anything else afterwards; {remedy}."
         )
     return {name: axis for name, axis in axes.items() if axis is not None and axis != 1}
