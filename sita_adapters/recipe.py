@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from numbers import Real
 from typing import Any, Literal, TypeAlias, cast
@@ -71,58 +71,61 @@ class Recipe:
     name: str = "custom"
 
     def __post_init__(self) -> None:
-        self._set("priors", _resolve_priors(self.priors))
-        self._set("augment", _freeze(self.augment))
+        object.__setattr__(self, "priors", _resolve_priors(self.priors))
+        object.__setattr__(self, "augment", _freeze(self.augment))
         expect_one_of("candidates", self.candidates, ("priors", "views"))
         expect_one_of("combine", self.combine, ("vote", "mean", "mix"))
         expect_one_of("share", self.share, ("image", "batch"))
-        for field in ("shared_views", "resample"):
-            if not isinstance(getattr(self, field), bool):
-                raise RecipeError(f"{field}: expected True or False; received {getattr(self, field)!r}.")
-        if not isinstance(self.name, str):
-            raise RecipeError(f"name: expected a string; received {self.name!r:.80}.")
+        for field, kind in (("shared_views", bool), ("resample", bool), ("name", str)):
+            if not isinstance(getattr(self, field), kind):
+                raise RecipeError(f"{field}: expected a {kind.__name__}; received {getattr(self, field)!r:.80}.")
         for field, least in (("n_views", 0), ("seed", 0), ("top_k", 1)):
             if getattr(self, field) is not None or field == "seed":
-                self._set(field, _resolve_integer(field, getattr(self, field), least))
+                object.__setattr__(self, field, _resolve_integer(field, getattr(self, field), least))
         check_augment(self.augment, self.n_views)
-        self._check_views()
-        self._check_candidates()
+        for wrong, message in self._contradictions():
+            if wrong:
+                raise RecipeError(message)
 
-    def _set(self, field: str, value: Any) -> None:
-        object.__setattr__(self, field, value)
-
-    def _check_views(self) -> None:
-        if self.resample and not (self.view_count and is_random(self.augment)):
-            raise RecipeError(
-                f"resample: nothing in augment={self.augment!r} with {self.view_count} views is random, and "
-                "resample=True would do nothing. Try: augment='paper', or leave resample out."
-            )
-        for field, needs in (("shared_views", self.shared_views), ("candidates", self.candidates == "views")):
-            if needs and self.view_count == 0:
-                raise RecipeError(f"n_views: {field}={getattr(self, field)!r} needs at least one view; received 0.")
-        if self.shared_views and (self.candidates == "views" or self.rules):
-            raise RecipeError(
-                "shared_views: expected candidates='priors' and priors that are numbers, since shared views run once, "
-                f"under the lowest prior; received candidates={self.candidates!r} and "
-                f"priors={', '.join(map(prior_text, self.prior_values))}. Try: leave shared_views out."
-            )
-
-    def _check_candidates(self) -> None:
-        if self.top_k is not None and (self.top_k > self.candidate_count or self.combine == "mix"):
-            most = "no top_k with combine='mix'" if self.combine == "mix" else f"at most {self.candidate_count}"
-            raise RecipeError(
-                f"top_k: expected {most}, the number of candidates; received {self.top_k}. Try: leave top_k out."
-            )
-        if self.combine == "mix" and (self.candidates, len(self.prior_values), len(self.rules), self.has_source) != (
-            "priors",
-            2,
-            1,
-            True,
-        ):
-            raise RecipeError(
-                "combine: 'mix' expects priors=(1, ByShift(…)): the source model and one rule; received "
-                f"priors={', '.join(map(prior_text, self.prior_values))}. Try: combine='vote', or 'bn' with one number."
-            )
+    def _contradictions(self) -> Iterator[tuple[bool, str]]:
+        """Yield whether fields contradict each other, and the message."""
+        priors = ", ".join(map(prior_text, self.prior_values))
+        yield (
+            self.resample and not (self.view_count and is_random(self.augment)),
+            (
+                f"resample: nothing in augment={self.augment!r} with {self.view_count} views is random, and resample=True "
+                "would do nothing. Try: augment='paper', or leave resample out."
+            ),
+        )
+        yield (
+            (self.shared_views or self.candidates == "views") and self.view_count == 0,
+            (
+                f"n_views: shared_views={self.shared_views} with candidates={self.candidates!r} needs at least one view; "
+                "received 0."
+            ),
+        )
+        yield (
+            self.shared_views and (self.candidates == "views" or bool(self.rules)),
+            (
+                "shared_views: expected candidates='priors' and priors that are numbers, since shared views run once, under "
+                f"the lowest prior; received candidates={self.candidates!r} and priors={priors}. Try: leave shared_views out."
+            ),
+        )
+        yield (
+            self.top_k is not None and (self.top_k > self.candidate_count or self.combine == "mix"),
+            (
+                f"top_k: expected at most {self.candidate_count}, the number of candidates, and none with combine='mix'; "
+                f"received {self.top_k}. Try: leave top_k out."
+            ),
+        )
+        mixable = self.candidates == "priors" and len(self.prior_values) == 2 and len(self.rules) == 1
+        yield (
+            self.combine == "mix" and not (mixable and self.has_source),
+            (
+                "combine: 'mix' expects priors=(1, ByShift(…)), the source model and one rule; received "
+                f"priors={priors}. Try: combine='vote', or 'bn' with one number."
+            ),
+        )
 
     @property
     def prior_values(self) -> tuple[Prior, ...]:
@@ -164,30 +167,27 @@ class Recipe:
     def to_json(self) -> str:
         """Return the recipe as text for `from_json`, in any framework. Functions cannot be stored."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        if not _is_plain(self.augment):
-            raise RecipeError(f"augment: functions cannot be stored as JSON; received {self.augment!r}. Try: names.")
-        values["priors"] = [
-            {"by_shift": asdict(prior)} if isinstance(prior, ByShift) else prior for prior in self.prior_values
-        ]
-        return json.dumps(values, ensure_ascii=False)
+        values["priors"] = [{"by_shift": asdict(p)} if isinstance(p, ByShift) else p for p in self.prior_values]
+        try:
+            return json.dumps(values, ensure_ascii=False)
+        except TypeError:
+            raise RecipeError(f"augment: functions cannot be stored; received {self.augment!r}. Try: names.") from None
 
     @classmethod
     def from_json(cls, text: str) -> Recipe:
         """Return the recipe that `to_json` stored."""
         try:
             values = json.loads(text)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise RecipeError(f"Expected a recipe written by Recipe.to_json; received {text!r:.80}.") from error
-        allowed = [field.name for field in fields(cls)]
-        unknown = sorted(set(values) - set(allowed)) if isinstance(values, dict) else [type(values).__name__]
-        if unknown:
+            stored = values.get("priors", PAPER_PRIORS)
+            listed = stored if isinstance(stored, list | tuple) else [stored]
+            values["priors"] = [ByShift(**p["by_shift"]) if isinstance(p, dict) else p for p in listed]
+            return cls(**values)
+        except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+            if isinstance(error, RecipeError):
+                raise
             raise RecipeError(
-                f"Expected the fields of a recipe ({', '.join(allowed)}); received {', '.join(unknown)}. Try: store "
-                "the recipe again with this version."
-            )
-        if isinstance(values.get("priors"), list):
-            values["priors"] = [_stored_prior(prior) for prior in values["priors"]]
-        return cls(**values)
+                f"Expected a recipe that Recipe.to_json of this version stored; received {text!r:.200} ({error})."
+            ) from error
 
     def __str__(self) -> str:
         priors = ", ".join(map(prior_text, self.prior_values))
@@ -244,20 +244,6 @@ def _resolve_priors(priors: Any) -> tuple[Prior, ...]:
     if len(set(values)) < len(values):
         raise RecipeError(f"priors: expected each number once; received {priors!r}.")
     return values
-
-
-def _stored_prior(prior: Any) -> Any:
-    if not isinstance(prior, dict):
-        return prior
-    rule = prior.get("by_shift")
-    names = {field.name for field in fields(ByShift)}
-    if set(prior) != {"by_shift"} or not isinstance(rule, dict) or set(rule) - names:
-        raise RecipeError(f"priors: expected numbers, or by_shift with {', '.join(sorted(names))}; received {prior!r}.")
-    return ByShift(**rule)
-
-
-def _is_plain(augment: Any) -> bool:
-    return isinstance(augment, str) or (isinstance(augment, tuple) and all(map(_is_plain, augment)))
 
 
 def _freeze(augment: Any, depth: int = 0) -> Augment:
