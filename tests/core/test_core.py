@@ -12,46 +12,49 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from namespaces import Namespace
 
+from sita_adapters.mixing import confidence, larger_row, mix_scores, mix_weights
 from sita_adapters.plan import make_plan
-from sita_adapters.recipe import RECIPES, Recipe, read_recipe
-from sita_adapters.statistics import blend_with_source, input_affine, output_affine, pool, sampled_lines, target
+from sita_adapters.recipe import Recipe
+from sita_adapters.recipes import RECIPES, resolve_recipe
+from sita_adapters.shift import divergence_from_source, priors_by_shift, shift_of
+from sita_adapters.statistics import blend_with_source, input_affine, output_affine, pool, target
 from sita_adapters.views import content_seed, spatial_kind
-from sita_adapters.voting import decide, entropy, near_ties
+from sita_adapters.voting import decide, near_ties
 
 RECTANGLE = spatial_kind((4, 5))
 priors = st.lists(st.floats(0, 1), min_size=1, max_size=6, unique=True)
 
 
-@given(lambdas=priors, n=st.integers(0, 7), shared=st.booleans(), frame=st.sampled_from(["square", RECTANGLE]))
-def test_every_plan_is_sound(lambdas: list[float], n: int, shared: bool, frame: str) -> None:
-    recipe = Recipe(priors=lambdas, n_views=n, shared_views=shared and n > 0)
+@given(prior_values=priors, n=st.integers(0, 7), shared=st.booleans(), frame=st.sampled_from(["square", RECTANGLE]))
+def test_every_plan_is_sound(prior_values: list[float], n: int, shared: bool, frame: str) -> None:
+    recipe = Recipe(priors=prior_values, n_views=n, shared_views=shared and n > 0)
     plan = make_plan(recipe, frame)
     rows, weights = plan.rows, np.array(plan.weights)
     assert weights.shape == (rows, rows)
     assert len(plan.priors) == rows
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-15)
     assert (weights >= 0).all()
-    candidates = plan.candidate_rows
-    assert [plan.priors[row] for row in candidates] == lambdas
+    candidates = plan.candidates
+    assert [plan.priors[row] for row in candidates] == prior_values
     assert all(plan.view_of_row[row] == 0 for row in candidates)
     assert set(plan.view_of_row) <= set(range(len(plan.views)))
     # A row's statistics come from its own image's rows under its own prior, or from shared views.
     for row, line in enumerate(plan.weights):
         for drawn in np.flatnonzero(line):
-            assert plan.origins[drawn] == plan.origins[row] or plan.priors[row] == 1
+            assert plan.reference_rows[drawn] == plan.reference_rows[row] or plan.priors[row] == 1
             same_prior = plan.priors[drawn] == plan.priors[row]
             assert same_prior or (recipe.shared_views and plan.view_of_row[drawn] > 0)
 
 
-@given(lambdas=priors, n=st.integers(1, 3))
-def test_plans_equal_the_definition(lambdas: list[float], n: int) -> None:
+@given(prior_values=priors, n=st.integers(1, 3))
+def test_plans_equal_the_definition(prior_values: list[float], n: int) -> None:
     for recipe, expected in (
-        (Recipe(priors=lambdas, n_views=n), reference.ops_rows(lambdas, n)),
-        (Recipe(priors=lambdas, n_views=n, shared_views=True), reference.shared_rows(lambdas, n)),
+        (Recipe(priors=prior_values, n_views=n), reference.ops_rows(prior_values, n)),
+        (Recipe(priors=prior_values, n_views=n, shared_views=True), reference.shared_rows(prior_values, n)),
     ):
         plan = make_plan(recipe)
         rows, answers = expected
-        assert list(plan.candidate_rows) == answers
+        assert list(plan.candidates) == answers
         assert list(plan.view_of_row) == [row.view for row in rows]
         assert list(plan.priors) == [row.prior for row in rows]
         for line, row in zip(plan.weights, rows, strict=True):
@@ -61,7 +64,10 @@ def test_plans_equal_the_definition(lambdas: list[float], n: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "rows"),
-    [("source", 1), ("ensemble", 3), ("ptn", 1), ("bn", 1), ("augbn", 3), ("ops", 22), ("ops_shared", 10)],
+    [
+        *(("source", 1), ("ensemble", 3), ("ptn", 1), ("bn", 1), ("augbn", 3), ("ops", 22), ("ops_shared", 10)),
+        *(("auto", 2), ("shift", 1)),
+    ],
 )
 def test_rows_of_the_named_recipes(name: str, rows: int) -> None:
     assert make_plan(RECIPES[name]).rows == rows
@@ -79,19 +85,19 @@ def test_blend_equals_a_float64_loop(
     means = (random.normal(size=(images, rows, channels)) + magnitude).astype(np.float32)
     variances = random.uniform(0.1, 3, size=means.shape).astype(np.float32)
     weights = random.dirichlet(np.ones(rows), size=rows).astype(np.float32)
-    lambdas = random.uniform(size=(rows, 1)).astype(np.float32)
+    prior_values = random.uniform(size=(rows, 1)).astype(np.float32)
     m_s = random.normal(size=channels).astype(np.float32)
     v_s = random.uniform(0.1, 3, size=channels).astype(np.float32)
-    xp, mean_of_rows, origin = namespace.ops.xp, namespace.own(means), int(random.integers(rows))
+    xp, mean_of_rows, row = namespace.ops.xp, namespace.own(means), int(random.integers(rows))
     mean, variance = blend_with_source(
         *target(
             mean_of_rows,
             namespace.own(variances),
             weights=namespace.own(weights),
-            origins=namespace.ops.indices([origin] * rows, mean_of_rows),
+            reference_rows=namespace.ops.indices([row] * rows, mean_of_rows),
             xp=xp,
         ),
-        priors=namespace.own(lambdas),
+        priors=namespace.own(prior_values),
         source_mean=namespace.own(m_s),
         source_variance=namespace.own(v_s),
         xp=xp,
@@ -102,7 +108,7 @@ def test_blend_equals_a_float64_loop(
             m_t, v_t = reference.target_statistics(
                 means[b].astype(np.float64), variances[b].astype(np.float64), weights[r] / weights[r].sum(dtype=float)
             )
-            lam = float(lambdas[r, 0])
+            lam = float(prior_values[r, 0])
             np.testing.assert_allclose(mean[b, r], lam * m_s + (1 - lam) * m_t, rtol=2e-6, atol=2e-6)
             np.testing.assert_allclose(variance[b, r], lam * v_s + (1 - lam) * v_t, rtol=4e-6)
 
@@ -118,7 +124,7 @@ def test_a_source_row_far_from_the_others_costs_them_no_digits(namespace: Namesp
         namespace.own(means),
         namespace.own(variances),
         weights=namespace.own(np.float32(plan.weights)),
-        origins=namespace.ops.indices(plan.origins, namespace.own(means)),
+        reference_rows=namespace.ops.indices(plan.reference_rows, namespace.own(means)),
         xp=namespace.ops.xp,
     )
     adapted = [row for row, prior in enumerate(plan.priors) if prior != 1]
@@ -150,6 +156,52 @@ def test_both_ways_to_apply_a_blend_are_the_normalisation(seed: int, epsilon: fl
     np.testing.assert_allclose(x * scale + shift, expected, rtol=1e-9, atol=1e-9)
 
 
+@given(seed=st.integers(0, 2**32 - 1), half_shift=st.sampled_from([0.5, 0.3]))
+def test_shift_and_prior_equal_a_float64_loop(namespace: Namespace, seed: int, half_shift: float) -> None:
+    random = np.random.default_rng(seed)
+    mean, m_s = random.normal(size=(2, 3, 4)).astype(np.float32), random.normal(size=4).astype(np.float32)
+    variance, v_s = (random.uniform(0.1, 3, each.shape).astype(np.float32) for each in (mean, m_s))
+    settings = {"epsilon": 1e-3, "xp": namespace.ops.xp}
+    divergence = divergence_from_source(*map(namespace.own, (mean, variance, m_s, v_s)), **settings)
+    rule = {"strengths": 0.8, "half_shifts": half_shift, "half_areas": 50.0}
+    d, prior = (namespace.numpy(each) for each in (shift_of(divergence), priors_by_shift(divergence, 49, **rule)))
+    for b, r in np.ndindex(2, 3):
+        expected = reference.shift(*(each.astype(np.float64) for each in (mean[b, r], variance[b, r], m_s, v_s)), 1e-3)
+        np.testing.assert_allclose(d[b, r], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(prior[b, r], reference.Rule(0.8, half_shift, 50).prior(expected, 49), rtol=1e-5)
+
+
+KINDS = ("logits", "probabilities", "log_probabilities", "sigmoid", "sigmoid_probabilities")
+
+
+@pytest.mark.parametrize("pixels", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_mixed_scores_equal_a_float64_loop(namespace: Namespace, kind: str, pixels: bool) -> None:
+    """Two rows of four images, of which the second is the source's; classes last, or before the pixels."""
+    random, axis = np.random.default_rng(0), -3 if pixels else -1
+    z = random.normal(scale=3, size=(4, 2, 3, 6, 5) if pixels else (4, 2, 5))
+    values = {
+        "probabilities": reference.softmax(z),
+        "log_probabilities": np.log(reference.softmax(z)),
+        "sigmoid_probabilities": 1 / (1 + np.exp(-z)),
+    }.get(kind, z)
+    shifts = np.float32([0.01, 0.05, 0.3, 4.0])
+    given = namespace.own(np.moveaxis(values, -1, axis).astype(np.float32))
+    confidences = confidence(given, kind, axis, namespace.ops.xp)
+    source, adapted = mix_weights(namespace.own(shifts), confidences, source=1)
+    weights = (adapted, source)
+    mixed = namespace.numpy(mix_scores([given[:, 0], given[:, 1]], weights, kind, axis, namespace.ops))
+    chosen = namespace.numpy(larger_row([given[:, 0], given[:, 1]], weights, namespace.ops.xp))
+    for image, (first, second) in enumerate(values):
+        weight = reference.adapted_weight(shifts[image], second, first, kind)
+        assert float(namespace.numpy(adapted)[image]) == pytest.approx(weight, rel=1e-4)
+        wanted = np.moveaxis(reference.mix(second, first, weight, kind), -1, 0 if pixels else -1)
+        np.testing.assert_allclose(mixed[image], wanted, rtol=1e-4, atol=1e-5)
+        larger = np.moveaxis(first if weight >= 0.5 else second, -1, 0 if pixels else -1)
+        np.testing.assert_array_equal(chosen[image], larger.astype(np.float32))
+    assert len({round(float(each), 1) for each in namespace.numpy(adapted)}) > 2
+
+
 def test_lambda_one_rewrites_nothing() -> None:
     source = np.float32([0.3, -2.0]), np.float32([1.7, 0.4])
     scale, shift = input_affine(*source, source_mean=source[0], source_variance=source[1], epsilon=1e-5, xp=np)
@@ -175,7 +227,7 @@ def clear_cut(candidates: np.ndarray) -> bool:
 
 
 def run_vote(namespace: Namespace, candidates: np.ndarray, top_k: int, axis: int = -1, **options: str) -> np.ndarray:
-    how = {"combine": "vote", "scores": "logits", **options}
+    how = {"combine": "vote", "kind": "logits", **options}
     settings = {"top_k": top_k, "class_axis": axis, "ops": namespace.ops}
     return namespace.numpy(decide(namespace.own(candidates), **settings, **how).scores)
 
@@ -215,18 +267,18 @@ def test_probabilities_and_logits_give_the_same_answer(namespace: Namespace, com
     from_logits = run_vote(namespace, z, 3, combine=combine)
     from_logits = np.exp(from_logits - from_logits.max(-1, keepdims=True))
     from_logits /= from_logits.sum(-1, keepdims=True)
-    from_probabilities = run_vote(namespace, p, 3, combine=combine, scores="probabilities")
+    from_probabilities = run_vote(namespace, p, 3, combine=combine, kind="probabilities")
     np.testing.assert_allclose(from_probabilities, from_logits, rtol=2e-4, atol=1e-6)
     np.testing.assert_allclose(from_probabilities.sum(-1), 1, rtol=1e-5)
 
 
-def test_a_tie_goes_to_the_most_certain_of_the_tied(namespace: Namespace) -> None:
-    # Three labels, one vote each; the most certain candidate says 2.
+def test_a_tie_goes_to_the_most_confident_of_the_tied(namespace: Namespace) -> None:
+    # Three labels, one vote each; the most confident candidate says 2.
     candidates = np.float32([[[3, 0, 0], [0, 2, 0], [0, 0, 9]]])
     assert run_vote(namespace, candidates, 3).argmax() == 2
 
 
-def test_a_majority_beats_the_most_certain(namespace: Namespace) -> None:
+def test_a_majority_beats_the_most_confident(namespace: Namespace) -> None:
     candidates = np.float32([[[3, 0, 0], [4, 0, 0], [0, 0, 9]]])
     np.testing.assert_allclose(run_vote(namespace, candidates, 3), [[3.5, 0, 0]])
 
@@ -243,15 +295,13 @@ def test_classes_masked_with_minus_infinity_are_never_chosen(namespace: Namespac
     np.testing.assert_allclose(run_vote(namespace, candidates, 3), [[3.5, 0.5, -np.inf]])
 
 
-def test_a_candidate_that_is_nan_is_the_least_certain(namespace: Namespace) -> None:
+def test_a_candidate_that_is_nan_is_the_least_confident(namespace: Namespace) -> None:
     candidates = np.array([[[1.0, 2.0], [np.nan, 0.0], [3.0, 0.0]]], np.float32)
     settings = {"top_k": 2, "class_axis": -1, "ops": namespace.ops}
-    verdict = decide(namespace.own(candidates), combine="vote", scores="logits", **settings)
-    assert namespace.numpy(verdict.entropies)[0, 1, 0] == np.inf
-    np.testing.assert_array_equal(namespace.numpy(verdict.kept)[0, :, 0], [True, False, True])
-    np.testing.assert_array_equal(namespace.numpy(verdict.scores), [[3.0, 0.0]])
-    found = entropy(namespace.own(candidates[0]), scores="sigmoid", class_axis=-1, xp=namespace.ops.xp)
-    assert namespace.numpy(found)[1, 0] == np.inf
+    vote = decide(namespace.own(candidates), combine="vote", kind="logits", **settings)
+    assert namespace.numpy(vote.entropies)[0, 1, 0] == np.inf
+    np.testing.assert_array_equal(namespace.numpy(vote.kept)[0, :, 0], [True, False, True])
+    np.testing.assert_array_equal(namespace.numpy(vote.scores), [[3.0, 0.0]])
 
 
 def test_another_image_or_seed_draws_other_views() -> None:
@@ -267,15 +317,15 @@ def test_the_views_of_segmentation() -> None:
     """One mirrored view, unless others are asked for; "paper" is its blur and rotation of at most 10°."""
 
     def views(changes: dict[str, object], recipe: object = "augbn") -> list[str]:
-        return [v.name for v in make_plan(read_recipe(recipe, changes, "segmentation")).views[1:]]
+        return [v.name for v in make_plan(resolve_recipe(recipe, changes, "segmentation")).views[1:]]
 
     assert views({}) == ["hflip"]
     assert views({"n_views": 3}) == ["hflip", "vflip", "rot180"]
     assert views({"augment": "lossless"}) == ["rot90", "rot270"]
     assert views({"augment": "transpose"}) == ["transpose"]
     assert views({}, Recipe(augment=["rot90", "hflip"])) == ["rot90", "hflip"]
-    assert read_recipe("bn", {}, "segmentation") == RECIPES["bn"]
-    (_, drawn) = make_plan(read_recipe("augbn", {"augment": "paper"}, "segmentation")).views
+    assert resolve_recipe("bn", {}, "segmentation") == RECIPES["bn"]
+    (_, drawn) = make_plan(resolve_recipe("augbn", {"augment": "paper"}, "segmentation")).views
     assert sorted(type(step).__name__ for step in drawn.steps) == ["Blur", "Rotate"]
     assert all(-10 <= step.degrees <= 10 for step in drawn.steps if hasattr(step, "degrees"))
 
@@ -298,24 +348,3 @@ def test_near_ties_are_where_rounding_could_decide(
     assert near_ties(np.array([entropies]), kept[None], np.array([labels])).tolist() == [tied]
     places = [np.repeat(np.array([each])[..., None], 2, axis=-1) for each in (entropies, kept, labels)]
     assert near_ties(*places).tolist() == [[tied, tied]]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "places", "lines"),
-    [
-        ((12, 12), None, list(range(12))),
-        ((12, 12), 144, list(range(12))),
-        ((112, 112), 256, [6, 55, 104]),
-        ((56, 56), 256, [0, 11, 22, 33, 44, 55]),
-        ((28, 28), 256, list(range(0, 28, 3))),
-        ((4, 500), 100, [0, 3]),
-        ((1000,), 100, list(range(0, 1000, 9))),
-        ((2, 10, 10), 16, [0, 1]),
-    ],
-)
-def test_places_are_whole_lines_an_odd_number_apart(
-    sizes: tuple[int, ...], places: int | None, lines: list[int]
-) -> None:
-    taken = sampled_lines(sizes, places)
-    assert list(range(sizes[0]))[taken] == lines
-    assert taken.step % 2 == 1

@@ -9,10 +9,11 @@ import pytest
 
 import sita_adapters as sita
 from sita_adapters import ByShift, Recipe
+from sita_adapters.errors import RecipeError
 
 MADE = {
     **sita.RECIPES,
-    "a rule and the source": Recipe(priors=(1.0, ByShift(strength=0.4)), n_views=1, places=256, combine="mean"),
+    "a rule and the source": Recipe(priors=(1.0, ByShift(strength=0.4)), n_views=1, combine="mean"),
     "steps": Recipe(priors=0.7, augment=("hflip", ("rot90", "vflip"))),
 }
 
@@ -27,7 +28,7 @@ def test_what_is_stored_comes_back(name: str) -> None:
 
 
 def test_functions_cannot_be_stored() -> None:
-    with pytest.raises(sita.RecipeError, match="functions cannot be stored"):
+    with pytest.raises(RecipeError, match="functions cannot be stored"):
         Recipe(augment=[lambda x: x]).to_json()
 
 
@@ -43,5 +44,5 @@ def test_functions_cannot_be_stored() -> None:
     ],
 )
 def test_what_is_no_recipe(text: Any, message: str) -> None:
-    with pytest.raises(sita.RecipeError, match=message):
+    with pytest.raises(RecipeError, match=message):
         Recipe.from_json(text)

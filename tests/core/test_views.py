@@ -8,11 +8,11 @@ import scipy.ndimage
 from namespaces import FRAMEWORK, make_namespace
 
 from sita_adapters.inputs import ENCODINGS, Inputs
-from sita_adapters.view_steps import Blur, Canvas, Colour, Rotate, blur_matrix, rotation_taps
+from sita_adapters.view_steps import Blur, Color, ImageLayout, Rotate, blur_matrix, rotation_taps
 from sita_adapters.views import NAMES, SYMMETRIES, View, make_views, spatial_kind
 
 SQUARE, RECTANGLE, SIGNAL, VECTOR = "square", "rectangle", "signal", "vector"
-CANVASES = ("numpy-first", "numpy-last", f"{FRAMEWORK}-{'first' if FRAMEWORK == 'torch' else 'last'}")
+ARRANGEMENTS = ("numpy-first", "numpy-last", f"{FRAMEWORK}-{'first' if FRAMEWORK == 'torch' else 'last'}")
 IMAGE = np.random.default_rng(0).uniform(size=(2, 3, 12, 12)).astype(np.float32)
 
 NUMPY_SYMMETRIES = {
@@ -26,23 +26,23 @@ NUMPY_SYMMETRIES = {
 }
 
 
-def run(step: object, canvas: str, image: np.ndarray = IMAGE, inputs: Inputs | None = None) -> np.ndarray:
-    """Apply a view or step in this canvas's layout, and return the result with channels first."""
-    name, _, layout = canvas.rpartition("-")
+def run(step: object, arrangement: str, image: np.ndarray = IMAGE, inputs: Inputs | None = None) -> np.ndarray:
+    """Apply a view or step in this layout, and return the result with channels first."""
+    name, _, layout = arrangement.rpartition("-")
     last, namespace = layout == "last", make_namespace(name)
     axes = (-1, (-3, -2)) if last else (-3, (-2, -1))
     x = np.moveaxis(image, 1, -1).copy() if last else image
     made = namespace.numpy(
-        step.apply(namespace.own(x), Canvas(namespace.ops, "square", *axes, inputs or ENCODINGS["unit"]))
+        step.apply(namespace.own(x), ImageLayout(namespace.ops, "square", *axes, inputs or ENCODINGS["unit"]))
     )
     return np.moveaxis(made, -1, 1) if last else made
 
 
-@pytest.mark.parametrize("canvas", CANVASES)
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 @pytest.mark.parametrize("name", SYMMETRIES)
-def test_symmetries_are_numpys(name: str, canvas: str) -> None:
+def test_symmetries_are_numpys(name: str, arrangement: str) -> None:
     view = View(name, SYMMETRIES[name])
-    np.testing.assert_array_equal(run(view, canvas), NUMPY_SYMMETRIES[name](IMAGE))
+    np.testing.assert_array_equal(run(view, arrangement), NUMPY_SYMMETRIES[name](IMAGE))
     assert view.lossless
 
 
@@ -51,10 +51,10 @@ def test_symmetries_are_all_seven_and_distinct() -> None:
     assert len({IMAGE.tobytes(), *views}) == 8
 
 
-@pytest.mark.parametrize("canvas", CANVASES)
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 @pytest.mark.parametrize("degrees", [0.0, 17.0, 90.0, 133.3, 270.0, 359.0])
 @pytest.mark.parametrize("shape", [(2, 3, 12, 12), (1, 3, 9, 14), (1, 1, 5, 1)])
-def test_rotation_is_scipys(degrees: float, canvas: str, shape: tuple[int, ...]) -> None:
+def test_rotation_is_scipys(degrees: float, arrangement: str, shape: tuple[int, ...]) -> None:
     image = np.random.default_rng(1).uniform(size=shape).astype(np.float32)
     height, width = shape[-2:]
     centre = np.array([(height - 1) / 2, (width - 1) / 2])
@@ -65,7 +65,7 @@ def test_rotation_is_scipys(degrees: float, canvas: str, shape: tuple[int, ...])
         expected[b, c] = scipy.ndimage.affine_transform(
             image[b, c].astype(np.float64), matrix, centre - matrix @ centre, order=1, mode="mirror"
         )
-    np.testing.assert_allclose(run(Rotate(degrees), canvas, image), expected, atol=1e-5)
+    np.testing.assert_allclose(run(Rotate(degrees), arrangement, image), expected, atol=1e-5)
 
 
 def test_quarter_turns_are_rotations() -> None:
@@ -75,19 +75,19 @@ def test_quarter_turns_are_rotations() -> None:
     assert (weights >= -1e-6).all()
 
 
-@pytest.mark.parametrize("canvas", CANVASES)
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 @pytest.mark.parametrize("sigma", [0.1, 0.7, 2.0])
-def test_blur_is_scipys(sigma: float, canvas: str) -> None:
+def test_blur_is_scipys(sigma: float, arrangement: str) -> None:
     # scipy rounds its radius; where that equals ours the two agree to rounding.
     radius = max(1, int(np.ceil(4 * sigma)))
     expected = scipy.ndimage.gaussian_filter(
         IMAGE.astype(np.float64), (0, 0, sigma, sigma), mode="mirror", radius=(0, 0, radius, radius)
     )
-    np.testing.assert_allclose(run(Blur(sigma), canvas), expected, atol=2e-6)
-    np.testing.assert_allclose(blur_matrix(12, sigma).sum(1), 1, atol=1e-6)
+    np.testing.assert_allclose(run(Blur(sigma), arrangement), expected, atol=2e-6)
+    np.testing.assert_allclose(blur_matrix(12, sigma)[0].sum(0), 1, atol=1e-6)
 
 
-def colour_loop(image: np.ndarray, step: Colour) -> np.ndarray:
+def color_loop(image: np.ndarray, step: Color) -> np.ndarray:
     """RGB in [0, 1], one image at a time, in float64."""
     out = []
     for original in image.astype(np.float64):
@@ -101,10 +101,10 @@ def colour_loop(image: np.ndarray, step: Colour) -> np.ndarray:
     return np.stack(out)
 
 
-@pytest.mark.parametrize("canvas", CANVASES)
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_colour_works_on_intensities_whatever_the_encoding(encoding: str, canvas: str) -> None:
-    step = Colour(1.3, 0.7, 1.4, order=("saturation", "brightness", "contrast"))
+def test_color_works_on_intensities_whatever_the_encoding(encoding: str, arrangement: str) -> None:
+    step = Color(1.3, 0.7, 1.4, order=("saturation", "brightness", "contrast"))
     inputs = ENCODINGS[encoding]
     mean, std = (np.reshape(values, (-1, 1, 1)) for values in (inputs.mean, inputs.std))
 
@@ -112,13 +112,13 @@ def test_colour_works_on_intensities_whatever_the_encoding(encoding: str, canvas
         ordered = u if inputs.order == "rgb" else u[:, ::-1]
         return (ordered * inputs.white - mean) / std
 
-    made = run(step, canvas, encode(IMAGE).astype(np.float32), inputs)
-    np.testing.assert_allclose(made, encode(colour_loop(IMAGE, step)), atol=3e-6 * inputs.white / np.min(std))
+    made = run(step, arrangement, encode(IMAGE).astype(np.float32), inputs)
+    np.testing.assert_allclose(made, encode(color_loop(IMAGE, step)), atol=3e-6 * inputs.white / np.min(std))
 
 
 def test_grey_images_have_no_saturation() -> None:
     grey = IMAGE[:, :1]
-    np.testing.assert_allclose(run(Colour(1, 1, 0.6), "numpy-first", grey), grey, atol=1e-6)
+    np.testing.assert_allclose(run(Color(1, 1, 0.6), "numpy-first", grey), grey, atol=1e-6)
 
 
 def test_the_kind_of_input_is_read_from_its_sizes() -> None:
@@ -143,11 +143,11 @@ def test_the_papers_views_are_drawn_from_the_seed() -> None:
     assert views != make_views("paper", 60, 8, SQUARE)
     assert views[:5] == make_views("paper", 5, 7, SQUARE)
     turns = [step.degrees for view in views for step in view.steps if isinstance(step, Rotate)]
-    colours = [step for view in views for step in view.steps if isinstance(step, Colour)]
-    assert len(turns) == len(colours) == 60
+    colors = [step for view in views for step in view.steps if isinstance(step, Color)]
+    assert len(turns) == len(colors) == 60
     assert min(turns) < 40
     assert max(turns) > 320
-    factors = [f for c in colours for f in (c.brightness, c.contrast, c.saturation)]
+    factors = [f for c in colors for f in (c.brightness, c.contrast, c.saturation)]
     assert min(factors) >= 0.6
     assert max(factors) <= 1.4
     for name in ("transpose", "hflip", "vflip"):
@@ -162,9 +162,9 @@ def test_rectangles_meet_the_same_views_but_for_the_transposition() -> None:
 
 
 def test_names_and_compositions() -> None:
-    one, two = make_views([("rot90", "blur"), "hflip"], 2, 0, SQUARE)
+    one, two = make_views((("rot90", "blur"), "hflip"), 2, 0, SQUARE)
     assert (one.name, two.name) == ("rot90+blur", "hflip")
     assert not one.lossless
     assert len(make_views("blur", 3, 0, SQUARE)) == 3
     assert len({view.steps for view in make_views("blur", 3, 0, SQUARE)}) == 3
-    assert set(NAMES) == {*SYMMETRIES, "rotate", "blur", "colour"}
+    assert set(NAMES) == {*SYMMETRIES, "rotate", "blur", "color"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,23 +29,34 @@ def target_statistics(
     return mean, variance
 
 
+def shift(m_t: np.ndarray, v_t: np.ndarray, m_s: np.ndarray, v_s: np.ndarray, epsilon: float) -> float:
+    """d, the mean over channels of KL(N(m_t, v_t) ‖ N(m_s, v_s)), one channel at a time."""
+    total = 0.0
+    for m, v, m_0, v_0 in zip(m_t, v_t + epsilon, m_s, v_s + epsilon, strict=True):
+        total += math.log(math.sqrt(v_0 / v)) + (v + (m - m_0) ** 2) / (2 * v_0) - 0.5
+    return total / len(m_t)
+
+
 @dataclass(frozen=True)
 class Rule:
-    """λ by the shift that a layer sees: 1 − s · d/(d + d_½) · A/(A + A_½)."""
+    """λ by the shift that a layer measures: 1 − s · d/(d + d_½) · A/(A + A_½)."""
 
     strength: float
     half_shift: float
     half_area: float
 
-    def prior(  # noqa: PLR0917
-        self, m_t: np.ndarray, v_t: np.ndarray, m_s: np.ndarray, v_s: np.ndarray, epsilon: float, area: int
-    ) -> float:
-        """λ of one row, one channel at a time."""
-        total = 0.0
-        for m, v, m_0, v_0 in zip(m_t, v_t + epsilon, m_s, v_s + epsilon, strict=True):
-            total += math.log(math.sqrt(v_0 / v)) + (v + (m - m_0) ** 2) / (2 * v_0) - 0.5
-        d = total / len(m_t)
-        return 1 - self.strength * d / (d + self.half_shift) * area / (area + self.half_area)
+    def prior(self, d: float, positions: int) -> float:
+        """λ of one row."""
+        return 1 - self.strength * d / (d + self.half_shift) * positions / (positions + self.half_area)
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """What one row measured in one call of a layer, and its λ."""
+
+    shift: float
+    positions: int
+    prior: float
 
 
 @dataclass
@@ -82,58 +93,81 @@ def shared_rows(priors: Sequence[float], n: int) -> tuple[list[Row], list[int]]:
     return rows, list(range(count))
 
 
+def blend(  # noqa: PLR0917
+    row: Row,
+    means: np.ndarray,
+    variances: np.ndarray,
+    source: tuple[np.ndarray, np.ndarray],
+    epsilon: float,
+    positions: int,
+) -> tuple[np.ndarray, np.ndarray, LayerCall | None]:
+    """Return the statistics that a row is normalized with, from the moments (R, C) of all rows, and what it measured."""
+    if row.prior == 1:
+        return *source, None
+    drawn = list(row.weights)
+    m_t, v_t = target_statistics(means[drawn], variances[drawn], list(row.weights.values()))
+    d = shift(m_t, v_t, *source, epsilon=epsilon)
+    prior = row.prior.prior(d, positions) if isinstance(row.prior, Rule) else row.prior
+    mean, variance = (prior * s + (1 - prior) * t for s, t in zip(source, (m_t, v_t), strict=True))
+    return mean, variance, LayerCall(d, positions, prior)
+
+
 def run_rows(
-    model: nn.Module, image: torch.Tensor, views: Sequence[Callable[[torch.Tensor], torch.Tensor]], rows: Sequence[Row]
-) -> list[torch.Tensor]:
+    model: nn.Module,
+    image: torch.Tensor,
+    views: Sequence[Callable[[torch.Tensor], torch.Tensor]],
+    rows: Sequence[Row],
+    *,
+    channel_axis: int = 1,
+    adapted: Collection[str] | None = None,
+    calls: list[list[LayerCall]] | None = None,
+) -> Any:
     """Return the output of every row of one image (without batch axis), in float64.
 
     The rows run as one batch through a copy of the model. Behind every layer with running statistics its output is
-    replaced: each row goes through a layer of its own, whose statistics are overwritten by the blend, so that the
-    framework's own layer does the rest.
+    replaced: each row goes through a layer of its own, whose statistics are overwritten by the blend, so the
+    framework's own layer does the rest. `adapted` names the layers; `calls` takes what each row measured.
     """
     import torch
 
     model = copy.deepcopy(model).double().eval()
     norms = {name: module for name, module in model.named_modules() if hasattr(module, "running_var")}
-    calls: list[str] = []
+    measured: list[list[LayerCall]] = [[] for _ in rows] if calls is None else calls
+    measured.extend([] for _ in range(len(rows) - len(measured)))
     for name, norm in norms.items():
-        own = [copy.deepcopy(norm) for _ in rows]
-        norm.register_forward_hook(functools.partial(_normalise_row_by_row, name=name, own=own, rows=rows, calls=calls))
+        if adapted is None or name in adapted:
+            hook = functools.partial(_normalize_row_by_row, copy.deepcopy(norm), rows, measured, channel_axis)
+            norm.register_forward_hook(hook)
     with torch.no_grad():
         output = model(torch.cat([views[row.view](image.double()[None]) for row in rows]))
-    assert sorted(calls) == sorted(norms), "every layer must run once a forward"
-    return list(output)
+    assert any(measured) or all(row.prior == 1 for row in rows), "no layer ran"
+    return list(output) if isinstance(output, torch.Tensor) else output
 
 
-def _normalise_row_by_row(
+def _normalize_row_by_row(  # noqa: PLR0917
+    layer: nn.Module,
+    rows: Sequence[Row],
+    measured: list[list[LayerCall]],
+    channel_axis: int,
     _: nn.Module,
     args: tuple[torch.Tensor],
     output: torch.Tensor,
-    *,
-    name: str,
-    own: list[nn.Module],
-    rows: Sequence[Row],
-    calls: list[str],
 ) -> torch.Tensor:
     """A row may have several entries of the batch: time or tokens that are folded in."""
     import torch
 
-    calls.append(name)
     parts = args[0].unflatten(0, (len(rows), -1)).unbind(0)
-    by_channel = [part.movedim(1, 0).flatten(1).numpy() for part in parts]
+    by_channel = [part.movedim(channel_axis, 0).flatten(1).numpy() for part in parts]
     means, variances = (np.stack([getattr(each, kind)(axis=1) for each in by_channel]) for kind in ("mean", "var"))
     answers = []
-    for row, layer, part in zip(rows, own, parts, strict=True):
-        if row.prior != 1:
-            drawn = list(row.weights)
-            mean, variance = target_statistics(means[drawn], variances[drawn], list(row.weights.values()))
-            prior = row.prior
-            if isinstance(prior, Rule):
-                source = layer.running_mean.numpy(), layer.running_var.numpy()
-                prior = prior.prior(mean, variance, *source, epsilon=layer.eps, area=by_channel[0].shape[1])
-            layer.running_mean.mul_(prior).add_((1 - prior) * torch.from_numpy(mean))
-            layer.running_var.mul_(prior).add_((1 - prior) * torch.from_numpy(variance))
-        answers.append(layer(part))
+    for r, (row, part) in enumerate(zip(rows, parts, strict=True)):
+        own = copy.deepcopy(layer)
+        source = own.running_mean.flatten().numpy(), own.running_var.flatten().numpy()
+        mean, variance, call = blend(row, means, variances, source, own.eps, by_channel[0].shape[1])
+        own.running_mean.copy_(torch.from_numpy(mean.copy()).view_as(own.running_mean))
+        own.running_var.copy_(torch.from_numpy(variance.copy()).view_as(own.running_var))
+        measured[r] += [] if call is None else [call]
+        answers.append(own(part))
     return torch.cat(answers).reshape_as(output)
 
 
@@ -165,3 +199,54 @@ def mean_probabilities(candidates: np.ndarray, top_k: int) -> np.ndarray:
         exponentials = np.exp(candidates[p] - candidates[p].max())
         total += exponentials / exponentials.sum()
     return total / len(kept)
+
+
+SOURCE_SHIFT = 0.05
+"""d_0 of the default."""
+
+BOLD = Rule(1.0, 0.5, 200)
+"""The rule of the default's adapted row."""
+
+AUTO_ROWS = [Row(0, 1.0, {}), Row(0, BOLD, {1: 1.0})]
+
+
+def image_shift(calls: Sequence[LayerCall]) -> float:
+    """D = Σ a_l d_l / Σ a_l over all layer calls, a_l = A_l / (A_l + 200)."""
+    weights = [call.positions / (call.positions + 200) for call in calls]
+    return sum(a * call.shift for a, call in zip(weights, calls, strict=True)) / sum(weights)
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    """The softmax over the last axis."""
+    raised = np.exp(z - z.max(-1, keepdims=True))
+    return np.asarray(raised / raised.sum(-1, keepdims=True))
+
+
+def confidence(scores: np.ndarray, kind: str | None) -> float:
+    """c of one image's scores, classes last: the largest probability, or max(p, 1 − p) of each label; the mean over
+    pixels and labels; 1 without scores."""
+    if kind is None:
+        return 1.0
+    if kind.startswith("sigmoid"):
+        p = 1 / (1 + np.exp(-scores)) if kind == "sigmoid" else scores
+        return float(np.mean(np.maximum(p, 1 - p)))
+    return float(np.mean((scores if kind == "probabilities" else softmax(scores)).max(-1)))
+
+
+def adapted_weight(d: float, source: np.ndarray, adapted: np.ndarray, kind: str | None) -> float:
+    """The weight of the adapted row, u_a / (u_s + u_a): u_s = (0.05 c_s)², u_a = (D c_a)²."""
+    u_s = (SOURCE_SHIFT * confidence(source, kind)) ** 2
+    u_a = (d * confidence(adapted, kind)) ** 2
+    return u_a / (u_s + u_a)
+
+
+def mix(source: np.ndarray, adapted: np.ndarray, weight: float, kind: str | None = None) -> np.ndarray:
+    """The mix of two outputs of one image, classes last, of which the adapted one has this weight."""
+    if kind == "probabilities":
+        return softmax(mix(np.log(source), np.log(adapted), weight))
+    if kind == "log_probabilities":
+        return np.log(softmax(mix(source, adapted, weight)))
+    if kind == "sigmoid_probabilities":
+        odds = mix(np.log(source / (1 - source)), np.log(adapted / (1 - adapted)), weight)
+        return np.asarray(1 / (1 + np.exp(-odds)))
+    return (1 - weight) * source + weight * adapted

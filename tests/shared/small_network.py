@@ -2,7 +2,7 @@
 
     images ── conv1, bn1, ReLU ──┬── conv2, bn2 ──(+)── ReLU ── conv3, bn3, ReLU ── features
                                  └────────────────┘
-    features ── mean over places ── head ── scores;   dense: the head at every place instead
+    features ── mean over positions ── head ── scores;   dense: the head at every position instead
 
 Arrays have their channels last. The statistics are blended by plain loops, written from the method's definition.
 """
@@ -26,7 +26,7 @@ Weights = Mapping[str, np.ndarray]
 
 
 def images(count: int, size: tuple[int, int] = SIZE, seed: int = 0) -> np.ndarray:
-    """Smooth structure plus noise, so that statistics differ between images, channels and places."""
+    """Smooth structure plus noise, so that statistics differ between images, channels and positions."""
     random = np.random.default_rng(seed)
     coarse = random.normal(size=(count, size[0] // 4, size[1] // 4, 3)).repeat(4, axis=1).repeat(4, axis=2)
     gain = random.uniform(0.3, 2.3, size=(count, 1, 1, 1))
@@ -51,13 +51,13 @@ def make_weights(classes: int = CLASSES) -> Weights:
     def measure(name: str, x: np.ndarray) -> np.ndarray:
         made[f"{name}/mean"] = x.mean((0, 1, 2)) + 0.1 * random.normal(size=x.shape[-1])
         made[f"{name}/variance"] = x.var((0, 1, 2)) * random.uniform(0.8, 1.25, x.shape[-1])
-        return normalise(name, x, made[f"{name}/mean"], made[f"{name}/variance"], made)
+        return normalize(name, x, made[f"{name}/mean"], made[f"{name}/variance"], made)
 
     _features(images(32, seed=99).astype(np.float64), made, measure)
     return {name: value.astype(np.float32) for name, value in made.items()}
 
 
-def normalise(name: str, x: np.ndarray, mean: np.ndarray, variance: np.ndarray, weights: Weights) -> np.ndarray:
+def normalize(name: str, x: np.ndarray, mean: np.ndarray, variance: np.ndarray, weights: Weights) -> np.ndarray:
     """γ · (x − m) / sqrt(v + ε) + β"""
     return weights[f"{name}/gamma"] * (x - mean) / np.sqrt(variance + EPSILONS[name]) + weights[f"{name}/beta"]
 
@@ -85,34 +85,33 @@ def run_rows(
     adapted: Collection[str] = tuple(EPSILONS),
     classes: int = CLASSES,
     dense: bool = False,
-    lines: slice = slice(None),
-    found: dict[tuple[int, str], float] | None = None,
+    part: str = "scores",
+    calls: list[list[reference.LayerCall]] | None = None,
 ) -> np.ndarray:
     """Return the scores of every row, in float64; a row runs `inputs[row.view]`, one image (h, w, 3).
 
-    The moments come from these `lines` of the features. `found` takes what rules set, by row and layer.
+    `part` may be "features" instead. `calls` takes what each row measured in each layer.
     """
     weights = {name: value.astype(np.float64) for name, value in make_weights(classes).items()}
 
+    measured: list[list[reference.LayerCall]] = [[] for _ in rows] if calls is None else calls
+    measured.extend([] for _ in range(len(rows) - len(measured)))
+
     def norm(name: str, x: np.ndarray) -> np.ndarray:
-        means, variances = x[:, lines].mean((1, 2)), x[:, lines].var((1, 2))
+        means, variances, source = x.mean((1, 2)), x.var((1, 2)), (weights[f"{name}/mean"], weights[f"{name}/variance"])
         out = np.empty_like(x)
         for r, row in enumerate(rows):
-            mean, variance = weights[f"{name}/mean"], weights[f"{name}/variance"]
-            if row.prior != 1 and name in adapted:
-                drawn = list(row.weights)
-                m_t, v_t = reference.target_statistics(means[drawn], variances[drawn], list(row.weights.values()))
-                prior = row.prior
-                if isinstance(prior, reference.Rule):
-                    prior = prior.prior(m_t, v_t, mean, variance, EPSILONS[name], x.shape[1] * x.shape[2])
-                    if found is not None:
-                        found[r, name] = prior
-                mean = prior * mean + (1 - prior) * m_t
-                variance = prior * variance + (1 - prior) * v_t
-            out[r] = normalise(name, x[r], mean, variance, weights)
+            mean, variance = source
+            if name in adapted:
+                positions = x.shape[1] * x.shape[2]
+                mean, variance, call = reference.blend(row, means, variances, source, EPSILONS[name], positions)
+                measured[r] += [] if call is None else [call]
+            out[r] = normalize(name, x[r], mean, variance, weights)
         return out
 
     x = np.stack([inputs[row.view] for row in rows]).astype(np.float64)
     features = _features(x, weights, norm)
+    if part == "features":
+        return features
     pooled = features if dense else features.mean((1, 2))
     return pooled @ weights["head/kernel"] + weights["head/bias"]
