@@ -46,7 +46,7 @@ def main() -> None:
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        sys.exit("This example needs pyspark, and Java. Remedy: pip install pyspark")
+        sys.exit("This example needs pyspark, and Java. Try: pip install pyspark")
     if len(sys.argv) != 5:
         sys.exit(__doc__)
     model, weights, paths, out = sys.argv[1:]

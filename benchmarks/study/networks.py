@@ -63,7 +63,7 @@ def _roadnet(places: Places) -> LoadedModel:
     file = places.out / "roadnet.safetensors"
     if not file.exists():
         raise FileNotFoundError(
-            f"{file} is not there. Remedy: python benchmarks/train_camvid.py {places.data} --out {file}"
+            f"{file} is not there. Try: python benchmarks/train_camvid.py {places.data} --out {file}"
         )
     return load_model("camvid-roadnet", str(file))
 

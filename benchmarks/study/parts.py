@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sita_adapters.recipe import RECIPES, Task, read_recipe
+from sita_adapters.recipes import RECIPES, Task, resolve_recipe
 from sita_adapters.shift import ByShift
 from sita_workbench.data.dataset import Dataset
 from sita_workbench.data.opening import open_data
@@ -124,4 +124,4 @@ def make_run(part: Part, loaded: LoadedModel, limit: int | None, spec: str) -> R
 
 def make_method(name: str, task: Task) -> Method:
     """Return a recipe by its name, or a variant of one."""
-    return Method(name, VARIANTS[name] if name in VARIANTS else read_recipe(name, {}, task))
+    return Method(name, VARIANTS[name] if name in VARIANTS else resolve_recipe(name, {}, task))

@@ -27,7 +27,7 @@ def members() -> list[Member]:
     found = []
     for family, names in families().items():
         if family not in chosen:
-            raise LookupError(f"timm's family {family} is not in {_CHOICE.name}. Remedy: --find-timm.")
+            raise LookupError(f"timm's family {family} is not in {_CHOICE.name}. Try: --find-timm.")
         choice = chosen[family]
         if choice is None:
             found.append(Member("timm", family, names[0], None))

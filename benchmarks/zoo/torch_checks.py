@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import sita_adapters as sita
-from sita_adapters.errors import NoBatchNormError, OutputError
+from sita_adapters.errors import ModelError, OutputError
 
 from .members import Member, Outcome
 from .torch_layers import Found
@@ -62,7 +62,7 @@ def check(member: Member) -> Outcome:
         return outcome
     try:
         Checks(source, found, outcome, member.extra).run()
-    except NoBatchNormError as error:
+    except ModelError as error:
         outcome.verdict = f"WRONG: {len(found.names)} BatchNorm layers ran, but: {type(error).__name__}: {error}"
     except sita.SitaError as error:
         outcome.verdict = f"refused: {type(error).__name__}: {error}"

@@ -42,13 +42,13 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_recipe_that_it_writes_serves_the_other_commands(photos: Path, tmp_path: Path) -> None:
-    output = invoke("calibrate", NAME, photos, "--weights", "random", "--keep", 0.6, "--out", "mine.json")
+    output = invoke("calibrate", NAME, photos, "--weights", "random", "--min-agreement", 0.6, "--out", "mine.json")
     recipe = sita.Recipe.from_json((tmp_path / "mine.json").read_text())
     loaded = load_model(NAME, "random")
     pixels = np.stack([np.asarray(Image.open(path)) for path in sorted(photos.iterdir())])
     images = loaded.arrange(loaded.encode(pixels))
-    assert recipe == sita.calibrate(loaded.model, images, keep=0.6)
-    assert "answers kept" in output
+    assert recipe == sita.calibrate(loaded.model, images, min_agreement=0.6).recipe
+    assert "unchanged" in output
     assert "--recipe mine.json" in output
     if recipe.name != "source":
         assert "as on the clean image" in output
@@ -78,9 +78,9 @@ def test_where_nothing_suits_it_says_so(photos: Path, tmp_path: Path) -> None:
         "    def forward(self, x):\n"
         "        y = self.bn(x)\n"
         "        moved = (y - x / (1 + 1e-5) ** 0.5).abs().mean((1, 2, 3)) > 1e-6\n"
-        "        return torch.stack([moved.float(), 0.5 + 0 * moved.float()], 1)\n"
+        "        return torch.stack([1e4 * moved.float(), 0.5 + 0 * moved.float()], 1)\n"
         "def build():\n"
-        "    return Shy().eval(), {'inputs': 'unit', 'size': 32}\n"
+        "    return Shy().eval(), {'inputs': 'unit', 'size': 32, 'scores': 'logits'}\n"
     )
     output = invoke("calibrate", "shy.py:build", photos)
     assert "adapts nothing" in output

@@ -16,6 +16,7 @@ from sklearn.metrics import jaccard_score
 from torch import nn
 
 import sita_adapters as sita
+from sita_adapters.errors import InputError
 from sita_workbench.data.dataset import CLEAN
 from sita_workbench.data.opening import open_data
 from sita_workbench.data.segmentation import CAMVID_CLASSES, CAMVID_VOID, resize
@@ -84,7 +85,7 @@ def test_trained_weights_are_loaded_by_name(tmp_path: Path) -> None:
     loaded = load_model("camvid-roadnet", str(tmp_path / "net.safetensors"))
     assert (loaded.size, loaded.crop, loaded.task, loaded.names) == ((180, 240), 1.0, "segmentation", CAMVID_CLASSES)
     assert torch.equal(loaded.model.head.weight, network.head.weight)
-    with pytest.raises(sita.InputError, match="none to download"):
+    with pytest.raises(InputError, match="none to download"):
         load_model("camvid-roadnet", "pretrained")
 
 

@@ -15,6 +15,7 @@ from rich import markup
 from typer.testing import CliRunner
 
 import sita_adapters as sita
+from sita_adapters.errors import InputError
 from sita_workbench import cli
 from sita_workbench.commands import options
 from sita_workbench.demo import demo, figure
@@ -172,7 +173,7 @@ def test_ctrl_c_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_sita_error_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def fail(*_: object) -> None:
-        raise sita.InputError("Expected [this] and received that. " * 5)
+        raise InputError("Expected [this] and received that. " * 5)
 
     monkeypatch.setattr(demo, "run_demo", fail)
     monkeypatch.setattr(sys, "argv", ["sita", "demo"])
@@ -219,7 +220,7 @@ def test_without_its_framework_the_demo_names_the_remedy(monkeypatch: pytest.Mon
     monkeypatch.setattr(options, "find_spec", lambda name: None if name == framework else object())
     result = CliRunner().invoke(cli.make_app(), ["demo", "--backend", framework])
     assert isinstance(result.exception, sita.SitaError)
-    assert f"needs {framework}. Remedy: pip install 'sita-adapters[bench,{framework}]'" in str(result.exception)
+    assert f"needs {framework}. Try: pip install 'sita-adapters[bench,{framework}]'" in str(result.exception)
 
 
 def test_importing_the_command_imports_nothing_heavy() -> None:

@@ -178,7 +178,7 @@ def test_cifar_labels_may_be_one_block(small_cifar: Path) -> None:
 
 
 def test_cifar_may_hold_clean_images(small_cifar: Path) -> None:
-    with pytest.raises(InputError, match=r"missing: clean\. Remedy: --corrupt snow,fog"):
+    with pytest.raises(InputError, match=r"missing: clean\. Try: --corrupt snow,fog"):
         open_data(f"cifar10c:{small_cifar}", corrupt="clean,fog")
     clean = noise(3, 32, 32, 3, seed=9)
     np.save(small_cifar / "clean.npy", clean)
@@ -224,7 +224,7 @@ def test_what_is_wrong_with_cifar_is_reported(small_cifar: Path, change: Break, 
 
 
 def test_missing_corruptions_are_named(small_cifar: Path) -> None:
-    with pytest.raises(InputError, match=r"<corruption>\.npy.*missing: gaussian_noise, .*jpeg.*Remedy: --corrupt snow"):
+    with pytest.raises(InputError, match=r"<corruption>\.npy.*missing: gaussian_noise, .*jpeg.*Try: --corrupt snow"):
         open_data(f"cifar10c:{small_cifar}")
 
 
@@ -352,7 +352,7 @@ def test_grey_palette_and_transparent_images_become_rgb(tmp_path: Path) -> None:
 
 
 def test_without_a_size_images_have_one(by_class: Path) -> None:
-    with pytest.raises(InputError, match=r"one size, 40×32.*received 40×31 in .*1\.PNG\. Remedy: --size"):
+    with pytest.raises(InputError, match=r"one size, 40×32.*received 40×31 in .*1\.PNG\. Try: --size"):
         open_data(f"imagefolder:{by_class}")
     assert open_data(f"imagefolder:{by_class}", limit=1).load(CLEAN, 0, 1)[0].shape == (1, 32, 40, 3)
 
@@ -442,7 +442,7 @@ def test_a_thousand_classes_need_no_list(tmp_path: Path) -> None:
         (lambda folder: (folder / "classes.txt").unlink(), r"1000 folders of classes.*received 2.*classes\.txt"),
         (lambda folder: (folder / "fog" / "5" / "n02" / "y.png").unlink(), r"same images.*in one alone: n02/y\.png\."),
         (lambda folder: (folder / "fog" / "5").rename(folder / "fog" / "4"), "fog.5; received nothing.*<severity>"),
-        (lambda folder: (folder / "fog").rename(folder / "mist"), "missing: fog. Remedy: --corrupt shot_noise"),
+        (lambda folder: (folder / "fog").rename(folder / "mist"), "missing: fog. Try: --corrupt shot_noise"),
         (lambda folder: (folder / "classes.txt").write_text("n02"), "1 that are not: n01"),
     ],
 )

@@ -10,6 +10,7 @@ import torch
 from matplotlib import image as pictures
 
 import sita_adapters as sita
+from sita_adapters.errors import InputError
 from sita_workbench.demo import demo, digits_torch, figure
 from sita_workbench.demo.demo import DemoResult, Training, run_demo, trained_network
 from sita_workbench.demo.digits import Digits, first, load_digits
@@ -82,7 +83,7 @@ def test_no_digit_is_both_trained_and_tested_on(digits: tuple[Digits, Digits]) -
 
 @pytest.mark.parametrize("count", [-1, 0, 598])
 def test_a_number_of_images_that_does_not_exist_is_refused(digits: tuple[Digits, Digits], count: int) -> None:
-    with pytest.raises(sita.InputError, match=f"from 1 to 597.*received {count}"):
+    with pytest.raises(InputError, match=f"from 1 to 597.*received {count}"):
         first(digits[1], count)
 
 

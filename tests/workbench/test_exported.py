@@ -13,6 +13,7 @@ from nets import images, small, tiny
 from torch import nn
 
 import sita_adapters as sita
+from sita_adapters.errors import ExportError, InputError
 from sita_workbench.exported.export import export_checked
 from sita_workbench.exported.metadata import ExportMetadata, metadata_path, read_beside, read_metadata, write_beside
 from sita_workbench.exported.runtimes import open_exported, run_checked
@@ -40,7 +41,7 @@ def test_a_checked_file_answers_as_the_model_and_has_its_metadata(name: str, tmp
     batch = images(3, 3, 16, 16, seed=5)
     with torch.no_grad():
         np.testing.assert_allclose(file.run(batch.numpy())[0], adapted(batch).numpy(), atol=1e-4)
-    with pytest.raises(sita.InputError, match=r"expected images of shape \(None, 3, 16, 16\); on \(1, 2, 16, 16\)"):
+    with pytest.raises(InputError, match=r"expected images of shape \(None, 3, 16, 16\); on \(1, 2, 16, 16\)"):
         run_checked(file, np.zeros((1, 2, 16, 16), np.float32))
 
 
@@ -67,7 +68,7 @@ class Frozen(nn.Module):
 def test_a_file_that_answers_differently_is_not_kept(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_text("old")
-    with pytest.raises(sita.ExportError, match=r"it differs by up to .*No file was written\. Try: another format"):
+    with pytest.raises(ExportError, match=r"it differs by up to .*No file was written\. Try: another format"):
         export_checked(sita.adapt(Frozen(), "augbn"), path, images(3, 3, 16, 16))
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
@@ -78,13 +79,13 @@ def test_a_file_without_its_runtime_is_not_checked(tmp_path: Path, monkeypatch: 
     exported = export_checked(sita.adapt(tiny(), "augbn"), tmp_path / "model.onnx", images(2, 3, 16, 16))
     assert exported.difference is None
     assert "not checked: onnxruntime is not installed" in str(exported)
-    with pytest.raises(sita.ExportError, match=r"needs onnxruntime to run.*Try: pip install onnxruntime"):
+    with pytest.raises(ExportError, match=r"needs onnxruntime to run.*Try: pip install onnxruntime"):
         open_exported(exported.path, "onnx")
 
 
 @pytest.mark.parametrize(("name", "words"), [("model.zip", r"received.*model\.zip"), ("no/model.onnx", "not exist")])
 def test_errors_name_the_target_and_not_a_temporary_file(name: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(sita.ExportError, match=words) as raised:
+    with pytest.raises(ExportError, match=words) as raised:
         export_checked(sita.adapt(tiny(), "augbn"), tmp_path / name, images(2, 3, 16, 16))
     assert str(tmp_path / Path(name).parent) in str(raised.value)
     assert not list(tmp_path.iterdir())
@@ -104,12 +105,12 @@ def test_metadata_of_another_file_is_refused(tmp_path: Path) -> None:
     write_beside(path, metadata)
     assert read_beside(path) == metadata
     path.write_bytes(b"second")
-    with pytest.raises(sita.ExportError, match=r"the file that .*model\.pt2\.json describes; received another"):
+    with pytest.raises(ExportError, match=r"the file that .*model\.pt2\.json describes; received another"):
         read_beside(path)
 
 
 @pytest.mark.parametrize("change", [{"rcipe": "augbn"}, {"names": 3}, {"inputs": {"order": "grb"}}])
 def test_metadata_that_cannot_be_read_is_an_error(change: dict[str, Any]) -> None:
     text = json.dumps({**json.loads(ExportMetadata("augbn", "logits", 1, 0, (None, 3)).to_json()), **change})
-    with pytest.raises(sita.ExportError, match=r"here has some that cannot be read.*Try: export the model again"):
+    with pytest.raises(ExportError, match=r"here has some that cannot be read.*Try: export the model again"):
         read_metadata(text, "here")

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import sita_adapters as sita
-from sita_adapters.errors import install
+from sita_adapters.errors import BackendImportError, InputError, install
 from sita_workbench.models import libraries, porting
 from sita_workbench.models.loaded import LoadedModel
 from sita_workbench.models.loading import load_model
@@ -142,9 +142,9 @@ def test_pixels_are_encoded_as_the_formula_says(encoding: str) -> None:
 
 def test_only_rgb_bytes_are_encoded() -> None:
     loaded = LoadedModel("x", None, sita.inputs.ENCODINGS["unit"])
-    with pytest.raises(sita.InputError, match="uint8"):
+    with pytest.raises(InputError, match="uint8"):
         loaded.encode(np.zeros((1, 2, 2, 3)))
-    with pytest.raises(sita.InputError, match=r"\(N, h, w, 3\)"):
+    with pytest.raises(InputError, match=r"\(N, h, w, 3\)"):
         loaded.encode(np.zeros((2, 2, 3), np.uint8))
 
 
@@ -195,39 +195,39 @@ def test_a_model_is_made_for_the_classes_of_its_weights(tmp_path: Path) -> None:
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     """Two blocks more or fewer a stage are six in all, each of two convolutions and two BatchNorms of four."""
     path = save(cifar_resnet.CifarResNet(32).state_dict(), tmp_path / "net32.pt")
-    with pytest.raises(sita.InputError, match=r"net32.pt does not fit cifar10-resnet20: 60 unexpected \(layer1.3"):
+    with pytest.raises(InputError, match=r"net32.pt does not fit cifar10-resnet20: 60 unexpected \(layer1.3"):
         load_model(NAME, path)
-    with pytest.raises(sita.InputError, match=r"cifar10-resnet44: 60 of \d+ missing .*Remedy: name the model"):
+    with pytest.raises(InputError, match=r"cifar10-resnet44: 60 of \d+ missing .*Try: name the model"):
         load_model("cifar10-resnet44", path)
     state = cifar_resnet.CifarResNet(20).state_dict()
     state["layer1.0.conv1.weight"] = torch.zeros(16, 16, 5, 5)
-    with pytest.raises(sita.InputError, match=r"1 of another shape \(layer1.0.conv1.weight \(16, 16, 5, 5\) for"):
+    with pytest.raises(InputError, match=r"1 of another shape \(layer1.0.conv1.weight \(16, 16, 5, 5\) for"):
         load_model(NAME, save(state, tmp_path / "odd.pt"))
 
 
 def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.pt").write_bytes(b"no tensors")
-    with pytest.raises(sita.InputError, match=r"broken.pt cannot be read.*model\.state_dict\(\)"):
+    with pytest.raises(InputError, match=r"broken.pt cannot be read.*model\.state_dict\(\)"):
         load_model(NAME, str(tmp_path / "broken.pt"))
     (tmp_path / "foreign.pt").write_bytes(pickle.dumps({"layers": nn.Linear(2, 2)}, protocol=4))
     for name in ("broken.pt", "foreign.pt"):
-        with pytest.raises(sita.InputError, match=r"torch\.save did not write it, or wrote more") as caught:
+        with pytest.raises(InputError, match=r"torch\.save did not write it, or wrote more") as caught:
             load_model(NAME, str(tmp_path / name))
         assert "weights_only" not in str(caught.value)
-    with pytest.raises(sita.InputError, match=r"whole.pt was not opened: it holds pickled.*--trust"):
+    with pytest.raises(InputError, match=r"whole.pt was not opened: it holds pickled.*--trust"):
         load_model(NAME, save(nn.Linear(2, 2), tmp_path / "whole.pt"))
-    with pytest.raises(sita.InputError, match="a dict of 'epoch'"):
+    with pytest.raises(InputError, match="a dict of 'epoch'"):
         load_model(NAME, save({"epoch": 3}, tmp_path / "empty.pt"))
-    with pytest.raises(sita.InputError, match=r"there is no 'nowhere.pt'"):
+    with pytest.raises(InputError, match=r"there is no 'nowhere.pt'"):
         load_model(NAME, "nowhere.pt")
-    with pytest.raises(sita.InputError, match=r"that ends in .safetensors, .pt"):
+    with pytest.raises(InputError, match=r"that ends in .safetensors, .pt"):
         load_model(NAME, "net.onnx")
 
 
 @pytest.mark.parametrize(
     ("spec", "weights", "words"),
     [
-        (NAME, None, "Remedy: --weights FILE"),
+        (NAME, None, "Try: --weights FILE"),
         (NAME, "pretrained", "none to download"),
         ("cifar10-resnet21", "random", "Did you mean 'cifar10-resnet"),
         ("resnet50", "random", "Did you mean 'timm:resnet50'"),
@@ -240,7 +240,7 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_name_is_refused_with_a_remedy(spec: str, weights: str | None, words: str) -> None:
-    with pytest.raises(sita.InputError) as caught:
+    with pytest.raises(InputError) as caught:
         load_model(spec, weights)
     assert words in str(caught.value)
 
@@ -256,7 +256,7 @@ def test_a_library_that_is_missing_is_named(library: str, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(libraries.importlib, "import_module", find)
     remedy = install("keras") if library == "keras" else f"pip install {library}"
-    with pytest.raises(sita.SitaError, match=f"needs {library}. Remedy: pip install ") as caught:
+    with pytest.raises(sita.SitaError, match=f"needs {library}. Try: pip install ") as caught:
         load_model(f"{library}:some_net", "random")
     assert str(caught.value).endswith(remedy)
 
@@ -269,7 +269,7 @@ def test_a_function_in_a_file_returns_its_model(net: Path, monkeypatch: pytest.M
     bare = load_model("net.py:build")
     assert not bare.model.training
     assert (bare.inputs, bare.size, bare.crop, bare.task) == (None, None, 0.875, "classification")
-    with pytest.raises(sita.InputError, match="does not say how its pixels are encoded"):
+    with pytest.raises(InputError, match="does not say how its pixels are encoded"):
         bare.encode(np.zeros((1, 4, 4, 3), np.uint8))
     assert load_model("net.py:build", inputs="unit").encode(np.zeros((1, 4, 4, 3), np.uint8)).shape == (1, 4, 4, 3)
     assert load_model("net.py:segments").crop == 1.0
@@ -278,7 +278,7 @@ def test_a_function_in_a_file_returns_its_model(net: Path, monkeypatch: pytest.M
 def test_a_file_that_meets_a_torchvision_for_another_torch_is_told_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "meets.py"
     path.write_text("raise RuntimeError('operator torchvision::nms does not exist')")
-    with pytest.raises(sita.InputError, match=r"failed in line 1.*`import sita_workbench\.models\.torchvision_compat`"):
+    with pytest.raises(InputError, match=r"failed in line 1.*`import sita_workbench\.models\.torchvision_compat`"):
         load_model(f"{path}:build")
 
 
@@ -312,12 +312,12 @@ def test_a_wrong_function_is_refused(function: str, words: str, net: Path) -> No
 
 
 def test_a_function_decides_its_weights(net: Path) -> None:
-    with pytest.raises(sita.InputError, match="decides its weights itself"):
+    with pytest.raises(InputError, match="decides its weights itself"):
         load_model(f"{net}:described", "random")
 
 
 def test_nothing_is_left_on_the_path_of_imports(net: Path) -> None:
-    with pytest.raises(sita.InputError):
+    with pytest.raises(InputError):
         load_model(f"{net}:fails")
     assert str(net.parent) not in sys.path
 
@@ -358,9 +358,9 @@ def test_keras_applications(tmp_path: Path) -> None:
         assert loaded.size == 32
         np.testing.assert_allclose(np.asarray(loaded.model(batch)), np.asarray(small.model(batch)), atol=1e-6)
 
-    with pytest.raises(sita.InputError, match="Did you mean 'keras:MobileNetV3Small'"):
+    with pytest.raises(InputError, match="Did you mean 'keras:MobileNetV3Small'"):
         load_model("keras:MobilenetV3small", "random")
-    with pytest.raises(sita.InputError, match="16 × 16"):
+    with pytest.raises(InputError, match="16 × 16"):
         load_model("keras:MobileNetV2", "random", size=16)
 
 
@@ -378,5 +378,5 @@ def test_porting_names_the_remedy_where_torchvision_does_not_load(
         raise error
 
     monkeypatch.setattr(porting, "import_module", fail)
-    with pytest.raises(sita.BackendImportError, match=remedy):
+    with pytest.raises(BackendImportError, match=remedy):
         porting._torch_parts(None)

@@ -41,5 +41,5 @@ def test_a_single_rule_is_drawn_over_depth() -> None:
 def test_nothing_observed_is_an_error() -> None:
     with sita.observe(sita.adapt(small(), "ops")) as seen:
         pass
-    with pytest.raises(sita.NotObservedError):
+    with pytest.raises(sita.SitaError):
         draw_observation(seen)

@@ -209,7 +209,7 @@ def test_an_image_that_the_model_fails_on_is_a_failure_of_its_own() -> None:
     draw_images(Path("images"), 2)
     scored = score_images(ModelSpec("net.py:any_size", recipe="bn"), [paths[2], *paths[:2]])
     assert [row["path"] for row in scored.rows] == paths[:2]
-    assert re.search(r"2 × 2.*Remedy: --size", scored.failed[0]["reason"])
+    assert re.search(r"2 × 2.*Try: --size", scored.failed[0]["reason"])
 
 
 def test_another_model_recipe_or_list_is_refused(in_process: list[int]) -> None:
@@ -223,7 +223,7 @@ def test_another_model_recipe_or_list_is_refused(in_process: list[int]) -> None:
         (ModelSpec(NET), paths[::-1], None, "input list was"),
         (ModelSpec(NET), paths, 3, "shard was 2 and is 3"),
     ):
-        with pytest.raises(InputError, match=f"another run: .*{words}.*Remedy: another --output"):
+        with pytest.raises(InputError, match=f"another run: .*{words}.*Try: another --output"):
             score(spec, listed, "out", shard=shard)
     Path("net.py").write_text(NETWORKS + "\n# another file\n")
     with pytest.raises(InputError, match=r"model was 'net\.py sha256"):

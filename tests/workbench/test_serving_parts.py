@@ -17,7 +17,7 @@ import pytest
 from PIL import Image, ImageFile
 from serving_process import noise, png
 
-import sita_adapters as sita
+from sita_adapters.errors import InputError
 from sita_adapters.inputs import ENCODINGS
 from sita_workbench.methods import Prediction
 from sita_workbench.models.loaded import LoadedModel
@@ -124,10 +124,10 @@ def test_the_baseline_is_that_of_the_recipe(tmp_path: Path) -> None:
     entries = [{"recipe": "a: 1", "changed": {"clean": 0.25}}, {"recipe": "b: 2", "changed": {"clean": None}}]
     path.write_text(json.dumps({"methods": entries}))
     assert read_baseline(path, "a: 1") == 0.25
-    with pytest.raises(sita.InputError, match=r"expected results on clean images for 'b: 2'; .* has a: 1. Remedy"):
+    with pytest.raises(InputError, match=r"expected results on clean images for 'b: 2'; .* has a: 1. Remedy"):
         read_baseline(path, "b: 2")
     path.write_text("[]")
-    with pytest.raises(sita.InputError, match=r"expected results\.json of sita bench"):
+    with pytest.raises(InputError, match=r"expected results\.json of sita bench"):
         read_baseline(path, "a: 1")
 
 
@@ -139,7 +139,7 @@ class Failing(Counting):
         self.loaded = loaded
 
     def answer(self, pixels: np.ndarray) -> Answers:
-        raise sita.InputError("too small")
+        raise InputError("too small")
 
 
 def post(service: Service, content: bytes) -> httpx.Response:

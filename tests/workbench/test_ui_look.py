@@ -16,6 +16,7 @@ from serving_process import noise
 from torch import nn
 
 import sita_adapters as sita
+from sita_adapters.errors import InputError
 from sita_adapters.inputs import ENCODINGS
 from sita_workbench.demo import demo, digits_torch
 from sita_workbench.demo.digits import load_digits
@@ -223,5 +224,5 @@ def test_the_digit_reader_takes_pictures(monkeypatch: pytest.MonkeyPatch, tmp_pa
         clean = samples[4].pixels
         strayed = [np.abs(corrupt(clean, severity).astype(float) - clean).mean() for severity in (1, 3, 5)]
         assert 0 < strayed[0] < strayed[2]
-    with pytest.raises(sita.InputError, match="trained on first use"):
+    with pytest.raises(InputError, match="trained on first use"):
         load_model("digits", "random")

@@ -21,8 +21,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-import sita_adapters as sita
-from sita_adapters.errors import AlreadyAdaptedError, InputError, NoBatchNormError, NotAdaptedError, OutputError
+from sita_adapters.backend import backend_of
+from sita_adapters.errors import InputError, ModelError, OutputError
 
 Parameters = Mapping[str, torch.Tensor]
 
@@ -49,7 +49,7 @@ class Baseline(nn.Module):
             what = f"{images.dtype} of shape {tuple(images.shape)}" if tensor else type(images).__name__
             raise InputError(
                 f"{type(self).__name__} expects floating-point images (N, C, H, W), N at least 1; received {what}. "
-                "Remedy: pass what the model itself takes, as one batch."
+                "Try: pass what the model itself takes, as one batch."
             )
         with torch.inference_mode(False), torch.enable_grad():
             # A copy: a tensor from an outer inference_mode cannot take part in gradients.
@@ -71,7 +71,7 @@ class Baseline(nn.Module):
         if scores.ndim < 2 or scores.shape[1] < 2:
             raise OutputError(
                 f"{type(self).__name__} minimises the entropy of logits (N, classes, …) and expects at least 2 "
-                f"classes; the model returned {tuple(scores.shape)}. Remedy: a head with one logit per class."
+                f"classes; the model returned {tuple(scores.shape)}. Try: a head with one logit per class."
             )
         return scores
 
@@ -107,10 +107,10 @@ class Tent(Baseline):
         self._affine = {name for name in names if name in self._weights()}
         if frozen or not self._affine:
             received = "layers without them (affine=False)" if layers else "a model with no BatchNorm layer"
-            raise NoBatchNormError(
+            raise ModelError(
                 "Tent expects BatchNorm layers with trainable γ and β; received "
                 f"{('frozen ones: ' + ', '.join(frozen[:4])) if frozen else received}. "
-                "Remedy: nn.BatchNorm2d layers with the same weights and statistics."
+                "Try: nn.BatchNorm2d layers with the same weights and statistics."
             )
         for layer in layers.values():
             for name, value in (("track_running_stats", False), ("running_mean", None), ("running_var", None)):
@@ -159,7 +159,7 @@ class Memo(Baseline):
         if scores.ndim != 2:
             raise OutputError(
                 f"Memo expects one prediction per image, (N, classes); the model returned {tuple(scores.shape)}. Views "
-                "that are shifted and mirrored cannot be averaged pixel by pixel. Remedy: leave memo out for "
+                "that are shifted and mirrored cannot be averaged pixel by pixel. Try: leave memo out for "
                 "segmentation; tent runs there."
             )
         mean = scores.log_softmax(1).logsumexp(0, keepdim=True) - math.log(self.views)
@@ -227,21 +227,18 @@ def _check_model(model: Any) -> None:
     if any(ancestor.__module__.partition(".")[0] == "keras" for ancestor in type(model).__mro__):
         raise InputError(
             f"The baselines tent and memo need gradients and exist for PyTorch only; received the Keras model "
-            f"{type(model).__name__}. Remedy: leave them out, or pass the PyTorch version of the model."
+            f"{type(model).__name__}. Try: leave them out, or pass the PyTorch version of the model."
         )
     if not isinstance(model, nn.Module):
         raise InputError(
             f"A baseline expects a torch.nn.Module; received an object of type {type(model).__qualname__}. "
-            "Remedy: pass the module that computes the predictions."
+            "Try: pass the module that computes the predictions."
         )
-    try:
-        sita.describe(model)
-    except NotAdaptedError:
-        return
-    raise AlreadyAdaptedError(
-        f"A baseline expects a plain {type(model).__name__}; this one is adapted already. Remedy: pass the source "
-        "model, or sita.unwrap(adapted)."
-    )
+    if backend_of(model).adaptation_of(model) is not None:
+        raise ModelError(
+            f"A baseline expects a plain {type(model).__name__}; this one is adapted already. Try: pass the source "
+            "model, or sita.unwrap(adapted)."
+        )
 
 
 def _count(name: str, value: Any, least: int) -> int:

@@ -33,7 +33,7 @@ sita export MODEL --out model.onnx
 def main() -> None:
     """Run the command that the user typed. A SitaError is printed as one line, without a traceback."""
     if typer is None:
-        sys.exit(f"sita needs libraries that are not installed. Remedy: {_remedy()}")
+        sys.exit(f"sita needs libraries that are not installed. Try: {_remedy()}")
     try:
         make_app()()
     except SitaError as error:

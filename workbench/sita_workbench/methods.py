@@ -13,9 +13,10 @@ import numpy as np
 from scipy import special
 
 import sita_adapters as sita
-from sita_adapters.errors import InputError, OutputError, RecipeError, suggestion
+from sita_adapters.errors import InputError, RecipeError, suggestion
 from sita_adapters.plan import make_plan
-from sita_adapters.recipe import RECIPES, Recipe, Task, read_recipe
+from sita_adapters.recipe import Recipe
+from sita_adapters.recipes import RECIPES, Task, resolve_recipe
 from sita_adapters.views import is_random
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Method:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """A model's prediction for N images: p (N, …, classes), and λ of the most certain candidate (N, …)."""
+    """A model's prediction for N images: p (N, …, classes), and λ of the most confident candidate (N, …)."""
 
     probabilities: np.ndarray
     priors: np.ndarray | None = None
@@ -99,12 +100,11 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class PreparedMethod:
-    """A method on a model. `scores` says what the model's scores are."""
+    """A method on a model."""
 
     loaded: LoadedModel
     method: Method
     model: Any
-    scores: str
 
     def run(self, images: np.ndarray) -> np.ndarray:
         """Return the scores (N, …, classes) of encoded images (N, h, w, channels), in one call."""
@@ -116,10 +116,10 @@ class PreparedMethod:
         batches = [images[start : start + at_once] for start in range(0, len(images), at_once)]
         recipe = self.method.recipe
         if recipe is None or (recipe.candidate_count == 1 and not recipe.rules):
-            return Prediction(to_probabilities(np.concatenate([self.run(batch) for batch in batches]), self.scores))
-        with sita.observe(self.model) as seen:
-            raw = np.concatenate([self.run(batch) for batch in batches])
-        return Prediction(to_probabilities(raw, self.scores), seen.priors)
+            return Prediction(np.concatenate([self.loaded.predict(self.model, batch) for batch in batches]))
+        with sita.observe(self.model) as observation:
+            p = np.concatenate([self.loaded.predict(self.model, batch) for batch in batches])
+        return Prediction(p, observation.priors)
 
 
 def images_per_call(rows: int, height: int, width: int) -> int:
@@ -127,30 +127,18 @@ def images_per_call(rows: int, height: int, width: int) -> int:
     return max(1, int(min(512, max(8, 64 * 224**2 / (height * width)))) // rows)
 
 
-def to_probabilities(raw: np.ndarray, scores: str) -> np.ndarray:
-    """Return p from a model's scores (…, classes)."""
-    values = raw.astype(np.float64)
-    return values if scores == "probabilities" else np.asarray(special.softmax(values, axis=-1))
-
-
 def prepare(method: Method, loaded: LoadedModel, seed: int = 0) -> PreparedMethod:
     """Put a method on a model."""
-    recipe = method.recipe or "source"
-    if method.recipe is not None and method.is_random:
-        recipe = replace(method.recipe, seed=seed)
-    model = loaded.adapt(recipe, layers=None if method.layers is None else list(method.layers))
-    scores = sita.describe(model).scores
-    if scores.startswith("sigmoid"):
-        raise OutputError(
-            f"Expected a model with one label per image or pixel; {loaded.spec} has labels with a sigmoid each."
-        )
     if method.recipe is None:
         from .baselines import Memo, Tent
 
-        model = Memo(loaded.model, seed=seed) if method.name == "memo" else Tent(loaded.model)
+        model: Any = Memo(loaded.model, seed=seed) if method.name == "memo" else Tent(loaded.model)
     elif method.name == SOURCE:
         model = loaded.model
-    return PreparedMethod(loaded, method, model, scores)
+    else:
+        recipe = replace(method.recipe, seed=seed) if method.is_random else method.recipe
+        model = loaded.adapt(recipe, layers=None if method.layers is None else list(method.layers))
+    return PreparedMethod(loaded, method, model)
 
 
 def check_baselines(methods: Sequence[Method], loaded: LoadedModel) -> None:
@@ -159,12 +147,12 @@ def check_baselines(methods: Sequence[Method], loaded: LoadedModel) -> None:
     if names and loaded.framework != "torch":
         raise InputError(
             f"{', '.join(names)}: these train on every image, which is implemented for PyTorch; {loaded.spec} is a "
-            f"Keras model. Remedy: leave them out of --recipes ({', '.join(RECIPES)})."
+            f"Keras model. Try: leave them out of --recipes ({', '.join(RECIPES)})."
         )
     if loaded.task == "segmentation" and "memo" in names:
         raise InputError(
             "memo: its augmentations move pixels, so predictions per pixel cannot be averaged. "
-            "Remedy: leave it out of --recipes."
+            "Try: leave it out of --recipes."
         )
 
 
@@ -172,7 +160,7 @@ def open_recipe(text: str, task: Task) -> Recipe:
     """Return the recipe of this name, or that of a file that `sita calibrate` or `Recipe.to_json` wrote."""
     path = Path(text)
     if path.suffix != ".json":
-        return read_recipe(text, {}, task)
+        return resolve_recipe(text, {}, task)
     try:
         return Recipe.from_json(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -219,7 +207,7 @@ def _read_method(entry: str, task: Task) -> Method:
             "A field is changed in brackets: augbn[priors=0.9]."
         )
     changes = dict(_read_change(part, entry) for part in _split(rest.removesuffix("]")))
-    return Method(entry, read_recipe(name, changes, task))
+    return Method(entry, resolve_recipe(name, changes, task))
 
 
 def _read_change(part: str, entry: str) -> tuple[str, Any]:

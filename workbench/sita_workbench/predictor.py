@@ -1,28 +1,29 @@
 """A model that answers for batches of images: a live one, adapted, or an exported file.
 
-Both return the same arrays by name (`sita_adapters.gauge`), in one run: the scores, λ, and the source model's scores
-if λ = 1 is a candidate. `sita predict` and `sita serve` treat them alike.
+Both return the scores, λ, and the source model's scores if λ = 1 is a candidate, in one run. `sita predict` and
+`sita serve` treat them alike.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 import sita_adapters as sita
-from sita_adapters.backend import backend_of, read_adaptation, run_scores
+from sita_adapters.backend import adaptation_of, latest_layout
 from sita_adapters.errors import InputError, OutputError, SitaError
-from sita_adapters.gauge import NAMES, SCORES, output_names
-from sita_adapters.outputs import find_scores, flatten
-from sita_adapters.recipe import DEFAULT, Recipe
+from sita_adapters.recipe import Recipe
+from sita_adapters.recipes import DEFAULT
 from sita_adapters.views import spatial_kind
+from sita_adapters.voting import probabilities
 
 from .exported.runtimes import ExportedFile, run_checked
-from .methods import Prediction, open_recipe, to_probabilities
+from .methods import Prediction, open_recipe
 from .models.exported import channels_first
 from .models.loaded import LoadedModel
+from .recording import record_diagnostics
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,22 +73,14 @@ class ModelPredictor:
 
     def __init__(self, loaded: LoadedModel, recipe: Recipe | str, *, with_source: bool = True) -> None:
         opened = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, loaded.task)
-        adapted = loaded.adapt(opened)
         self.loaded, self.recipe = loaded, str(opened)
-        self.description = sita.describe(adapted)
-        self._backend = backend_of(adapted)
-        self._scores = self.description.scores
-        _refuse_sigmoids(self._scores, loaded)
-        self._adaptation = read_adaptation(adapted)
-        self._adapted = adapted
+        self._adapted = loaded.adapt(opened)
+        self._adaptation = adaptation_of(self._adapted)
         # With one candidate and a fixed λ, there are no diagnostics to compute.
-        self._prior = None if opened.candidate_count > 1 or opened.rules else opened.lambdas[0]
-        self._watched = self._backend.with_diagnostics(adapted) if self._prior is None else None
-        self._scores_name: str | None = None
-        self._moves_channels: dict[tuple[int, ...], bool] = {}
-        # Of the ensemble every candidate is the source model, on its own view; the first is on the image itself.
-        self._runs_source = with_source and 1.0 not in opened.lambdas
-        self.rows = self.description.rows + self._runs_source
+        self._prior = None if opened.candidate_count > 1 or opened.rules else opened.prior_values[0]
+        # Of the ensemble every candidate is the source model, each on a view; the first is on the image itself.
+        self._runs_source = with_source and not opened.has_source
+        self.rows = sita.describe(self._adapted).rows + self._runs_source
 
     def answer(self, pixels: np.ndarray) -> Answers:
         """Return an answer for every image."""
@@ -108,50 +101,26 @@ class ModelPredictor:
         """Adapt to every image, and run the source model beside it where it is wanted and not among the candidates."""
         if not self._runs_source:
             return self._adapt(images)
-        source, found = self._run(self.loaded.model, images), self._adapt(images)
+        source = Prediction(self.loaded.predict(self.loaded.model, images))
+        found = self._adapt(images)
         return replace(found, source=source, rows=1 + found.rows)
 
     def _adapt(self, images: np.ndarray) -> Answers:
         kinds = self._adaptation.kinds
         plan, _ = self._adaptation.plan_for(kinds[0] if len(kinds) == 1 else spatial_kind(images.shape[1:3]))
         rows = np.full(len(images), plan.rows)
-        if self._watched is None:
-            answer = self._run(self._adapted, images)
+        if self._prior is not None:
+            answer = Prediction(self.loaded.predict(self._adapted, images))
             priors = np.full(answer.labels.shape, self._prior)
             return Answers(Prediction(answer.probabilities, priors), answer if self._prior == 1.0 else None, rows)
-        output = self._backend.run(self._watched, self._arrange(images))
-        named = {name: self._backend.ops.to_numpy(array) for name, array in self._backend.file_outputs(output)}
-        answer = self._predicted(named[self._scores_of(images, named)])
-        source = self._predicted(named["source"]) if "source" in named else None
-        return Answers(Prediction(answer.probabilities, named["prior"]), source, rows)
-
-    def _run(self, model: Any, images: np.ndarray) -> Prediction:
-        """Return the predictions of the source model, or of the adapted one without diagnostics."""
-        return self._predicted(run_scores(model, self._arrange(images)))
-
-    def _arrange(self, images: np.ndarray) -> np.ndarray:
-        """Return images as `LoadedModel.arrange` does, which looks through the whole model: once for each size."""
-        shape = images.shape[1:]
-        if shape not in self._moves_channels:
-            arranged = self.loaded.arrange(images)
-            self._moves_channels[shape] = arranged.shape != images.shape or not np.array_equal(arranged, images)
-            return arranged
-        return np.moveaxis(images, -1, 1) if self._moves_channels[shape] else images
-
-    def _scores_of(self, images: np.ndarray, named: dict[str, np.ndarray]) -> str:
-        """Return which of the outputs the scores are; found out once."""
-        if [name for name in named if name not in NAMES] == [SCORES]:
-            return SCORES
-        if self._scores_name is None:
-            output = self._backend.run(self._adapted, self._arrange(images[:1]))
-            is_array = self._backend.ops.is_array
-            paths = [path for path, _ in flatten(output, is_array)]
-            place = find_scores(output, self._adaptation.output, is_array, lambda array: len(array.shape) > 1)
-            self._scores_name = output_names(paths)[place]
-        return self._scores_name
-
-    def _predicted(self, raw: np.ndarray) -> Prediction:
-        return Prediction(to_probabilities(np.moveaxis(raw, self._backend.ops.class_axis, -1), self._scores))
+        with record_diagnostics(self._adapted) as recorded:
+            p = self.loaded.predict(self._adapted, images)
+        source = None
+        if "source" in recorded:
+            scores = latest_layout(self._adaptation).require_scores()
+            values = np.moveaxis(recorded["source"], scores.class_axis, -1).astype(np.float64)
+            source = Prediction(probabilities(values, scores.kind, -1))
+        return Answers(Prediction(p, recorded["prior"]), source, rows)
 
 
 @dataclass(eq=False)
@@ -173,12 +142,12 @@ class FilePredictor:
         class_axis = metadata.class_axis if metadata else (1 if first else -1)
 
         def predicted(raw: np.ndarray) -> Prediction:
-            moved = np.moveaxis(raw, class_axis, -1)
-            return Prediction(to_probabilities(moved, metadata.scores if metadata else _guess_scores(moved)))
+            moved = np.moveaxis(raw, class_axis, -1).astype(np.float64)
+            return Prediction(probabilities(moved, (metadata and metadata.scores) or _guess_scores(moved), -1))
 
-        if metadata:
-            _refuse_sigmoids(metadata.scores, self.loaded)
-        adapted = predicted(list(named.values())[metadata.scores_index if metadata else 0])
+        if metadata and (metadata.scores or "").startswith("sigmoid"):
+            raise OutputError(f"Expected one label per image or pixel; {self.loaded.spec} has a sigmoid per label.")
+        adapted = predicted(named[metadata.scores_name] if metadata else next(iter(named.values())))
         check_shape(adapted, self.loaded)
         diagnostics = {name: named[name] for name in metadata.diagnostics} if metadata else {}
         source = predicted(diagnostics["source"]) if "source" in diagnostics else None
@@ -196,11 +165,6 @@ def check_shape(predicted: Prediction, loaded: LoadedModel) -> None:
             f"Expected scores of at least two classes for {'every pixel' if expected == 3 else 'the image'}; "
             f"{loaded.spec} returned shape {shape} for one image. Try: {other}."
         )
-
-
-def _refuse_sigmoids(scores: str, loaded: LoadedModel) -> None:
-    if scores.startswith("sigmoid"):
-        raise OutputError(f"Expected one label per image or pixel; {loaded.spec} has a sigmoid per label.")
 
 
 def _guess_scores(raw: np.ndarray) -> str:

@@ -44,7 +44,7 @@ class ResultLog:
         if rest.strip():
             raise InputError(
                 f"{self.path}: line {len(lines) + 1} cannot be read, and lines follow it. Expected a file that only "
-                "`sita bench` wrote to. Remedy: --restart, or another --out."
+                "`sita bench` wrote to. Try: --restart, or another --out."
             )
         if end < self.path.stat().st_size:
             os.truncate(self.path, end)
@@ -68,4 +68,4 @@ def _describe_difference(path: Path, old: Any, new: Mapping[str, Any]) -> str:
     was = old if isinstance(old, dict) else {}
     changed = [name for name in new if was.get(name) != new[name]]
     details = "; ".join(f"{name} was {was.get(name)!r} and is {new[name]!r}" for name in changed[:3])
-    return f"{path.parent} holds another run: {details}. Remedy: another --out, or --restart to delete it."
+    return f"{path.parent} holds another run: {details}. Try: another --out, or --restart to delete it."

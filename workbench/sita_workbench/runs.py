@@ -162,12 +162,12 @@ def _check_labels(labels: np.ndarray, p: np.ndarray, data: Dataset) -> None:
     if counted.size and counted.max() >= p.shape[-1]:
         raise InputError(
             f"{data.name}: expected labels below {p.shape[-1]}, the model's number of classes; received "
-            f"{int(counted.max())}. Remedy: a model of these classes, or data whose labels are in its order."
+            f"{int(counted.max())}. Try: a model of these classes, or data whose labels are in its order."
         )
     if labels.shape != p.shape[:-1]:
         raise InputError(
             f"{data.name}: expected predictions for labels of shape {labels.shape}; the model returns "
-            f"{p.shape[:-1]}. Remedy: a model whose output has the size of its input."
+            f"{p.shape[:-1]}. Try: a model whose output has the size of its input."
         )
 
 
@@ -254,11 +254,11 @@ def _priors(
     method: Method, entries: Mapping[str, metrics.Entries], groups: Mapping[str, Sequence[str]]
 ) -> dict[str, Any] | None:
     recipe = method.recipe
-    if recipe is None or (len(set(recipe.lambdas)) == 1 and not recipe.rules):
+    if recipe is None or (len(set(recipe.prior_values)) == 1 and not recipe.rules):
         return None
     values = [step / 20 for step in range(21)]
     if not recipe.rules:
-        values = [prior for prior in recipe.lambdas if isinstance(prior, float)]
+        values = [prior for prior in recipe.prior_values if isinstance(prior, float)]
     found = {}
     for group, names in groups.items():
         pooled = [entry for name in names for entry in entries[name]]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import sita_adapters as sita
 from sita_adapters.errors import RecipeError, suggestion
-from sita_adapters.recipe import read_recipe
+from sita_adapters.recipes import resolve_recipe
 
 from .methods import Method, StudyPoint, read_methods
 from .runs import CHUNK
@@ -32,7 +32,7 @@ def study_methods(study: str, loaded: LoadedModel) -> list[Method]:
 
 
 def _method(loaded: LoadedModel, name: str, recipe: str, point: StudyPoint, **changes: Any) -> Method:
-    return Method(name, read_recipe(recipe, changes, loaded.task), point=point)
+    return Method(name, resolve_recipe(recipe, changes, loaded.task), point=point)
 
 
 def _lambda(loaded: LoadedModel) -> Iterator[Method]:

@@ -166,7 +166,7 @@ def _make_run(
     from ..studies import study_methods
 
     if study is not None and recipes != DEFAULT_RECIPES:
-        raise SitaError("--study has its own recipes; received --recipes as well. Remedy: leave one of them out.")
+        raise SitaError("--study has its own recipes; received --recipes as well. Try: leave one of them out.")
     loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust)
     methods = read_methods(recipes, loaded.task) if study is None else study_methods(study, loaded)
     if study == "seeds" and seeds == 1:

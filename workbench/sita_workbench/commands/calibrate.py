@@ -1,7 +1,8 @@
-"""`sita calibrate`: how far to adapt, chosen on ordinary images of the user's own."""
+"""`sita calibrate`: how far to adapt, chosen on clean images of the user."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sita_adapters.errors import InputError
+from sita_adapters.errors import InputError, SitaWarning
 
 from .image_files import check_images, find_images, read_image
 from .options import ModelSpec, PixelInputs, Side, TaskName, Trust, Weights, require
@@ -35,7 +36,7 @@ def calibrate(
         typer.Argument(
             metavar="IMAGE",
             exists=True,
-            help="32 to 256 ordinary image files, or folders of them: like those that the model was trained for.",
+            help="32 to 256 clean image files, or folders of them: like those that the model was trained on.",
             show_default=False,
         ),
     ] = None,
@@ -45,11 +46,13 @@ def calibrate(
         str | None,
         typer.Option(
             help="Instead of image files, labelled images as sita bench takes them: imagefolder:DIR, npz:FILE, … Then "
-            "their accuracy must stay, not every answer.",
+            "their accuracy must stay, not every prediction.",
             show_default=False,
         ),
     ] = None,
-    keep: Annotated[float, typer.Option(min=0.01, max=1.0, help="The share of answers that must stay.")] = 0.98,
+    min_agreement: Annotated[
+        float, typer.Option(min=0.01, max=1.0, help="The share of predictions that must stay unchanged.")
+    ] = 0.98,
     recipe: Annotated[
         str, typer.Option(metavar="NAME", help="What is calibrated: auto, or augbn or bn, whose λ is chosen.")
     ] = "auto",
@@ -65,27 +68,27 @@ def calibrate(
     size: Side = None,
     trust: Trust = False,
 ) -> None:
-    """Choose how far to adapt a model, on ordinary images of yours.
+    """Choose how strongly to adapt a model, from clean images of yours.
 
-    Adaptation repairs what a model says of strange images, and may spoil what
-    it says of ordinary ones. How bold it can be differs by network. This tries
-    one strength after the other, from the boldest, and takes the first that
-    leaves 98 % (--keep) of the answers on these images what they are. Labels
-    are not needed. If nothing does, the recipe is source: no adaptation.
+    Adaptation improves predictions on shifted images, and may spoil those on
+    clean ones. How strong it can be differs by network. This tries one
+    strength after the other, from the strongest, and takes the first that
+    keeps 98 % (--min-agreement) of the predictions on these images unchanged.
+    Labels are not needed. If none does, the recipe is source: no adaptation.
 
     Examples:
       sita calibrate timm:resnet50 photos/ --weights pretrained
       sita calibrate cifar10-resnet20 --weights resnet20.safetensors
-          --data npz:test_1000.npz --keep 0.99
+          --data npz:test_1000.npz --min-agreement 0.99
       sita predict timm:resnet50 foggy.jpg --weights pretrained
           --recipe recipe.json
 
-    In Python: sita.calibrate(model, images), and Recipe.from_json.
+    In Python: sita.calibrate(model, images).recipe, and Recipe.from_json.
     """
     require("PIL", "scipy")
     if bool(images) == bool(data):
         raise InputError("Expected image files or --data, and not both; received " + ("both." if data else "neither."))
-    from sita_adapters.calibrate import run_calibration
+    import sita_adapters as sita
 
     from ..files import write_text
     from ..methods import open_recipe
@@ -100,7 +103,6 @@ def calibrate(
         loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust)
         loaded = replace(loaded, task=task or loaded.task)
     pixels, labels = _read_data(data, limit, loaded) if data else (_read_all(paths, limit, loaded), None)
-    settings: dict[str, Any] = {"inputs": loaded.inputs, "scores": loaded.scores}
     with ConsoleProgress(errors).track(f"{len(pixels)} images", 100) as advance:
         shown = [0]
 
@@ -108,19 +110,22 @@ def calibrate(
             advance(100 * done // total - shown[0])
             shown[0] = 100 * done // total
 
-        found = run_calibration(
-            loaded.model,
-            loaded.arrange(loaded.encode(pixels)),
-            labels,
-            keep=keep,
-            recipe=chosen,
-            task=loaded.task,
-            progress=show,
-            **settings,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SitaWarning)  # if none keeps the predictions, the command says so below
+            found = sita.calibrate(
+                loaded.model,
+                loaded.arrange(loaded.encode(pixels)),
+                labels,
+                min_agreement=min_agreement,
+                recipe=chosen,
+                task=loaded.task,
+                progress=show,
+                inputs=loaded.inputs,
+                scores=loaded.scores,
+            )
     console.print(_table(found))
     write_text(out, found.recipe.to_json() + "\n")
-    for line in _verdict(found, keep, len(pixels), out):
+    for line in _verdict(found, min_agreement, len(pixels), out):
         console.print(Text(line), soft_wrap=True)
     if trial and found.recipe.name != "source":
         with ConsoleProgress(errors).track("Corrupted images", len(_KINDS)) as advance:
@@ -134,7 +139,7 @@ def _read_all(paths: list[Path], limit: int, loaded: LoadedModel) -> np.ndarray:
     sizes = sorted({f"{image.shape[1]} × {image.shape[0]}" for image in images})
     if len(sizes) > 1:
         raise InputError(
-            f"{loaded.spec} takes images of any size, and these have several: {', '.join(sizes[:4])}. Remedy: --size."
+            f"{loaded.spec} takes images of any size, and these have several: {', '.join(sizes[:4])}. Try: --size."
         )
     return np.stack(images)
 
@@ -149,7 +154,7 @@ def _read_data(spec: str, limit: int, loaded: LoadedModel) -> tuple[np.ndarray, 
 
 def _table(found: Calibration) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("λ", "answers kept", *(("accuracy",) if found.source_accuracy is not None else ())):
+    for heading in ("λ", "unchanged", *(("accuracy",) if found.source_accuracy is not None else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     if found.source_accuracy is not None:
         table.add_row("1 (source)", "100.0 %", f"{found.source_accuracy:.1%}")
@@ -163,26 +168,26 @@ def _table(found: Calibration) -> Table:
 def _prior(recipe: Recipe) -> str:
     from sita_adapters.recipe import prior_text
 
-    return ", ".join(map(prior_text, recipe.lambdas))
+    return ", ".join(map(prior_text, recipe.prior_values))
 
 
-def _verdict(found: Calibration, keep: float, count: int, out: Path) -> list[str]:
+def _verdict(found: Calibration, min_agreement: float, count: int, out: Path) -> list[str]:
     if found.recipe.name == "source":
         return [
-            f"Nothing leaves {keep:.0%} of the answers on these {count} images what they are: {out} is the recipe "
-            "'source', which adapts nothing. Remedy: a lower --keep, or other images."
+            f"No strength keeps {min_agreement:.0%} of the predictions on these {count} images: {out} is the recipe "
+            "'source', which adapts nothing. Try: a lower --min-agreement, or other images."
         ]
     return [f"{found.recipe}", f"Wrote {out}. Use it: --recipe {out}, or Recipe.from_json in Python."]
 
 
 def _try(loaded: LoadedModel, recipe: Recipe, pixels: np.ndarray, labels: np.ndarray | None, advance: Any) -> Table:
     """Return how many answers on corrupted images are right; without labels, are the source's on the clean image."""
-    from sita_adapters.recipe import read_recipe
+    from sita_adapters.recipes import resolve_recipe
 
     from ..corruptions import corrupt_all
     from ..methods import SOURCE, Method, prepare
 
-    source = prepare(Method(SOURCE, read_recipe(SOURCE, {}, loaded.task)), loaded)
+    source = prepare(Method(SOURCE, resolve_recipe(SOURCE, {}, loaded.task)), loaded)
     adapted = prepare(Method("calibrated", recipe), loaded)
     truth = source.predict(loaded.encode(pixels)).labels if labels is None else labels
     what = "as on the clean image" if labels is None else "right"

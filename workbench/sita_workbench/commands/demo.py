@@ -91,7 +91,7 @@ def _load_framework(backend: Backend) -> Framework[Any]:
         return load_framework(backend.value)
     except (ImportError, ValueError) as error:  # Keras raises a ValueError for an unknown KERAS_BACKEND
         raise SitaError(
-            f"{backend.value} could not be loaded: {error}. Remedy: {install('bench', backend.value)}"
+            f"{backend.value} could not be loaded: {error}. Try: {install('bench', backend.value)}"
             + ("; set KERAS_BACKEND to one of tensorflow, jax, torch." if backend is Backend.keras else ".")
         ) from error
 

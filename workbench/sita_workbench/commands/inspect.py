@@ -20,12 +20,12 @@ from rich.text import Text
 
 from sita_adapters.errors import InputError, SitaError
 from sita_adapters.inputs import ENCODINGS, Inputs
-from sita_adapters.recipe import DEFAULT
+from sita_adapters.recipes import DEFAULT
 
 from .options import USUAL_SIDE, ModelSpec, PixelInputs, RecipeName, Side, TaskName, Trust, Weights, require
 
 if TYPE_CHECKING:
-    from sita_adapters import Description
+    from sita_adapters.description import Description
     from sita_adapters.selection import LayerInfo
 
     from ..models.loaded import LoadedModel
@@ -110,7 +110,7 @@ def _facts(loaded: LoadedModel, description: Description) -> Table:
         "weights": loaded.weights,
         "images": f"{'any size' if sides is None else f'{sides[1]} × {sides[0]}'}, {loaded.task}",
         "pixels": _name_inputs(loaded.inputs),
-        "scores": description.scores,
+        "scores": description.scores or "established at the first call",
         "recipe": str(description.recipe),
         "views": views or "none: the statistics are the image's own",
         "rows": f"{description.rows} of a batch for one {square}image",
@@ -150,7 +150,7 @@ def _layer_table(layers: tuple[LayerInfo, ...], others: Counter[str]) -> Table:
             str(len(members)),
             members[0].type,
             "–".join(map(str, dict.fromkeys((channels[0], channels[-1])))),
-            Text("yes", "green") if members[0].adapted else Text("left alone", "yellow"),
+            Text("yes", "green") if members[0].adapted else Text("skipped", "yellow"),
         )
     for kind, count in others.items():
         table.add_row("", str(count), kind, "", Text("has no statistics", "dim"))
@@ -176,13 +176,14 @@ def _other_norms(model: Any) -> Counter[str]:
     return Counter(kind for kind in kinds if kind.startswith(names) or kind.endswith(names))
 
 
-def _range(lambdas: tuple[Any, ...]) -> str:
-    return f"{len(lambdas)} from {min(lambdas):.3g} to {max(lambdas):.3g}"
+def _range(priors: tuple[Any, ...]) -> str:
+    return f"{len(priors)} from {min(priors):.3g} to {max(priors):.3g}"
 
 
 def _recipe_table(loaded: LoadedModel, description: Description, seconds: dict[str, float]) -> Table:
     from sita_adapters.plan import make_plan
-    from sita_adapters.recipe import RECIPES, prior_text, read_recipe
+    from sita_adapters.recipe import prior_text
+    from sita_adapters.recipes import RECIPES, resolve_recipe
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("recipe", no_wrap=True)
@@ -190,12 +191,12 @@ def _recipe_table(loaded: LoadedModel, description: Description, seconds: dict[s
     for heading in ("views", "rows", *(("ms per image", "× source") if seconds else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     for name in RECIPES:
-        recipe = read_recipe(name, {}, loaded.task)
+        recipe = resolve_recipe(name, {}, loaded.task)
         chosen = name == description.recipe.name
-        lambdas = recipe.lambdas
+        priors = recipe.prior_values
         cells = [
             f"{name} *" if chosen else name,
-            ", ".join(map(prior_text, lambdas)) if len(lambdas) < 3 else _range(lambdas),
+            ", ".join(map(prior_text, priors)) if len(priors) < 3 else _range(priors),
             str(recipe.view_count),
             str(make_plan(recipe).rows),
         ]
@@ -221,8 +222,7 @@ def _measure(loaded: LoadedModel, models: dict[str, Any], show: Callable[[str], 
         if isinstance(error, SitaError) and not isinstance(error, InputError):
             raise
         raise InputError(
-            f"{loaded.spec} failed on an image of {width} × {height}: {error}. Remedy: --size of its images, or "
-            "--no-time."
+            f"{loaded.spec} failed on an image of {width} × {height}: {error}. Try: --size of its images, or --no-time."
         ) from error
     return {name: statistics.median(times) for name, times in taken.items()}
 
@@ -239,8 +239,8 @@ def _one_thread(model: Any) -> AbstractContextManager[None]:
 
 
 def _notes(loaded: LoadedModel, description: Description, measured: bool) -> Iterable[str]:
-    if description.left_alone:
-        yield "Left alone: BatchNorm layers that --layers does not name keep the statistics of training."
+    if description.skipped:
+        yield "Skipped: BatchNorm layers that --layers does not name keep the source's statistics."
     if measured:
         height, width = loaded.sides or (USUAL_SIDE, USUAL_SIDE)
         threads = "as many threads as Keras takes" if hasattr(loaded.model, "count_params") else "one thread"

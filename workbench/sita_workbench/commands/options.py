@@ -10,7 +10,7 @@ import typer
 
 from sita_adapters.errors import SitaError, install
 from sita_adapters.inputs import ENCODINGS
-from sita_adapters.recipe import RECIPES
+from sita_adapters.recipes import RECIPES
 
 USUAL_SIDE = 224
 """The side of an example image where a model takes any size."""
@@ -102,7 +102,7 @@ def require(*packages: str, extra: str = "bench") -> None:
     """Raise unless these import packages are installed; the message names the extra that installs them."""
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
-        raise SitaError(f"This command needs {', '.join(missing)}. Remedy: {install(extra)}")
+        raise SitaError(f"This command needs {', '.join(missing)}. Try: {install(extra)}")
 
 
 def check_picture(path: Path, formats: tuple[str, ...]) -> None:

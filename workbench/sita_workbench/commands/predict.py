@@ -12,13 +12,13 @@ import typer
 from rich.console import Console
 
 from sita_adapters.errors import InputError, SitaError, suggestion
-from sita_adapters.recipe import DEFAULT, RECIPES
+from sita_adapters.recipes import DEFAULT, RECIPES
 
 from .image_files import find_damaged, find_images, read_image
 from .options import AnyModel, PixelInputs, Providers, Side, TaskName, Trust, Weights, read_providers, require
 
 if TYPE_CHECKING:
-    from sita_adapters.recipe import Task
+    from sita_adapters.recipes import Task
 
     from ..predictor import Predictor
     from .prediction import Answer
@@ -120,9 +120,7 @@ def predict(
         )
     loaded = predictor.loaded
     if out is not None and loaded.task != "segmentation":
-        raise InputError(
-            f"--out is for label maps; {model} gives one label per image. Remedy: leave it out, or --json."
-        )
+        raise InputError(f"--out is for label maps; {model} gives one label per image. Try: leave it out, or --json.")
     if predictor.rows > _MANY_ROWS:
         progress.say(
             f"Every image runs as {predictor.rows} rows: about {predictor.rows} times the model's own time."

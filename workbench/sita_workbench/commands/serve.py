@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sita_adapters.errors import InputError
-from sita_adapters.recipe import DEFAULT, RECIPES
+from sita_adapters.recipes import DEFAULT, RECIPES
 
 from .options import AnyModel, PixelInputs, Providers, Side, TaskName, Trust, Weights, read_providers, require
 
@@ -107,7 +107,7 @@ def serve(
     if opened.share == "batch":
         raise InputError(
             "recipe: with share='batch' an answer depends on the images that happen to wait beside it. Expected "
-            "share='image'. Remedy: another recipe."
+            "share='image'. Try: another recipe."
         )
     if baseline is not None and not is_exported(model):  # a file says itself what recipe it has
         read_baseline(baseline, str(opened))

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sita_adapters.errors import InputError
-from sita_adapters.recipe import DEFAULT, RECIPES
+from sita_adapters.recipes import DEFAULT, RECIPES
 
 from .options import PixelInputs, Providers, Side, TaskName, Trust, Weights, read_providers, require
 
@@ -95,7 +95,7 @@ def ui(
     )
     loaded = replace(loaded, task=task or loaded.task)
     if recipe is not None and loaded.file is not None:
-        raise InputError(f"--recipe: {model} was exported with a recipe of its own. Remedy: leave --recipe out.")
+        raise InputError(f"--recipe: {model} was exported with a recipe of its own. Try: leave --recipe out.")
     chosen = [name for name in (recipe, *RECIPES) if name not in (None, "source")]
     viewer = open_viewer(loaded, {name: open_recipe(name, loaded.task) for name in dict.fromkeys(chosen) if name})
     names = loaded.names if labels is None else read_names(labels)

@@ -60,7 +60,7 @@ class CifarC(Dataset):
             if len(array) % blocks:
                 raise InputError(
                     f"Expected five equal blocks of images in {self._files[kind]}; received {len(array)} images, "
-                    "which five does not divide. Remedy: download the file again."
+                    "which five does not divide. Try: download the file again."
                 )
             counts[kind] = len(array) // blocks
         first, count = next(iter(counts.items()))
@@ -68,7 +68,7 @@ class CifarC(Dataset):
             if other != count:
                 raise InputError(
                     f"Expected the same number of images per severity in every file; received {count} in {first}.npy "
-                    f"and {other} in {kind}.npy. Remedy: download both files again."
+                    f"and {other} in {kind}.npy. Try: download both files again."
                 )
         if len(labels) not in (count, len(SEVERITIES) * count):
             raise InputError(
@@ -127,7 +127,7 @@ def open_npz(name: str, file: Path, selection: Selection, fit: Fit) -> CleanArra
     _require_file(file, "an npz with the arrays images and labels, or x_test and y_test, or x and y")
     with _naming(file), np.load(file) as stored:
         if not isinstance(stored, np.lib.npyio.NpzFile):
-            raise InputError(f"Expected an npz in {file}; received a single array. Remedy: npy:{file}")
+            raise InputError(f"Expected an npz in {file}; received a single array. Try: npy:{file}")
         for images, labels in _NPZ_NAMES:
             if images in stored and labels in stored:
                 return CleanArray(name, file, (stored[images], stored[labels]), selection, fit)
@@ -164,12 +164,12 @@ def _naming(file: Path) -> Iterator[None]:
         if str(error).startswith("Object arrays"):
             raise InputError(
                 f"Expected numpy arrays of numbers in {file}; received an array of objects, such as images of several "
-                "sizes. Remedy: bring them to one size, and save np.stack(images)."
+                "sizes. Try: bring them to one size, and save np.stack(images)."
             ) from error
         # Of whatever is no array numpy says how to have it executed.
         reason = "it is no file of numpy's" if "allow_pickle" in str(error) else error
         raise InputError(
-            f"Expected numpy arrays of numbers in {file}; it cannot be read: {reason}. Remedy: download the file again."
+            f"Expected numpy arrays of numbers in {file}; it cannot be read: {reason}. Try: download the file again."
         ) from error
 
 
@@ -177,21 +177,21 @@ def _load_npy(file: Path) -> np.ndarray:
     with _naming(file):
         stored: Any = np.load(file, mmap_mode="r")
     if not isinstance(stored, np.ndarray):
-        raise InputError(f"Expected a single array in {file}; received an npz. Remedy: npz:{file}")
+        raise InputError(f"Expected a single array in {file}; received an npz. Try: npz:{file}")
     return stored
 
 
 def _check_images(images: np.ndarray, file: Path) -> None:
     if images.dtype != np.uint8:
         raise InputError(
-            f"Expected images in bytes (uint8, 0 to 255) in {file}; received {images.dtype}. Remedy: of values in "
+            f"Expected images in bytes (uint8, 0 to 255) in {file}; received {images.dtype}. Try: of values in "
             "[0, 1], `np.round(255 * images).astype(np.uint8)` makes bytes; of values up to 255, "
             "`images.astype(np.uint8)`."
         )
     if images.ndim != 4 or images.shape[-1] != 3 or 0 in images.shape[1:]:
         remedies = {
-            3: " Remedy: of grey images, `np.repeat(images[..., None], 3, -1)` makes colour ones.",
-            4: " Remedy: `images.transpose(0, 2, 3, 1)` puts channels last." if images.shape[1:2] == (3,) else "",
+            3: " Try: of grey images, `np.repeat(images[..., None], 3, -1)` makes colour ones.",
+            4: " Try: `images.transpose(0, 2, 3, 1)` puts channels last." if images.shape[1:2] == (3,) else "",
         }
         raise InputError(
             f"Expected images of shape (N, height, width, 3) in {file}; received {images.shape}."
@@ -206,12 +206,12 @@ def _check_labels(labels: np.ndarray, file: Path, classes: int | None) -> np.nda
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
-        remedy = " Remedy: `labels.argmax(1)`, if there is a column for every class." if labels.ndim == 2 else ""
+        remedy = " Try: `labels.argmax(1)`, if there is a column for every class." if labels.ndim == 2 else ""
         raise InputError(f"Expected one label per image in {file}; received labels of shape {labels.shape}.{remedy}")
     if not np.issubdtype(labels.dtype, np.integer):
         raise InputError(
             f"Expected labels that are whole numbers (an integer dtype) in {file}; received {labels.dtype}. "
-            "Remedy: `labels.astype(np.int64)`, if they are."
+            "Try: `labels.astype(np.int64)`, if they are."
         )
     if len(labels) and (labels.min() < 0 or (classes is not None and labels.max() >= classes)):
         expected = "of at least 0" if classes is None else f"from 0 to {classes - 1}"

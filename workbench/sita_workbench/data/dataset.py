@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from sita_adapters.errors import InputError, suggestion
-from sita_adapters.recipe import Task
+from sita_adapters.recipes import Task
 
 from ..corruptions import CORRUPTIONS, HOLDOUT, KINDS, SEVERITIES, corrupt
 from .images import Fit
@@ -79,7 +79,7 @@ class Selection:
             found = [kind for kind in ("clean", *CORRUPTIONS) if kind in stored]
             raise InputError(
                 f"Expected {form} in {folder} for every requested corruption; missing: {', '.join(missing)}. "
-                + (f"Remedy: --corrupt {','.join(found)}" if found else "None of the corruptions is there.")
+                + (f"Try: --corrupt {','.join(found)}" if found else "None of the corruptions is there.")
             )
         return self._at_severities(kinds)
 

@@ -88,7 +88,7 @@ class ImageNetC(Dataset):
         if classes is None and len(by_class) != _IMAGENET_CLASSES:
             raise InputError(
                 f"Expected {_IMAGENET_CLASSES} folders of classes in {self._place(self.conditions[0])}; received "
-                f"{len(by_class)}, so the model's labels are not known. Remedy: a file {folder / 'classes.txt'} "
+                f"{len(by_class)}, so the model's labels are not known. Try: a file {folder / 'classes.txt'} "
                 "with all folder names in the model's order, one per line."
             )
         classes = classes or sorted(by_class)
@@ -127,7 +127,7 @@ class ImageNetC(Dataset):
                 raise InputError(
                     f"Expected the same images in {place} and in {self._place(self.conditions[0])}; {len(differing)} "
                     f"are in one alone: {', '.join(differing[:3])}{' …' if len(differing) > 3 else ''}. "
-                    "Remedy: unpack both again."
+                    "Try: unpack both again."
                 )
         assert first is not None
         return first

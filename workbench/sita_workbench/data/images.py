@@ -108,11 +108,11 @@ def opened(path: Path) -> Iterator[Image]:
     except Image.DecompressionBombError as error:
         raise InputError(
             f"Expected an image of at most {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels in {path}; received a larger "
-            "one, which could be made to fill the memory. Remedy: scale it down, or remove it."
+            "one, which could be made to fill the memory. Try: scale it down, or remove it."
         ) from error
     except (OSError, SyntaxError, ValueError) as error:
         raise InputError(
-            f"Expected an image in {path}; it cannot be read: {str(error).rstrip('.')}. Remedy: download the file "
+            f"Expected an image in {path}; it cannot be read: {str(error).rstrip('.')}. Try: download the file "
             "again, or remove it."
         ) from error
 
@@ -148,7 +148,7 @@ def read_images(paths: Sequence[Path], fit: Fit, size: Size) -> np.ndarray:
 def _differing(path: Path, received: Size, expected: Size) -> InputError:
     return InputError(
         f"Expected images of one size, {expected[1]}×{expected[0]}; received {received[1]}×{received[0]} in {path}. "
-        "Remedy: --size, to which all are resized."
+        "Try: --size, to which all are resized."
     )
 
 

@@ -166,7 +166,7 @@ def _check_headers(photograph: Path, label_map: Path) -> None:
         if labels.mode not in _MODES:
             raise InputError(
                 f"Expected one label per pixel in {label_map}, as a grey value or an index of the palette; received an "
-                f"image of mode {labels.mode}. Remedy: turn its colours into labels."
+                f"image of mode {labels.mode}. Try: turn its colours into labels."
             )
         # Pillow stretches grey values of 2 and 4 bits to 0–255, so they are no longer labels.
         if labels.mode == "L" and any(part[3] in ("L;2", "L;4") for part in getattr(labels, "tile", ())):

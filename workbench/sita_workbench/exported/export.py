@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import sita_adapters as sita
-from sita_adapters.backend import Backend, backend_of
-from sita_adapters.description import Description
-from sita_adapters.export import Exported, replacing, resolve_format
-from sita_adapters.plan import make_plan
-from sita_adapters.views import SpatialKind, spatial_kind
+import numpy as np
 
-from .check import Check, make_check, verify
+import sita_adapters as sita
+from sita_adapters.backend import adaptation_of, backend_of
+from sita_adapters.engine import Adaptation
+from sita_adapters.export import Exported, check_place, resolve_format, move
+from sita_adapters.views import spatial_kind
+
+from .check import Expected, expect, verify
 from .metadata import ExportMetadata, write_beside, write_into_onnx
-from .runtimes import RUNTIMES, Shape, installed_runtime
+from .runtimes import RUNTIMES, installed_runtime
 
 
 @dataclass(frozen=True)
@@ -72,39 +75,50 @@ def export_checked(
         model.onnx: ONNX, images (N, 3, 64, 64); checked: within 1e-07 of the adapted model's answers
     """
     backend, target = backend_of(adapted), Path(path)
-    description = sita.describe(adapted)
-    chosen = resolve_format(target, format, backend, description)
-    with replacing(target, chosen) as temporary:
-        exported = sita.export(adapted, temporary, example=example, format=chosen, diagnostics=diagnostics)
-        written = backend.with_diagnostics(adapted) if diagnostics else adapted
-        check = make_check(backend, adapted, written, backend.read_example(adapted, example))
-        metadata = replace(_describe_file(description, backend, check), **(metadata_fields or {}))
+    chosen = resolve_format(target, format, backend)
+    check_place(target, chosen)
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.stem}-", dir=target.resolve().parent))
+    try:
+        made = folder / target.name
+        exported = sita.export(adapted, made, example=example, format=chosen, diagnostics=diagnostics)
+        images = _images(example, exported)
+        several = (images, images[:1], np.concatenate([images, images[::-1]]))
+        batches = [expect(adapted, batch, diagnostics=diagnostics) for batch in several]
+        metadata = _describe_file(adaptation_of(adapted), exported, batches[0])
+        metadata = replace(metadata, **(metadata_fields or {}))
         if chosen == "onnx":
-            write_into_onnx(temporary, metadata)
-        difference = None
-        if installed_runtime(chosen) is not None:
-            difference = verify(temporary, chosen, check, description, backend.ops.class_axis)
+            write_into_onnx(made, metadata)
+        difference = None if installed_runtime(chosen) is None else verify(made, chosen, batches)
+        move(made, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     if chosen != "onnx":
         write_beside(target, metadata)
     return CheckedExport(target, chosen, exported.input_shape, difference)
 
 
-def _describe_file(description: Description, backend: Backend, check: Check) -> ExportMetadata:
-    """Return what the adapted model and the check know about the file."""
+def _images(example: Any, exported: Exported) -> np.ndarray:
+    """Return the images of the example, or random ones, as the file takes them."""
+    if example is None:
+        shape = [size or 2 for size in exported.input_shape]
+        return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    images = np.asarray(example.detach().cpu() if hasattr(example, "detach") else example)
+    return images.astype(np.float32) if images.dtype.kind == "f" else images
+
+
+def _describe_file(adaptation: Adaptation, exported: Exported, expected: Expected) -> ExportMetadata:
+    """Return what the adapted model and its answers tell about the file."""
+    shape, kinds = exported.input_shape, adaptation.kinds
+    channel = adaptation.channel_axis % len(shape)
+    spatial = [size or 0 for axis, size in enumerate(shape) if axis not in (0, channel)]
+    plan, _ = adaptation.plan_for(kinds[0] if len(kinds) == 1 else spatial_kind(spatial))
     return ExportMetadata(
-        recipe=str(description.recipe),
-        scores=description.scores,
-        class_axis=backend.ops.class_axis,
-        scores_index=check.scores_index or 0,
-        input_shape=check.input_shape,
-        inputs=description.inputs,
-        diagnostics=check.diagnostics,
-        rows=make_plan(description.recipe, _kind(description, check.input_shape, backend.ops.class_axis)).rows,
+        recipe=str(adaptation.recipe),
+        scores=expected.scores and expected.scores.kind,
+        class_axis=-1 if expected.scores is None else expected.scores.class_axis,
+        scores_name=expected.scores_name,
+        input_shape=shape,
+        inputs=adaptation.inputs,
+        diagnostics=expected.diagnostics,
+        rows=plan.rows,
     )
-
-
-def _kind(description: Description, shape: Shape, channel_axis: int) -> SpatialKind:
-    """Return which kind of image these are to the adapted model, which decides their views."""
-    if len(description.kinds) == 1:
-        return description.kinds[0]
-    return spatial_kind([size or 0 for axis, size in enumerate(shape) if axis not in (0, channel_axis % len(shape))])

@@ -24,9 +24,9 @@ class ExportMetadata:
 
     Attributes:
         recipe: What the model was adapted with.
-        scores: What its scores are, for example "logits".
-        class_axis: The axis of the classes in the scores.
-        scores_index: Which of its outputs are the scores.
+        scores: What its scores are, for example "logits"; None if that is not known.
+        class_axis: The axis of the classes in the scores, counted from the end.
+        scores_name: The name of the output that is the scores.
         input_shape: The shape of the images that it takes; None stands for any number.
         inputs: How pixels are encoded, if known.
         crop: The share of an image's shorter side that the center crop keeps.
@@ -39,9 +39,9 @@ class ExportMetadata:
     """
 
     recipe: str
-    scores: str
+    scores: str | None
     class_axis: int
-    scores_index: int
+    scores_name: str
     input_shape: tuple[int | None, ...]
     inputs: Inputs | None = None
     crop: float = 1.0

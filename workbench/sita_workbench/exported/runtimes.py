@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sita_adapters.errors import ExportError, InputError, SitaError
-from sita_adapters.export import SUFFIXES, first_line
+from sita_adapters.export import SUFFIXES
 
 from .metadata import KEY, ExportMetadata, read_beside, read_metadata
 
@@ -184,6 +184,12 @@ _OPENERS: dict[str, Callable[[Path], ExportedFile]] = {
     "litert": _open_litert,
     "saved_model": _open_saved_model,
 }
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first informative line of an error as a sentence."""
+    stripped = [line.strip(" .=-") for line in str(error).splitlines()]
+    return next(filter(None, stripped), type(error).__name__) + "."
 
 
 def run_checked(file: ExportedFile, images: np.ndarray) -> dict[str, np.ndarray]:

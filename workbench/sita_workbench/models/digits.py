@@ -17,7 +17,7 @@ SPECS = {"digits": "torch", "digits:torch": "torch", "digits:keras": "keras"}
 def load_digits_model(spec: str, weights: str | None, progress: Progress | None = None) -> LoadedModel:
     """Return the digit reader, from the cache or trained on clean digits, in seconds."""
     if weights is not None:
-        raise InputError(f"--weights: {spec} is trained on first use. Remedy: leave the option out.")
+        raise InputError(f"--weights: {spec} is trained on first use. Try: leave the option out.")
     from ..demo.demo import Training, load_framework, trained_network
     from ..demo.digits import SIZE, load_digits
     from .libraries import quiet_tensorflow
@@ -28,7 +28,7 @@ def load_digits_model(spec: str, weights: str | None, progress: Progress | None 
         framework = load_framework("keras" if name == "keras" else "torch")
     except (ImportError, ValueError) as error:  # Keras raises a ValueError for an unknown KERAS_BACKEND
         remedy = f"pip install 'sita-adapters[bench,{name}]'"
-        raise SitaError(f"{spec}: {name} could not be loaded: {error}. Remedy: {remedy}") from error
+        raise SitaError(f"{spec}: {name} could not be loaded: {error}. Try: {remedy}") from error
     with framework.one_thread():
         network = trained_network(framework, load_digits()[0], Training(), progress or NoProgress())
     names = tuple(map(str, range(10)))

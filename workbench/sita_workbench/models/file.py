@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from sita_adapters.backend import backend_of
-from sita_adapters.errors import InputError, suggestion, torchvision_hint
-from sita_adapters.inputs import read_inputs
+from sita_adapters.errors import InputError, suggestion
+from sita_adapters.inputs import resolve_inputs
 
 from . import weights as model_weights
 from .libraries import keras_size, quiet_tensorflow
@@ -28,7 +28,7 @@ def load_from_file(spec: str, weights: str | None, *, trust: bool = False) -> Lo
     """Return the model that the function returns, with the weights of a file where one is given."""
     if weights in ("random", "pretrained"):
         raise InputError(
-            f"weights: {spec} decides its weights itself; received {weights!r}. Remedy: leave it out, or give a file."
+            f"weights: {spec} decides its weights itself; received {weights!r}. Try: leave it out, or give a file."
         )
     quiet_tensorflow()
     model, settings, keras = _call(spec)
@@ -89,7 +89,15 @@ def _run(path: Path, what: str, run: Callable[[], Any]) -> Any:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
         where = f" in line {lines[-1]}" if lines else ""
-        raise InputError(f"{what} failed{where}: {type(error).__name__}: {error}{torchvision_hint(error)}") from error
+        raise InputError(f"{what} failed{where}: {type(error).__name__}: {error}{_hint(error)}") from error
+
+
+def _hint(error: Exception) -> str:
+    if "torchvision::" not in str(error):  # elsewhere torch, which the hint's module imports, may not be installed
+        return ""
+    from .torchvision_compat import torchvision_hint
+
+    return torchvision_hint(error)
 
 
 def _find(module: ModuleType, path: Path, name: str) -> Callable[[], Any]:
@@ -121,7 +129,7 @@ def _read_settings(spec: str, settings: Any) -> dict[str, Any]:
                 f"{suggestion(str(key), SETTINGS)}"
             )
     read = dict(settings)
-    read["inputs"] = read_inputs(read.get("inputs"))
+    read["inputs"] = resolve_inputs(read.get("inputs"))
     if read.get("task", "classification") not in ("classification", "segmentation"):
         raise InputError(f"{spec}: task: expected 'classification' or 'segmentation'; received {read['task']!r}.")
     crop = read.get("crop", 1.0)

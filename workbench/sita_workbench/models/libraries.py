@@ -28,7 +28,7 @@ def _suggest(library: str, name: str, known: Iterable[str]) -> str:
 def _fill_own(build: model_weights.Build, spec: str, weights: str, trust: bool) -> tuple[Any, str]:
     _import("torch", spec)
     if weights == "pretrained":
-        raise InputError(f"weights: there are none to download for {spec}. Remedy: a file, or 'random'.")
+        raise InputError(f"weights: there are none to download for {spec}. Try: a file, or 'random'.")
     return _fill_torch(build, spec, weights, trust=trust)
 
 
@@ -218,7 +218,7 @@ def _download(spec: str, download: Callable[[], Any]) -> Any:
     except Exception as error:
         raise InputError(
             f"weights: the pretrained ones of {spec} could not be downloaded: {model_weights.first_line(error)} "
-            "Remedy: an internet connection, or --weights FILE."
+            "Try: an internet connection, or --weights FILE."
         ) from error
 
 
@@ -270,7 +270,7 @@ def _import(name: str, spec: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = (error.name or name).partition(".")[0]
-        raise SitaError(f"{spec} needs {missing}. Remedy: {remedy}") from error
+        raise SitaError(f"{spec} needs {missing}. Try: {remedy}") from error
     except Exception as error:  # a compiled part that does not load, or an unknown KERAS_BACKEND
         remedy = (
             "set KERAS_BACKEND to one of tensorflow, jax, torch that is installed"
@@ -278,7 +278,7 @@ def _import(name: str, spec: str) -> Any:
             else "a torchvision that was built for the installed torch (timm imports it as well)"
         )
         raise SitaError(
-            f"{spec}: {name} is installed but cannot be imported: {model_weights.first_line(error)} Remedy: {remedy}."
+            f"{spec}: {name} is installed but cannot be imported: {model_weights.first_line(error)} Try: {remedy}."
         ) from error
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import sita_adapters as sita
-from sita_adapters.backend import backend_of, run_scores
-from sita_adapters.errors import InputError
+from sita_adapters.backend import adaptation_of, backend_of, latest_layout
+from sita_adapters.errors import InputError, OutputError
 from sita_adapters.inputs import ENCODINGS, Inputs
-from sita_adapters.recipe import Recipe, Task
+from sita_adapters.outputs import OutputLayout, flatten
+from sita_adapters.recipe import Recipe
+from sita_adapters.recipes import Task
+from sita_adapters.voting import Scores, probabilities
 
 from ..data.images import Fit
 from ..exported.runtimes import ExportedFile
@@ -44,7 +48,7 @@ class LoadedModel:
     size: Size = None
     crop: float = 0.875
     task: Task = "classification"
-    scores: str | None = None
+    scores: Scores | None = None
     weights: str = "its own"
     names: tuple[str, ...] = ()
     file: ExportedFile | None = None
@@ -107,10 +111,42 @@ class LoadedModel:
         return np.ascontiguousarray((ordered * np.float32(inputs.white / 255) - mean) / std)
 
     def arrange(self, images: np.ndarray) -> np.ndarray:
-        """Return encoded images (N, h, w, channels) with their axes as the framework orders them."""
-        return backend_of(self.model).arrange(self.spec, self.model, images)
+        """Return encoded images (N, h, w, channels) with their axes as the model takes them."""
+        inputs = getattr(self.model, "inputs", None)  # a functional Keras model's
+        shape = tuple(inputs[0].shape) if inputs else ()
+        first = self.framework == "torch" or (len(shape) == 4 and shape[1] == images.shape[-1] != shape[-1])
+        return np.moveaxis(images, -1, 1) if first else images
 
     def run(self, model: Any, images: np.ndarray) -> np.ndarray:
-        """Return the scores (N, …, classes) of this model, or one made from it, on encoded images."""
-        class_axis = backend_of(self.model).ops.class_axis
-        return np.moveaxis(run_scores(model, self.arrange(images)), class_axis, -1)
+        """Return the scores (N, …, classes) of this model, or of one made from it, on encoded images."""
+        return self._run(model, images)[0]
+
+    def predict(self, model: Any, images: np.ndarray) -> np.ndarray:
+        """Return p (N, …, classes) of this model, or of one made from it, on encoded images."""
+        scores, kind = self._run(model, images)
+        return probabilities(scores.astype(np.float64), kind, -1)
+
+    def _run(self, model: Any, images: np.ndarray) -> tuple[np.ndarray, Scores]:
+        """Return the scores (N, …, classes), and what they are."""
+        backend = backend_of(model)
+        output = backend.run(model, images, channels_last=True)
+        adaptation = backend.adaptation_of(model)
+        layout = self._source_layout(images) if adaptation is None else latest_layout(adaptation)
+        scores = layout.require_scores()
+        if scores.kind.startswith("sigmoid"):
+            raise OutputError(f"Expected one label per image or pixel; {self.spec} has labels with a sigmoid each.")
+        arrays = flatten(output, backend.ops.is_array)
+        place = scores.place if len(arrays) == len(layout.paths) else 0  # a baseline returns the scores alone
+        array = np.moveaxis(backend.ops.to_numpy(arrays[place][1]), layout.axes[scores.place] or 0, 0)
+        return np.moveaxis(array, scores.class_axis, -1), scores.kind
+
+    @cached_property
+    def _source(self) -> Any:
+        return self.adapt("source")
+
+    def _source_layout(self, images: np.ndarray) -> OutputLayout:
+        """Return the layout of the plain model's output, which a probe establishes once."""
+        adaptation = adaptation_of(self._source)
+        if not adaptation.layouts:
+            backend_of(self.model).run(self._source, images[:1], channels_last=True)
+        return latest_layout(adaptation)

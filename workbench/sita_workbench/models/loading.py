@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sita_adapters.errors import InputError, suggestion
-from sita_adapters.inputs import read_inputs
+from sita_adapters.inputs import resolve_inputs
 
 from ..progress import Progress
 from .digits import SPECS, load_digits_model
@@ -41,7 +41,7 @@ def load_model(
     - `providers`: what onnxruntime runs an .onnx file on; None: the CPU.
     - `progress`: where the training of `digits` is shown.
     """
-    encoding = read_inputs(inputs)
+    encoding = resolve_inputs(inputs)
     if size is not None and size < 1:
         raise InputError(f"size: expected a whole number of pixels, 1 or more; received {size}.")
     library, colon, name = spec.partition(":")
@@ -50,9 +50,7 @@ def load_model(
             raise _refuse_exported(spec)
         loaded = load_exported(spec, weights=weights, size=size, trust=trust, providers=providers)
     elif providers:
-        raise InputError(
-            f"--providers: these are onnxruntime's, for .onnx files; {spec} is none. Remedy: leave it out."
-        )
+        raise InputError(f"--providers: these are onnxruntime's, for .onnx files; {spec} is none. Try: leave it out.")
     elif has_weights(spec):
         loaded = load_from_file(spec, weights, trust=trust)
     elif spec in SPECS:
@@ -71,7 +69,7 @@ def load_model(
 
 def _refuse_exported(spec: str) -> InputError:
     return InputError(
-        f"model: expected a model that can be adapted; {spec} is an exported file, which is adapted already. Remedy: "
+        f"model: expected a model that can be adapted; {spec} is an exported file, which is adapted already. Try: "
         "give it to sita predict, score or serve, or give the model that it was made from."
     )
 
@@ -92,6 +90,6 @@ def _require_weights(spec: str, weights: str | None) -> str:
     if weights is None:
         raise InputError(
             f"weights: {spec} comes without. Expected a file, 'pretrained' (the library downloads them) or 'random' "
-            "(to try things out). Remedy: --weights FILE."
+            "(to try things out). Try: --weights FILE."
         )
     return weights

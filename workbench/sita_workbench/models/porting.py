@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sita_adapters.errors import BackendImportError, CloneError, torchvision_hint
+from sita_adapters.errors import BackendImportError, ModelError
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +71,7 @@ def torch_twin(keras_model: Any) -> nn.Module:
         The torchvision model with the same weights.
 
     Raises:
-        CloneError: The model is not one of these.
+        ModelError: The model is not one of these.
         BackendImportError: torchvision cannot be imported.
 
     Example:
@@ -105,7 +105,7 @@ def keras_twin(torch_model: nn.Module, *, size: int | None = None, activation: s
         The Keras model with the same weights.
 
     Raises:
-        CloneError: The model is not one that `torch_twin` returns.
+        ModelError: The model is not one that `torch_twin` returns.
 
     Example:
         >>> model = keras_twin(torch_twin(keras_model), activation=None)
@@ -133,13 +133,13 @@ def port_weights(source: Any, target: Any) -> None:
         target: The model to copy to, of the other framework.
 
     Raises:
-        CloneError: The two models do not correspond.
+        ModelError: The two models do not correspond.
 
     Example:
         >>> port_weights(keras_model, twin)
     """
     if _is_keras(source) == _is_keras(target):
-        raise CloneError(
+        raise ModelError(
             "Expected a Keras model and its torchvision twin, in either order; "
             f"received {type(source).__name__} and {type(target).__name__}."
         )
@@ -161,7 +161,7 @@ def _architecture(parts: list[_Part], model: Any) -> _Architecture:
     for architecture in _ARCHITECTURES:
         if counts == [*architecture.counts, 1]:
             return architecture
-    raise CloneError(
+    raise ModelError(
         f"Expected one of {_KNOWN}, with its classifier (include_top=True); received {type(model).__name__} with "
         f"{counts[0]} convolutions, {counts[1]} BatchNorms and {counts[2]} dense layers."
     )
@@ -172,10 +172,10 @@ def _matched(keras_model: Any, torch_model: Any) -> list[tuple[_Part, _Part]]:
     in_keras, in_torch = _keras_parts(keras_model), _torch_parts(torch_model)
     for one, other in zip_longest(in_keras, in_torch):
         if one is None or other is None:
-            raise CloneError(f"{(one or other).name!r} has no counterpart: {_EXPECTED}")
+            raise ModelError(f"{(one or other).name!r} has no counterpart: {_EXPECTED}")
         for what in ("kind", "shape", "stride"):
             if getattr(one, what) != getattr(other, what):
-                raise CloneError(
+                raise ModelError(
                     f"{one.name!r} has the {what} {getattr(one, what)}, {other.name!r}, its counterpart, "
                     f"{getattr(other, what)}: {_EXPECTED}"
                 )
@@ -185,9 +185,9 @@ def _matched(keras_model: Any, torch_model: Any) -> list[tuple[_Part, _Part]]:
 def _keras_parts(model: Any) -> list[_Part]:
     """Return the layers with weights in the order in which branches are joined, whatever their names."""
     if not _is_keras(model):
-        raise CloneError(f"Expected a Keras model, one of {_KNOWN}; received {type(model).__name__}.")
+        raise ModelError(f"Expected a Keras model, one of {_KNOWN}; received {type(model).__name__}.")
     if len(getattr(model, "outputs", None) or ()) != 1:
-        raise CloneError(f"Expected a functional Keras model with one output; received {type(model).__name__}.")
+        raise ModelError(f"Expected a functional Keras model with one output; received {type(model).__name__}.")
     return [_keras_part(layer) for layer in _in_call_order(model) if getattr(layer, "weights", None)]
 
 
@@ -222,7 +222,7 @@ def _keras_part(layer: Any) -> _Part:
         return _Part(name, "BatchNorm", layer, tuple(layer.moving_mean.shape))
     if kind is keras.layers.Dense:
         return _Part(name, "dense", layer, tuple(reversed(layer.kernel.shape)))
-    raise CloneError(
+    raise ModelError(
         f"Expected the layers of {_KNOWN}; {layer.name!r} is a {type(layer).__name__} with weights. "
         "Try: port the plain model, before it is adapted or built into another."
     )
@@ -232,6 +232,8 @@ def _torchvision_models() -> Any:
     try:
         return import_module("torchvision.models")
     except (ImportError, RuntimeError) as error:
+        from .torchvision_compat import torchvision_hint
+
         raise BackendImportError(
             f"torchvision cannot be imported: {error}.{torchvision_hint(error) or ' Try: pip install torchvision.'}"
         ) from error
@@ -242,12 +244,12 @@ def _torch_parts(model: Any) -> list[_Part]:
     models = _torchvision_models()
     classes = tuple(getattr(models, architecture.torch_class) for architecture in _ARCHITECTURES)
     if not isinstance(model, classes):
-        raise CloneError(f"Expected torchvision's {_KNOWN}; received {type(model).__name__}.")
+        raise ModelError(f"Expected torchvision's {_KNOWN}; received {type(model).__name__}.")
     if getattr(model, "transform_input", False):
-        raise CloneError("Expected an Inception3 with transform_input=False: Keras' takes its images as they are.")
+        raise ModelError("Expected an Inception3 with transform_input=False: Keras' takes its images as they are.")
     for pool in _average_pooled(model):
         if _leave_padding_out not in pool._forward_pre_hooks.values():
-            raise CloneError(
+            raise ModelError(
                 f"The average pooling of this Inception3 counts the padding, which Keras' does not: {_EXPECTED}"
             )
     return [_torch_part(name, module) for name, module in _weighted(model)]
@@ -322,7 +324,7 @@ def _keras_to_torch(pairs: list[tuple[_Part, _Part]], target: nn.Module) -> None
         if in_keras.kind == "BatchNorm":
             arrays["running_mean"], bias = arrays["running_mean"] - bias, 0.0
         elif np.any(bias):
-            raise CloneError(f"Expected a BatchNorm after every convolution with a bias; {in_keras.name!r} is not one.")
+            raise ModelError(f"Expected a BatchNorm after every convolution with a bias; {in_keras.name!r} is not one.")
         elif in_keras.kind == "convolution":
             bias = arrays.pop("bias", 0.0)
         arrays["weight"] = arrays["weight"].transpose(_TORCH_AXES[in_keras.kind])
@@ -344,7 +346,7 @@ def _torch_to_keras(pairs: list[tuple[_Part, _Part]], target: Any) -> None:
             if variable is not None:
                 assignments.append((variable, arrays.get(name, np.zeros(in_keras.shape[0], np.float32))))
             elif np.any(arrays[name] != 1):
-                raise CloneError(
+                raise ModelError(
                     f"{in_torch.name!r} scales its output, and {in_keras.name!r}, its counterpart, has no gamma. "
                     "Expected weights of 1, as torch_twin(keras_model) sets them."
                 )

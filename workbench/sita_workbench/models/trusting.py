@@ -13,5 +13,5 @@ def refuse_untrusted(what: str, reason: str, safer: str) -> UntrustedFileError:
     """Return the error for such a file. `safer` is a command or call that makes one that cannot."""
     return UntrustedFileError(
         f"{what} was not opened: {reason}. Expected a file that holds numbers alone (safetensors, ONNX), or your word. "
-        f"Remedy: {safer}; or --trust, if you know who made the file."
+        f"Try: {safer}; or --trust, if you know who made the file."
     )

@@ -97,7 +97,7 @@ def _read_state(path: Path, trust: bool) -> dict[str, Any]:
         raise InputError(
             f"weights: {path} cannot be read as a file of tensors: "
             f"{reason if 'weights_only' in str(error) else first_line(error)} "
-            "Remedy: torch.save(model.state_dict(), path), not the model itself."
+            "Try: torch.save(model.state_dict(), path), not the model itself."
         ) from error
     if isinstance(found, torch.nn.Module):
         found = found.state_dict()
@@ -144,7 +144,7 @@ def load_keras(build: Build, path: Path, spec: str, *, trust: bool = False) -> A
     except Exception as error:
         raise InputError(
             f"weights: {path} does not fit {spec}: {first_line(error)} "
-            "Remedy: name the model that these weights were saved from."
+            "Try: name the model that these weights were saved from."
         ) from error
     return model
 
@@ -168,7 +168,7 @@ def _keras_variables(model: Any) -> dict[str, Any]:
     if len(dict(pairs)) < len(pairs):
         raise InputError(
             f"weights: {model.name} has layers within layers, so that the names <layer>/<weight> of a file of arrays "
-            "are ambiguous. Remedy: model.save_weights('model.weights.h5')."
+            "are ambiguous. Try: model.save_weights('model.weights.h5')."
         )
     return dict(pairs)
 
@@ -221,7 +221,7 @@ def _check_fit(spec: str, path: Path, stored: _Shapes, own: _Shapes, spare: Coll
         details = "; ".join(f"{text} ({_sample(names)})" for text, names in found if names)
         raise InputError(
             f"weights: {path.name} does not fit {spec}: {details}. "
-            "Remedy: name the model that these weights were saved from."
+            "Try: name the model that these weights were saved from."
         )
 
 

@@ -38,7 +38,7 @@ def load_cifar_resnet_keras(depth: int, weights: Path) -> keras.Model:
     }
     if set(wanted) != set(stored):
         raise InputError(
-            f"Expected the {len(wanted)} weights of a network of {depth} layers; {weights} has {len(stored)}. Remedy: "
+            f"Expected the {len(wanted)} weights of a network of {depth} layers; {weights} has {len(stored)}. Try: "
             "the depth that they were trained with."
         )
     for name, weight in wanted.items():

@@ -11,12 +11,12 @@ from sita_adapters.errors import install
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from sita_adapters import Seen, Summary
+    from sita_adapters.observe import Observation, Summary
 
 _INK, _FAINT, _BAR, _SOURCE = "#222222", "#6E6E6E", "#0072B2", "#9A9A9A"
 
 
-def draw_observation(observation: Seen) -> Figure:
+def draw_observation(observation: Observation) -> Figure:
     """Draw how often each prior was chosen; if a rule sets the only one, λ over the layers.
 
     Args:
@@ -27,12 +27,12 @@ def draw_observation(observation: Seen) -> Figure:
 
     Raises:
         ImportError: matplotlib is not installed.
-        NotObservedError: No image was observed.
+        SitaError: No image was observed.
 
     Example:
-        >>> with sita.observe(adapted) as seen:
+        >>> with sita.observe(adapted) as observation:
         ...     adapted(images)
-        >>> draw_observation(seen).savefig("priors.png")
+        >>> draw_observation(observation).savefig("priors.png")
     """
     if len(observation.candidates) == 1 and observation.layers:
         return _draw_layer_priors(observation.layers, observation.layer_priors[:, 0])
@@ -53,7 +53,7 @@ def _draw_priors(summary: Summary) -> Figure:
     )
     axes.bar_label(bars, [f"{share:.0f}" for share in shares], padding=2, fontsize=9, color=_FAINT)
     axes.set_ylim(0, max(shares) * 1.15 + 1)
-    axes.set_xlabel("λ of the most certain candidate (1.00 is the source model)", color=_INK)
+    axes.set_xlabel("λ of the most confident candidate (1.00 is the source model)", color=_INK)
     axes.set_ylabel("% chosen", color=_INK)
     title = f"Chosen priors of {summary.images} {'image' if summary.images == 1 else 'images'}"
     _title(figure, title, f"mean λ {summary.mean_prior:.2f}, mean entropy {summary.mean_entropy:.2f} nats")

@@ -137,7 +137,7 @@ def _encode(path: str) -> bytes:
     try:
         return path.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InputError(f"input: the name {path!r} is not UTF-8, which Parquet needs. Remedy: rename it.") from error
+        raise InputError(f"input: the name {path!r} is not UTF-8, which Parquet needs. Try: rename it.") from error
 
 
 def _read_manifest(folder: OutputFolder) -> dict[str, Any] | None:
@@ -145,13 +145,13 @@ def _read_manifest(folder: OutputFolder) -> dict[str, Any] | None:
         if folder.path.is_dir() and any(not path.name.startswith(".") for path in folder.path.iterdir()):
             raise InputError(
                 f"output: expected a new folder, or one of an earlier run; {folder.path} holds other files. "
-                "Remedy: another --output."
+                "Try: another --output."
             )
         return None
     try:
         known = json.loads(folder.manifest.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError(f"{folder.manifest} cannot be read: {error}. Remedy: another --output.") from error
+        raise InputError(f"{folder.manifest} cannot be read: {error}. Try: another --output.") from error
     return known if isinstance(known, dict) else {}
 
 
@@ -172,7 +172,7 @@ def _describe_difference(folder: Path, old: dict[str, Any], new: dict[str, Any])
     changed = [name for name in new if old.get(name) != new[name]]
     details = "; ".join(f"{name} was {old.get(name)!r:.120} and is {new[name]!r:.120}" for name in changed[:3])
     return (
-        f"{folder} holds the answers of another run: {details}. Remedy: another --output, or delete this folder to "
+        f"{folder} holds the answers of another run: {details}. Try: another --output, or delete this folder to "
         "score everything again."
     )
 

@@ -72,7 +72,7 @@ def _count_kill(worker: _Worker, kills: Counter[int]) -> None:
     if kills[worker.number] == ATTEMPTS:
         raise SitaError(
             f"Workers ended {ATTEMPTS} times while they scored shard {worker.number} ({worker.ending()}). What is done "
-            f"is kept. Remedy: fewer --workers, if memory ran out.{worker.last_words()}"
+            f"is kept. Try: fewer --workers, if memory ran out.{worker.last_words()}"
         )
 
 

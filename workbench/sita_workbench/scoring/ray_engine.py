@@ -75,7 +75,7 @@ class ShardActor:
 def _refuse_after_kills(number: int, attempt: int) -> None:
     if attempt > _ATTEMPTS:
         raise SitaError(
-            f"Actors ended {_ATTEMPTS} times while they scored shard {number}. What is done is kept. Remedy: fewer "
+            f"Actors ended {_ATTEMPTS} times while they scored shard {number}. What is done is kept. Try: fewer "
             "--workers, if memory ran out."
         )
 
@@ -110,7 +110,7 @@ def run_ray(job: Job, numbers: Sequence[int], workers: int | None, events: Event
 
         workers = workers or int(ray.cluster_resources().get("CPU", 0))
         if workers < 1:
-            raise InputError(f"ray: the cluster at {address!r} has no CPU to offer. Remedy: add nodes, or --workers.")
+            raise InputError(f"ray: the cluster at {address!r} has no CPU to offer. Try: add nodes, or --workers.")
         # On the driver's node: it must not vanish with another one.
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=True
@@ -167,7 +167,7 @@ def _connected(address: str | None, cores: int) -> Iterator[None]:
             ray.init(address, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise SitaError(
-            f"ray: no cluster could be reached at {address or 'this machine'!r}: {error} Remedy: ray start --head, or "
+            f"ray: no cluster could be reached at {address or 'this machine'!r}: {error} Try: ray start --head, or "
             "leave --address out for a cluster of its own."
         ) from error
     try:

@@ -78,7 +78,7 @@ def _finish(folder: OutputFolder, shards: int) -> Scored:
     if missing:
         raise SitaError(
             f"{len(missing)} of {shards} parts are missing in {folder.path}, though every shard was reported as done. "
-            "Is the folder on a disk that all workers share? Remedy: the same command again does what is missing."
+            "Is the folder on a disk that all workers share? Try: the same command again does what is missing."
         )
     scored = finish(folder, shards)
     if not scored.rows:

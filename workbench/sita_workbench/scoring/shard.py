@@ -149,7 +149,7 @@ def _score_one_by_one(scorer: Scorer, batch: list[_Image], maps: Path | None, sc
         except Exception as error:
             _raise_if_general(error)
             height, width = image.pixels.shape[:2]
-            reason = f"The model failed on an image of {width} × {height}: {error} Remedy: --size."
+            reason = f"The model failed on an image of {width} × {height}: {error} Try: --size."
             scored.failed.append({"path": image.path, "reason": reason})
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sita_adapters.errors import InputError
-from sita_adapters.recipe import DEFAULT, Recipe, Task, read_recipe
+from sita_adapters.recipe import Recipe
+from sita_adapters.recipes import DEFAULT, Task, resolve_recipe
 
 from ..models.weights import name_file
 
@@ -54,7 +55,7 @@ class ModelSpec:
         """Return the recipe, where one is given. A name means other views where every pixel gets a label."""
         if self.recipe is None:
             return None
-        recipe = Recipe.from_json(self.recipe) if _is_json(self.recipe) else read_recipe(self.recipe, {}, task)
+        recipe = Recipe.from_json(self.recipe) if _is_json(self.recipe) else resolve_recipe(self.recipe, {}, task)
         if recipe.share == "batch":
             raise InputError(
                 "recipe: with share='batch' an answer depends on the images beside it, which shards cut at random. "

@@ -52,7 +52,7 @@ class Service:
 
     async def _answer(self, request: Request, started: float) -> Response:
         if self._waiting >= MAX_WAITING:
-            raise UploadError(503, "busy", f"{MAX_WAITING} requests are waiting already. Remedy: try again later.")
+            raise UploadError(503, "busy", f"{MAX_WAITING} requests are waiting already. Try: try again later.")
         self._waiting += 1
         try:
             one = await self._predict(request)

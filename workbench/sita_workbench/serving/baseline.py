@@ -22,6 +22,6 @@ def read_baseline(path: Path, recipe: str) -> float:
         known = [name for name, share in shares.items() if share is not None]
         raise InputError(
             f"--baseline: expected results on clean images for {recipe!r}; {path} has "
-            f"{'; '.join(known) or 'no such results'}. Remedy: sita bench --corrupt clean,… with the same recipe."
+            f"{'; '.join(known) or 'no such results'}. Try: sita bench --corrupt clean,… with the same recipe."
         )
     return float(shares[recipe])  # type: ignore[arg-type]

@@ -136,7 +136,7 @@ def _bind(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         raise ServerError(
-            f"The server cannot listen on {host}, port {port}: {error}. Remedy: another --port, or --host."
+            f"The server cannot listen on {host}, port {port}: {error}. Try: another --port, or --host."
         ) from error
     listening.listen(_BACKLOG)
     return listening

@@ -10,17 +10,19 @@ from typing import Any, Protocol
 import numpy as np
 
 import sita_adapters as sita
-from sita_adapters.backend import read_adaptation
+from sita_adapters.backend import adaptation_of
 from sita_adapters.inputs import ENCODINGS
-from sita_adapters.observe import Seen
-from sita_adapters.ops import Ops
+from sita_adapters.mixing import mix_weights
+from sita_adapters.observe import Observation
+from sita_adapters.ops import NUMPY
 from sita_adapters.plan import Plan
-from sita_adapters.recipe import Recipe, Task, prior_text
+from sita_adapters.recipe import Recipe, prior_text
+from sita_adapters.recipes import Task
 from sita_adapters.shift import ByShift
-from sita_adapters.view_steps import Canvas
+from sita_adapters.view_steps import ImageLayout
 from sita_adapters.views import View, spatial_kind
 
-from ..methods import Prediction, to_probabilities
+from ..methods import Prediction
 from ..models.loaded import LoadedModel
 from ..predictor import FilePredictor, check_shape
 
@@ -30,7 +32,7 @@ class Candidate:
     """A row that may answer: its λ and view, what it said of the image, how sure it was, and what that counted for.
 
     Of a segmentation model `label` is None, and the rest is the mean over the pixels. `share` is its part in the
-    answer: a vote, or a weight in a mean.
+    answer: a vote, or a weight.
     """
 
     prior: str
@@ -95,7 +97,7 @@ def open_viewer(loaded: LoadedModel, recipes: dict[str, Recipe]) -> Viewer:
     return ModelViewer(loaded, recipes) if loaded.file is None else FileViewer(loaded)
 
 
-_GAUGE = Recipe(name="gauge", priors=ByShift(strength=1e-6), n_views=0, places=256)
+_GAUGE = Recipe(name="gauge", priors=ByShift(strength=1e-6), n_views=0)
 """The source model, but for a millionth: its layers say what shift they see."""
 
 
@@ -114,14 +116,13 @@ class ModelViewer:
         with self._lock:
             adapted, gauge = self._adapt(recipe, image), self._adapt(_GAUGE.name, image)
             start = time.perf_counter()
-            with sita.observe(adapted) as seen:
-                raw = self.loaded.run(adapted, image)
+            with sita.observe(adapted) as observation:
+                answer = Prediction(self.loaded.predict(adapted, image)[0])
             seconds = time.perf_counter() - start
-            source = self._predicted(self.loaded.run(self.loaded.model, image), adapted)
-            with sita.observe(gauge) as source_seen:
+            source = Prediction(self.loaded.predict(self.loaded.model, image)[0])
+            with sita.observe(gauge) as source_observation:
                 self.loaded.run(gauge, images)
-        plan, _ = read_adaptation(adapted).plan_for(spatial_kind(pixels.shape[:2]))
-        answer = self._predicted(raw, adapted)
+        plan, _ = adaptation_of(adapted).plan_for(spatial_kind(pixels.shape[:2]))
         check_shape(Prediction(answer.probabilities[None]), self.loaded)
         opened = self._known[recipe]
         return Look(
@@ -131,21 +132,18 @@ class ModelViewer:
             str(opened),
             plan.rows,
             seconds,
-            _candidates(seen, plan, opened),
+            _candidates(observation, plan, opened),
             _combined(opened, self.loaded.task),
-            _depth(seen, source_seen),
+            _depth(observation, source_observation),
             _apply_views(pixels, plan),
         )
 
     def _adapt(self, recipe: str, image: np.ndarray) -> Any:
         if recipe not in self._adapted:
             adapted = self.loaded.adapt(self._known[recipe])
-            self.loaded.run(adapted, image)  # the first call tries the model out, and is not to be timed
+            self.loaded.run(adapted, image)  # the first call probes the model, and is not timed
             self._adapted[recipe] = adapted
         return self._adapted[recipe]
-
-    def _predicted(self, raw: np.ndarray, adapted: Any) -> Prediction:
-        return Prediction(to_probabilities(raw[0], sita.describe(adapted).scores))
 
 
 class FileViewer:
@@ -170,25 +168,28 @@ class FileViewer:
         return Look(pixels, adapted, source, self._predictor.recipe, int(found.rows[0]), seconds)
 
 
-def _candidates(seen: Seen, plan: Plan, recipe: Recipe) -> tuple[Candidate, ...]:
+def _candidates(observation: Observation, plan: Plan, recipe: Recipe) -> tuple[Candidate, ...]:
     """Return the candidates in the order of their rows; of label maps, means over the pixels."""
-    entropies, confidences, labels = seen.entropies[0], seen.confidences[0], seen.labels[0]
-    shares = seen.kept[0] / seen.kept[0].sum(axis=0)
-    if isinstance(recipe.combine, tuple):
-        weights = np.array(recipe.combine) / sum(recipe.combine)
-        shares = np.broadcast_to(weights.reshape(-1, *[1] * (shares.ndim - 1)), shares.shape)
-    means = np.array([values.reshape(len(values), -1).mean(axis=1) for values in (entropies, confidences, shares)])
+    labels, kept = observation.labels[0], observation.kept[0]
+    shares = kept / kept.sum(axis=0)
+    each = observation.entropies[0], observation.confidences[0]
+    means = [values.reshape(len(values), -1).mean(axis=1) for values in each]
+    if recipe.combine == "mix":
+        source = observation.candidates.index(1.0)
+        weights = mix_weights(observation.shifts[:1, 1 - source], means[1][None], source)
+        shares = np.concatenate(weights if source == 0 else weights[::-1])
+    means.append(shares.reshape(len(shares), -1).mean(axis=1))
     return tuple(
         Candidate(
             prior=prior_text(prior),
             number=None if isinstance(prior, ByShift) else prior,
             view=plan.views[plan.view_of_row[row]].name,
             label=int(labels[place]) if labels.ndim == 1 else None,
-            confidence=float(means[1, place]),
-            entropy=float(means[0, place]),
-            share=float(means[2, place]),
+            confidence=float(means[1][place]),
+            entropy=float(means[0][place]),
+            share=float(means[2][place]),
         )
-        for place, (row, prior) in enumerate(zip(plan.candidate_rows, seen.candidates, strict=True))
+        for place, (row, prior) in enumerate(zip(plan.candidates, observation.candidates, strict=True))
     )
 
 
@@ -197,27 +198,30 @@ def _combined(recipe: Recipe, task: Task) -> str:
     if recipe.candidate_count == 1:
         return ""
     if recipe.combine == "vote":
-        return f"the {recipe.kept} most certain vote{' at every pixel' if task == 'segmentation' else ''}"
+        pixels = " at every pixel" if task == "segmentation" else ""
+        return f"the {recipe.effective_top_k} most confident vote{pixels}"
+    if recipe.combine == "mix":
+        return "their outputs are mixed by the measured shift and their confidence"
     return "their probabilities are averaged"
 
 
-def _depth(seen: Seen, source_seen: Seen) -> Depth:
-    """Return what the layers saw; `source_seen` is of the gauge, on the image and, if there is one, the clean one."""
-    source, *clean = source_seen.layer_shifts[:, 0]
-    found = Depth(source_seen.layers, source, clean[0] if clean else None)
-    rules = [place for place, prior in enumerate(seen.candidates) if isinstance(prior, ByShift)]
+def _depth(observation: Observation, gauge: Observation) -> Depth:
+    """Return what the layers measured; `gauge` observed the image and, if there is one, the clean one."""
+    source, *clean = gauge.layer_shifts[:, 0]
+    found = Depth(gauge.layers, source, clean[0] if clean else None)
+    rules = [place for place, prior in enumerate(observation.candidates) if isinstance(prior, ByShift)]
     if not rules:
         return found
     rule = rules[0]
-    return replace(found, adapted_shifts=seen.layer_shifts[0, rule], priors=seen.layer_priors[0, rule])
+    return replace(found, adapted_shifts=observation.layer_shifts[0, rule], priors=observation.layer_priors[0, rule])
 
 
 def _apply_views(pixels: np.ndarray, plan: Plan) -> tuple[tuple[str, np.ndarray], ...]:
     """Return the augmented views of an image in bytes, by name."""
-    canvas = Canvas(Ops(), spatial_kind(pixels.shape[:2]), -1, (-3, -2), ENCODINGS["unit"])
+    layout = ImageLayout(NUMPY, spatial_kind(pixels.shape[:2]), -1, (-3, -2), ENCODINGS["unit"])
 
     def apply(view: View) -> np.ndarray:
-        seen = view.apply(pixels[None] / np.float32(255), canvas)[0]
+        seen = view.apply(pixels[None] / np.float32(255), layout)[0]
         return np.asarray(np.round(255 * np.clip(seen, 0, 1)).astype(np.uint8))
 
     return tuple((view.name, apply(view)) for view in plan.views[1:])

@@ -13,7 +13,7 @@ import gradio
 import numpy as np
 
 from sita_adapters.errors import SitaError
-from sita_adapters.recipe import DEFAULT
+from sita_adapters.recipes import DEFAULT
 
 from ..models.digits import reads_digits
 from ..serving.decoding import UploadError, decode
@@ -180,5 +180,5 @@ def launch(blocks: gradio.Blocks, port: int, browser: bool) -> str:
             css_paths=Path(__file__).with_name("page.css"),
         )
     except OSError as error:
-        raise SitaError(f"Port {port} cannot be listened on; it may be in use. Remedy: another --port.") from error
+        raise SitaError(f"Port {port} cannot be listened on; it may be in use. Try: another --port.") from error
     return str(address)

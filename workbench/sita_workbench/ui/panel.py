@@ -9,22 +9,14 @@ from html import escape
 
 import numpy as np
 
+from sita_adapters.recipes import IN_WORDS
+
 from ..methods import Prediction
 from .charts import draw_entropies, draw_priors, draw_shifts
 from .look import Candidate, Look
 from .maps import show_maps
 
 _TOP = 5
-_RECIPES = {
-    "auto": "the source model’s answer, and that of a row whose layers set λ by the shift that they see, averaged",
-    "shift": "every layer sets λ by the shift that it sees",
-    "augbn": "as shift, with the statistics of the image and of its views",
-    "ops": "eight λ side by side, each with the statistics of the image and of its views",
-    "ops_shared": "as ops, the views run once for all λ",
-    "bn": "one λ in all layers, near 1",
-    "ptn": "the image’s statistics alone, λ = 0",
-    "ensemble": "test-time augmentation: the source model on the image and its views, averaged",
-}
 _VIEWS = {
     "rot90": "turned by 90°",
     "rot180": "turned by 180°",
@@ -211,7 +203,7 @@ def _show_cost(look: Look) -> str:
     name, _, details = look.recipe.partition(": ")
     rows = f"{look.rows} {'row' if look.rows == 1 else 'rows'} through the network, " if look.rows else ""
     return (
-        f'<p class="cost" title="{escape(details)}"><b>{escape(name)}</b>: {escape(_RECIPES.get(name, details))}. '
+        f'<p class="cost" title="{escape(details)}"><b>{escape(name)}</b>: {escape(IN_WORDS.get(name, details))}. '
         f"{rows}{1e3 * look.seconds:.0f} ms.</p>"
     )
 

@@ -1,0 +1,37 @@
+"""The diagnostics of a call of an adapted model: λ, its entropy, and unlike in `sita.observe`, the source's scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sita_adapters.backend import backend_of
+from sita_adapters.diagnostics import Diagnostics, thread_observers
+from sita_adapters.ops import Ops
+
+
+@dataclass(frozen=True, eq=False)
+class _Recorder:
+    key: object
+    values: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def append(self, diagnostics: Diagnostics, ops: Ops) -> None:
+        """Keep the diagnostics of a call, if its output has class scores."""
+        if diagnostics.vote is not None:
+            self.values.update({name: ops.to_numpy(array) for name, array in diagnostics.outputs(ops).items()})
+
+
+@contextmanager
+def record_diagnostics(adapted: Any) -> Iterator[dict[str, np.ndarray]]:
+    """Yield a dict that gets the diagnostics of one call inside the block, in this thread, named as in a file."""
+    with backend_of(adapted).observing(adapted) as key:
+        recorder, others = _Recorder(key), thread_observers.observers
+        thread_observers.observers = (*others, recorder)
+        try:
+            yield recorder.values
+        finally:
+            thread_observers.observers = others
