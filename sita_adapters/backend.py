@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from .errors import BackendImportError, ModelError, install
+from .errors import BackendImportError, InputError, ModelError, install
 from .inputs import Inputs
 from .ops import Ops
 from .outputs import OutputLayout, Selector, flatten
@@ -120,6 +120,13 @@ def run_scores(adapted: Any, images: np.ndarray, *, channels_last: bool = False)
     place = layout.require_scores().place
     array = backend.ops.to_numpy(flatten(output, backend.ops.is_array)[place][1])
     return np.moveaxis(array, layout.axes[place] or 0, 0), layout
+
+
+def batches_of(images: np.ndarray, batch_size: Any) -> list[np.ndarray]:
+    """Return images in batches; raise an InputError unless the size is a positive integer."""
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise InputError(f"batch_size: expected an integer of at least 1; received {batch_size!r}.")
+    return [images[start : start + batch_size] for start in range(0, len(images), batch_size)]
 
 
 def latest_layout(adaptation: Adaptation) -> OutputLayout:

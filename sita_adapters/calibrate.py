@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .api import adapt
-from .backend import run_scores
+from .backend import batches_of, run_scores
 from .errors import InputError, RecipeError, SitaWarning
 from .recipe import Recipe
 from .recipes import DEFAULT, RECIPES, Task, resolve_recipe
@@ -85,9 +85,7 @@ def calibrate(
     truth = None if labels is None else _check_labels(labels, len(arrays))
     if not isinstance(min_agreement, int | float) or isinstance(min_agreement, bool) or not 0 < min_agreement <= 1:
         raise InputError(f"min_agreement: expected a share above 0, at most 1; received {min_agreement!r}.")
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise InputError(f"batch_size: expected an integer of at least 1; received {batch_size!r}.")
-    batches = [arrays[start : start + batch_size] for start in range(0, len(arrays), batch_size)]
+    batches = batches_of(arrays, batch_size)
     total = len(batches) * (1 + len(tried))
     report = progress or (lambda done, total: None)
 

@@ -145,8 +145,9 @@ def _images_first(answer: Answer, ops: Ops) -> list[Array]:
 
 def _mix(candidates: Candidates, plan: Plan, layout: OutputLayout, ops: Ops) -> list[Array]:
     """Return the arrays of the answer: a convex combination of the source's and the adapted candidate's."""
-    source = plan.candidate_priors.index(1.0)
-    measured, scores = candidates.measured[1 - source], layout.scores
+    source, scores = plan.source, layout.scores
+    assert source is not None
+    measured = candidates.measured[1 - source]
     assert measured is not None
     confidences = None
     if scores is not None:

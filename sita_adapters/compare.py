@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .api import adapt
-from .backend import adaptation_of, backend_of, run_scores
+from .backend import adaptation_of, backend_of, batches_of, run_scores
 from .errors import InputError, OutputError, RecipeError
 from .observe import observe
 from .recipe import Recipe
@@ -133,8 +133,10 @@ def _answer(  # noqa: PLR0917
             f"recipe: {name!r} is adapted already, by {adaptation_of(model).recipe.name!r}. Try: leave the recipe out, "
             "or give plain models (sita.unwrap(adapted))."
         )
+    if recipe is None and (fields := [name for name in changes if name in Recipe.__dataclass_fields__]):
+        raise RecipeError(f"{fields[0]}: there is no recipe to change. Try: compare(models, images, 'ops', …).")
     adapted = adapt(model, recipe or "source", **changes) if plain else model
-    batches = [images[start : start + batch_size] for start in range(0, len(images), batch_size)]
+    batches = batches_of(images, batch_size)
     for batch in {len(batch): batch for batch in batches}.values():  # probe and compile before the clock starts
         run_scores(adapted, batch, channels_last=True)
     start = time.perf_counter()

@@ -90,8 +90,8 @@ def export(
             f"{adaptation.max_rows}. Try: adapt without max_rows, and give the file fewer images at a time."
         )
     target = Path(path)
-    chosen = _resolve_format(target, format, backend)
-    _check_place(target, chosen)
+    chosen = resolve_format(target, format, backend)
+    check_place(target, chosen)
     folder = Path(tempfile.mkdtemp(prefix=f".{target.stem}-", dir=target.resolve().parent))
     try:
         made = folder / f"model{_ENDINGS[chosen]}"
@@ -139,7 +139,8 @@ def name_outputs(own: Sequence[tuple[str, Array]], diagnostics: Mapping[str, Arr
     return {name: array for name, (_, array) in zip(names, own, strict=True)} | dict(diagnostics)
 
 
-def _resolve_format(path: Path, format: str | None, backend: Backend) -> str:
+def resolve_format(path: Path, format: str | None, backend: Backend) -> str:
+    """Return the format that the caller named, or that the path's ending sets."""
     possible = backend.export_formats
     if format is not None and format not in possible:
         raise ExportError(
@@ -156,7 +157,7 @@ def _resolve_format(path: Path, format: str | None, backend: Backend) -> str:
     )
 
 
-def _check_place(path: Path, format: str) -> None:
+def check_place(path: Path, format: str) -> None:
     """Raise, before the work starts, if the file cannot be put there."""
     parent = path.resolve().parent
     if not parent.is_dir() or not os.access(parent, os.W_OK):

@@ -29,6 +29,9 @@ class Plan:
         candidates: The rows whose outputs may answer.
         first, stop: The rows from `first` up to `stop` are blended; the others, λ = 1, keep the source's statistics.
         independent: Whether no row draws from another, as without views.
+        reference_rows: For every row the last that it draws from; all rows that it draws from have the same one.
+        rules: (s, d_½, A_½) of every row if there are rules; s is 0 for a row with λ = 1.
+        source: The position, among the candidates, of the one with λ = 1.
     """
 
     views: tuple[View, ...]
@@ -39,15 +42,28 @@ class Plan:
     first: int = field(init=False)
     stop: int = field(init=False)
     independent: bool = field(init=False)
+    reference_rows: tuple[int, ...] = field(init=False)
+    rules: tuple[tuple[float, float, float], ...] | None = field(init=False)
+    source: int | None = field(init=False)
 
     def __post_init__(self) -> None:
-        blended = [row for row, prior in enumerate(self.priors) if prior != 1.0]
+        # Set now, not computed on demand: a compiler that traces a call meets plain numbers.
         independent = all(line[row] == 1.0 for row, line in enumerate(self.weights))
+        blended = [row for row, prior in enumerate(self.priors) if prior != 1.0]
         if blended and not independent:
             blended = list(range(self.rows))
-        object.__setattr__(self, "first", blended[0] if blended else 0)
-        object.__setattr__(self, "stop", blended[-1] + 1 if blended else 0)
-        object.__setattr__(self, "independent", independent)
+        rules = [_rule(prior) for prior in self.priors]
+        candidate_priors = [self.priors[row] for row in self.candidates]
+        values = {
+            "first": blended[0] if blended else 0,
+            "stop": blended[-1] + 1 if blended else 0,
+            "independent": independent,
+            "reference_rows": tuple(max(q for q, weight in enumerate(line) if weight) for line in self.weights),
+            "rules": tuple(rules) if any(rule[0] for rule in rules) else None,
+            "source": candidate_priors.index(1.0) if 1.0 in candidate_priors else None,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     @property
     def rows(self) -> int:
@@ -69,24 +85,15 @@ class Plan:
         """λ of each candidate, or its rule."""
         return tuple(self.priors[row] for row in self.candidates)
 
-    @property
-    def reference_rows(self) -> tuple[int, ...]:
-        """For every row the last that it draws from; all rows that it draws from have the same one."""
-        return tuple(max(row for row, weight in enumerate(line) if weight) for line in self.weights)
-
-    @property
-    def rules(self) -> tuple[tuple[float, float, float], ...] | None:
-        """(s, d_½, A_½) of every row if there are rules; s is 0 for a row with λ = 1."""
-        if not any(isinstance(prior, ByShift) for prior in self.priors):
-            return None
-        return tuple(
-            (prior.strength, prior.half_shift, prior.half_area) if isinstance(prior, ByShift) else (0.0, 1.0, 1.0)
-            for prior in self.priors
-        )
-
     def moves_pixels(self, row: int) -> bool:
         """Whether this row runs a view that moves pixels."""
         return self.views[self.view_of_row[row]].moves_pixels
+
+
+def _rule(prior: Prior) -> tuple[float, float, float]:
+    if isinstance(prior, ByShift):
+        return prior.strength, prior.half_shift, prior.half_area
+    return 0.0, 1.0, 1.0
 
 
 def make_plan(recipe: Recipe, kind: SpatialKind = "square") -> Plan:

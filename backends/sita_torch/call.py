@@ -84,12 +84,9 @@ def _probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> Ou
 
 
 def _outside_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that torch.compile does not trace. (Without a compiler, this would import it.)"""
-    return _disabled(function) if "torch._dynamo" in sys.modules else function
-
-
-@functools.cache
-def _disabled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that torch.compile does not trace. (If no compiler was imported, this would import it.)"""
+    if "torch._dynamo" not in sys.modules:
+        return function
     return torch.compiler.disable(function)  # type: ignore[no-untyped-call, no-any-return]
 
 

@@ -79,12 +79,18 @@ def normalize(  # noqa: PLR0917
             xp=TORCH.xp,
         )
         return TORCH.cast(affine(precise, scale, shift), x)
-    entries = mean.shape[0]
-    weights = [None if each is None else torch.cat([TORCH.cast(each, mean)] * entries) for each in (gamma, beta)]
+    weights = [None if each is None else _for_each_entry(TORCH.cast(each, mean), mean) for each in (gamma, beta)]
     flat = precise.reshape(1, -1, positions_of(x), 1)
     statistics = mean.reshape(-1), variance.reshape(-1)
     out = torch.batch_norm(flat, weights[0], weights[1], *statistics, False, 0.0, epsilon, True)
     return TORCH.cast(out.view(-1, *[int(size) for size in x.shape[1:]]), x)
+
+
+def _for_each_entry(parameter: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """Return γ or β, (C,), for all N entries of the statistics (N, C): (N · C,)."""
+    if is_traced():  # N may be open
+        return (0 * mean + parameter).reshape(-1)
+    return torch.cat([parameter] * mean.shape[0])  # the fastest way for few
 
 
 def affine(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
