@@ -10,6 +10,7 @@ import reference
 from small_network import EPSILONS, images, run_rows
 
 import sita_adapters as sita
+from sita_adapters.errors import OutputError, RecipeError
 
 PRIORS = (0.5, 0.75, 1.0)
 NAMES = tuple(EPSILONS)
@@ -73,7 +74,7 @@ def test_layers_are_chosen_by_name_and_by_glob(backend: Any, layers: Any, adapte
     batch = images(2)
     model = sita.adapt(backend.model(), "augbn", priors=0.5, layers=layers)
     assert sita.describe(model).adapted == adapted
-    assert sita.describe(model).left_alone == tuple(name for name in NAMES if name not in adapted)
+    assert sita.describe(model).skipped == tuple(name for name in NAMES if name not in adapted)
     close(backend.run(model, batch), expected(batch, "augbn", adapted=adapted))
 
 
@@ -103,14 +104,9 @@ def test_lambda_one_is_the_source_model(backend: Any) -> None:
 def test_ensemble_is_the_mean_softmax_over_the_views(backend: Any) -> None:
     model, batch = backend.model(), images(3)
     turned = [np.ascontiguousarray(np.rot90(batch, k, axes=(1, 2))) for k in (0, 1, 3)]
-    wanted = np.mean([softmax(backend.run(model, x)) for x in turned], axis=0)
+    wanted = np.mean([reference.softmax(backend.run(model, x)) for x in turned], axis=0)
     answer = backend.run(sita.adapt(model, "ensemble"), batch)
     np.testing.assert_allclose(answer, np.log(wanted), rtol=1e-5, atol=1e-5)
-
-
-def softmax(scores: np.ndarray) -> np.ndarray:
-    raised = np.exp(scores.astype(np.float64) - scores.max(-1, keepdims=True))
-    return raised / raised.sum(-1, keepdims=True)
 
 
 @pytest.mark.parametrize("recipe", ["ops", "ops_shared", "ensemble"])
@@ -118,7 +114,7 @@ def test_a_model_with_and_one_without_softmax_agree(backend: Any, recipe: str) -
     batch = images(5)
     logits = backend.run(sita.adapt(backend.model(), recipe), batch)
     ending = sita.adapt(backend.model(activation="softmax"), recipe, scores="probabilities")
-    np.testing.assert_allclose(backend.run(ending, batch), softmax(logits), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(backend.run(ending, batch), reference.softmax(logits), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("labels", [1, 4])
@@ -196,9 +192,9 @@ def test_segmentation_takes_a_mirrored_view(backend: Any) -> None:
 
 def test_an_ensemble_of_pixels_takes_views_that_keep_them_in_place(backend: Any) -> None:
     model, batch = backend.model(dense=True), images(2)
-    with pytest.raises(sita.RecipeError, match=r"move the pixels: rot90, rot270.*augment='blur'"):
+    with pytest.raises(RecipeError, match=r"move the pixels: rot90, rot270.*augment='blur'"):
         sita.adapt(model, "ensemble", task="segmentation", augment="lossless")
-    with pytest.raises(sita.OutputError, match=r"place by place.*task='segmentation'"):
+    with pytest.raises(OutputError, match=r"pixel by pixel.*task='segmentation'"):
         backend.run(sita.adapt(model, "ensemble"), batch)
 
 

@@ -11,6 +11,7 @@ import pytest
 from small_network import images
 
 import sita_adapters as sita
+from sita_adapters.errors import RecipeError
 from sita_adapters.views import content_seed
 
 
@@ -67,7 +68,7 @@ def test_views_are_drawn_by_seed_and_content(backend: Any) -> None:
 
 
 def test_what_is_not_random_is_not_resampled(backend: Any) -> None:
-    with pytest.raises(sita.RecipeError, match="resample: nothing in augment='lossless'"):
+    with pytest.raises(RecipeError, match="resample: nothing in augment='lossless'"):
         sita.adapt(backend.model(), "ops", resample=True)
-    with pytest.raises(sita.RecipeError, match="resample: nothing"):
+    with pytest.raises(RecipeError, match="resample: nothing"):
         sita.adapt(backend.model(), "bn", resample=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import reference
 from small_network import images
 
 import sita_adapters as sita
@@ -13,13 +14,8 @@ NORMS = {"resnet50": 53, "densenet121": 121, "inceptionv3": 94}
 
 
 def pictures(network: str, count: int) -> np.ndarray:
-    """Sizes at which all end in features of 2×2: a single place would have no statistics of its own."""
+    """Sizes at which all end in features of 2×2: a single position would have no statistics of its own."""
     return images(count, (128, 128) if "nception" in network else (64, 64), seed=4)
-
-
-def softmax(scores: np.ndarray) -> np.ndarray:
-    raised = np.exp(scores - scores.max(-1, keepdims=True))
-    return raised / raised.sum(-1, keepdims=True)
 
 
 def test_lambda_one_is_the_source_model(backend: Any, network: str) -> None:
@@ -30,7 +26,9 @@ def test_lambda_one_is_the_source_model(backend: Any, network: str) -> None:
     blended = sita.adapt(model, "augbn", n_views=1, priors=float(np.nextafter(1.0, 0.0)))
     assert len(sita.describe(blended).adapted) == NORMS[network.lower().replace("_", "")]
     # Rounding, through a hundred layers and more: what is left of it in the probabilities.
-    np.testing.assert_allclose(softmax(backend.run(blended, batch)), softmax(plain), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(
+        reference.softmax(backend.run(blended, batch)), reference.softmax(plain), rtol=0, atol=1e-4
+    )
     assert backend.memory(blended) == backend.memory(model)
     assert backend.fingerprint(model) == before
 

@@ -12,6 +12,7 @@ import reference
 from small_network import images
 
 import sita_adapters as sita
+from sita_adapters.errors import InputError
 
 PRIORS = (0.5, 0.7, 0.85, 1.0)
 
@@ -34,7 +35,7 @@ def test_votes_are_recorded(backend: Any, settings: dict[str, Any]) -> None:
     likely = np.exp(candidates) / np.exp(candidates).sum(axis=2, keepdims=True)
     np.testing.assert_allclose(seen.confidences, likely.max(axis=2), atol=1e-5)
     np.testing.assert_array_equal(seen.answers, answer.argmax(1))
-    np.testing.assert_array_equal(seen.priors, np.array(PRIORS)[expected.argmin(1)])
+    np.testing.assert_allclose(seen.priors, np.array(PRIORS)[expected.argmin(1)], rtol=1e-6)
     for image in range(5):
         kept = np.flatnonzero(seen.kept[image])
         assert set(kept) == set(np.argsort(expected[image])[:3])
@@ -95,22 +96,19 @@ def test_the_summary_counts(backend: Any) -> None:
     adapted = sita.adapt(backend.model(), "ops", priors=PRIORS)
     with sita.observe(adapted) as seen:
         backend.run(adapted, images(6))
-    summary = seen.summary()
-    assert summary.images == 6
-    assert sum(summary.chosen.values()) == pytest.approx(1)
-    assert summary.mean_prior == pytest.approx(seen.priors.mean())
-    assert summary.changed == pytest.approx((seen.labels[:, -1] != seen.answers).mean())
     agree = [all(seen.labels[i, p] == seen.answers[i] for p in np.flatnonzero(seen.kept[i])) for i in range(6)]
-    assert summary.unanimous == pytest.approx(np.mean(agree))
-    assert "images         6" in str(summary)
-    assert "not the source model's" in str(summary)
+    summary = seen.summary()
+    assert "images         6" in summary
+    assert f"{seen.priors.mean():.3f} on average" in summary
+    assert f"unanimous      {100 * np.mean(agree):.1f} %" in summary
+    assert f"changed        {100 * (seen.labels[:, -1] != seen.answers).mean():.1f} %" in summary
 
 
 def test_nothing_observed_is_an_error(backend: Any) -> None:
     adapted = sita.adapt(backend.model(), "augbn")
     with sita.observe(adapted) as seen:
         pass
-    with pytest.raises(sita.NotObservedError, match="Nothing was observed"):
+    with pytest.raises(sita.SitaError, match="Nothing was observed"):
         _ = seen.priors
 
 
@@ -119,6 +117,6 @@ def test_images_of_different_sizes_are_counted_but_not_stacked(backend: Any) -> 
     with sita.observe(adapted) as seen:
         backend.run(adapted, images(1))
         backend.run(adapted, images(1, (12, 16)))
-    with pytest.raises(sita.InputError, match="different sizes"):
+    with pytest.raises(InputError, match="different sizes"):
         _ = seen.entropies
     assert len(seen) == 2

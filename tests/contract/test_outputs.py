@@ -9,6 +9,7 @@ import pytest
 from small_network import images
 
 import sita_adapters as sita
+from sita_adapters.errors import OutputError, RecipeError
 
 FEW = {"priors": (0.5, 0.7, 1.0), "top_k": 2}
 
@@ -35,7 +36,7 @@ def test_outputs_keep_their_structure(backend: Any, recipe: str) -> None:
     close(chosen["a"], expected)
 
 
-def test_what_is_not_voted_on_is_the_most_certain_candidates(backend: Any) -> None:
+def test_what_is_not_voted_on_is_the_most_confident_candidates(backend: Any) -> None:
     model, batch = backend.model("dict"), images(4)
     adapted = sita.adapt(model, "ops", **FEW)
     with sita.observe(adapted) as seen:
@@ -53,7 +54,7 @@ def test_an_ensembles_other_outputs_stay_in_place(backend: Any) -> None:
 
 def test_labels_are_not_voted_on_as_scores(backend: Any) -> None:
     batch = images(2)
-    with pytest.raises(sita.OutputError, match=r"integers.*labels, perhaps"):
+    with pytest.raises(OutputError, match="no class scores"):
         backend.run(sita.adapt(backend.model("labels", dense=True), "ops"), batch)
     both = backend.run(sita.adapt(backend.model("labels and scores"), "ops"), batch)
     close(both["scores"], backend.run(sita.adapt(backend.model(), "ops"), batch))
@@ -62,23 +63,26 @@ def test_labels_are_not_voted_on_as_scores(backend: Any) -> None:
 @pytest.mark.parametrize(
     ("output", "options", "settings", "words"),
     [
-        ("two", {}, {}, r"several parts.*: a, b.*output="),
+        ("two", {}, {}, r"Several.*: a, b.*output="),
         ("two", {}, {"output": "c"}, r"output='c' gives nothing.*a, b"),
-        ("scores", {"classes": 1}, {}, "two classes or more.*scores='sigmoid"),
-        ("one number", {}, {}, "number for the whole batch"),
+        ("scores", {"classes": 1}, {}, "single class.*scores='sigmoid|scores=.*'sigmoid'"),
+        ("one number", {}, {}, "whole batch"),
+        ("scores", {"activation": "sigmoid"}, {}, "scores="),
+        ("scores", {}, {"scores": "probabilities"}, "scores='probabilities'.*expected"),
+        ("scores", {"activation": "softmax"}, {"scores": "logits"}, "scores='logits'.*expected"),
     ],
-    ids=["several", "no such part", "one class", "one number"],
+    ids=["several", "no such part", "one class", "one number", "sigmoids", "no probabilities", "no logits"],
 )
 def test_outputs_that_cannot_be_voted_on(
     backend: Any, output: str, options: dict[str, Any], settings: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(sita.OutputError, match=words):
-        backend.run(sita.adapt(backend.model(output, **options), **settings), images(2))
+    with pytest.raises(OutputError, match=words):
+        backend.run(sita.adapt(backend.model(output, **options), "ops", **settings), images(2))
 
 
 @pytest.mark.parametrize("selector", [True, 1.5, ["a"]])
 def test_a_selector_is_a_key_a_position_or_a_function(backend: Any, selector: Any) -> None:
-    with pytest.raises(sita.OutputError, match="output: expected a key"):
+    with pytest.raises(OutputError, match="output: expected a key"):
         sita.adapt(backend.model(), "ops", output=selector)
 
 
@@ -109,10 +113,10 @@ def test_fewer_rows_at_once_give_the_same_answers(backend: Any, recipe: str, max
 
 @pytest.mark.parametrize(("recipe", "least"), [("augbn", 3), ("ops", 3), ("ops_shared", 4)])
 def test_too_few_rows_are_refused(backend: Any, recipe: str, least: int) -> None:
-    with pytest.raises(sita.RecipeError, match=f"max_rows: expected at least {least}.*received {least - 1}"):
+    with pytest.raises(RecipeError, match=f"max_rows: expected at least {least}.*received {least - 1}"):
         sita.adapt(backend.model(), recipe, max_rows=least - 1)
 
 
 def test_a_shared_batch_does_not_run_in_rounds(backend: Any) -> None:
-    with pytest.raises(sita.RecipeError, match=r"max_rows: with share='batch'.*Remedy: smaller batches"):
+    with pytest.raises(RecipeError, match=r"max_rows: with share='batch'.*Try: smaller batches"):
         sita.adapt(backend.model(), "augbn", share="batch", max_rows=8)

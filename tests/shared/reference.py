@@ -101,7 +101,7 @@ def blend(  # noqa: PLR0917
     epsilon: float,
     positions: int,
 ) -> tuple[np.ndarray, np.ndarray, LayerCall | None]:
-    """Return the statistics that a row is normalized with, from the moments (R, C) of all rows, and what it measured."""
+    """Return the statistics that a row is normalized with, of the moments (R, C) of all rows, and what it measured."""
     if row.prior == 1:
         return *source, None
     drawn = list(row.weights)

@@ -1,0 +1,177 @@
+"""The default: a mix of the source's and the adapted row's own outputs, against loops in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+from small_network import EPSILONS, images, run_rows
+
+import sita_adapters as sita
+
+KINDS = {None: "logits", "softmax": "probabilities", "sigmoid": "sigmoid_probabilities"}
+
+
+def activate(z: np.ndarray, activation: str | None) -> np.ndarray:
+    if activation is None:
+        return z
+    return reference.softmax(z) if activation == "softmax" else np.asarray(1 / (1 + np.exp(-z)))
+
+
+class Rows:
+    """The two rows of one image and the shift between them, computed without any of the library's code."""
+
+    def __init__(self, image: np.ndarray, activation: str | None = None, **options: Any) -> None:
+        calls: list[list[reference.LayerCall]] = []
+        self.scores = activate(run_rows([image], reference.AUTO_ROWS, calls=calls, **options), activation)
+        self.features = run_rows([image], reference.AUTO_ROWS, **{**options, "part": "features"})
+        self.shift = reference.image_shift(calls[1])
+
+    def weight(self, kind: str | None) -> float:
+        """The weight of the adapted row."""
+        return reference.adapted_weight(self.shift, *self.scores, kind)
+
+    def answer(self, kind: str | None) -> np.ndarray:
+        return reference.mix(*self.scores, self.weight(kind), kind)
+
+
+def batch_of(count: int) -> np.ndarray:
+    """Images at shifts D of 0.03, 0.2, 0.03 and 0.17; of the second, the two rows differ most in confidence."""
+    return images(400, seed=3)[[133, 221, 152, 337]][:count]
+
+
+def close(found: np.ndarray, wanted: Any) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dense", [False, True], ids=["one label", "a label per pixel"])
+@pytest.mark.parametrize("activation", [None, "softmax"])
+def test_class_scores_are_mixed_by_shift_and_confidence(backend: Any, activation: str | None, dense: bool) -> None:
+    """A segmented image has one weight, from the mean confidence of its pixels."""
+    batch, kind = batch_of(4), KINDS[activation]
+    found = backend.run(sita.adapt(backend.model(activation=activation, dense=dense)), batch)
+    rows = [Rows(image, activation, dense=dense) for image in batch]
+    close(found, [each.answer(kind) for each in rows])
+    weights = [each.weight(kind) for each in rows]
+    assert 0.02 < min(weights) < 0.5 < max(weights) < 0.999
+    by_shift_alone = [reference.mix(*each.scores, each.weight(None), kind) for each in rows]
+    assert np.abs(found - by_shift_alone).max() > 1e-3
+
+
+@pytest.mark.parametrize("labels", [1, 4])
+@pytest.mark.parametrize("activation", [None, "sigmoid"])
+def test_sigmoid_labels_are_mixed_as_log_odds(backend: Any, activation: str | None, labels: int) -> None:
+    batch, kind = batch_of(3), "sigmoid" if activation is None else "sigmoid_probabilities"
+    found = backend.run(sita.adapt(backend.model(activation=activation, classes=labels), scores=kind), batch)
+    close(found, [Rows(image, activation, classes=labels).answer(kind) for image in batch])
+
+
+@pytest.mark.parametrize(
+    ("output", "options"),
+    [("two", {}), ("scores", {"classes": 1}), ("scores", {"activation": "sigmoid", "classes": 4})],
+    ids=["several outputs", "one number per image", "values from 0 to 1"],
+)
+def test_without_known_scores_confidence_is_one(backend: Any, output: str, options: dict[str, Any]) -> None:
+    """Embeddings, boxes, regression: by the shift alone, as numbers."""
+    batch = batch_of(3)
+    adapted = sita.adapt(backend.model(output, **options))
+    found = backend.run(adapted, batch)
+    rows = [Rows(image, **options) for image in batch]
+    close(found["a"] if output == "two" else found, [each.answer(None) for each in rows])
+    if output == "two":
+        close(found["b"], 2 * found["a"])
+    assert sita.describe(adapted).scores is None
+
+
+def test_models_with_and_without_a_softmax_agree(backend: Any) -> None:
+    batch = batch_of(4)
+    logits, probabilities = (backend.run(sita.adapt(backend.model(activation=a)), batch) for a in (None, "softmax"))
+    np.testing.assert_allclose(probabilities, reference.softmax(logits), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("output", ["dict", "list"])
+def test_side_outputs_have_the_same_weight(backend: Any, output: str) -> None:
+    batch = batch_of(3)
+    settings = {"output": 1} if output == "list" else {}
+    found = backend.run(sita.adapt(backend.model(output), **settings), batch)
+    features, scores = found if output == "list" else (found["features"], found["logits"])
+    for place, image in enumerate(batch):
+        rows = Rows(image)
+        close(scores[place], rows.answer("logits"))
+        close(features[place], reference.mix(*rows.features, rows.weight("logits")))
+    assert features.min() == 0  # what a ReLU left non-negative stays so
+
+
+def test_next_to_integers_the_row_with_the_larger_weight_supplies_everything(backend: Any) -> None:
+    batch = batch_of(4)
+    found = backend.run(sita.adapt(backend.model("labels and scores")), batch)
+    chosen = []
+    for place, image in enumerate(batch):
+        rows = Rows(image)
+        chosen.append(int(rows.weight("logits") > 0.5))
+        close(found["scores"][place], rows.scores[chosen[-1]])
+        assert found["out"][place] == rows.scores[chosen[-1]].argmax()
+    assert len(set(chosen)) == 2
+    labels = backend.run(sita.adapt(backend.model("labels")), batch)
+    wanted = [rows.scores[int(rows.weight(None) > 0.5)].argmax() for rows in map(Rows, batch)]
+    np.testing.assert_array_equal(labels, wanted)
+
+
+@pytest.mark.parametrize("max_rows", [1, 2, 3])
+def test_rows_that_run_one_after_the_other_give_the_same_answers(backend: Any, max_rows: int) -> None:
+    model, batch = backend.model("dict"), batch_of(3)
+    whole = backend.run(sita.adapt(model), batch)
+    parts = backend.run(sita.adapt(model, max_rows=max_rows), batch)
+    for key, value in whole.items():
+        np.testing.assert_allclose(parts[key], value, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layers", ["bn1", ["bn1", "bn3"]], ids=str)
+def test_the_shift_is_that_of_the_adapted_layers(backend: Any, layers: Any) -> None:
+    batch = batch_of(3)
+    adapted = [layers] if isinstance(layers, str) else layers
+    found = backend.run(sita.adapt(backend.model(), layers=layers), batch)
+    close(found, [Rows(image, adapted=adapted).answer("logits") for image in batch])
+
+
+def test_the_order_of_the_priors_does_not_matter(backend: Any) -> None:
+    batch, rule = batch_of(3), sita.ByShift(strength=1.0)
+    found = backend.run(sita.adapt(backend.model(), priors=(rule, 1.0)), batch)
+    close(found, [Rows(image).answer("logits") for image in batch])
+
+
+def test_a_batch_is_its_images_one_by_one(backend: Any) -> None:
+    adapted, batch = sita.adapt(backend.model("dict")), batch_of(4)
+    together = backend.run(adapted, batch)
+    for place in range(4):
+        for key, value in backend.run(adapted, batch[place : place + 1]).items():
+            np.testing.assert_allclose(together[key][place : place + 1], value, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_rows": 1}], ids=str)
+def test_both_rows_and_the_shift_are_observed(backend: Any, settings: dict[str, Any]) -> None:
+    adapted, batch = sita.adapt(backend.model(), **settings), batch_of(4)
+    with sita.observe(adapted) as seen:
+        answer = backend.run(adapted, batch)
+    rows = [Rows(image) for image in batch]
+    assert len(seen) == 4
+    assert seen.kept.all()
+    assert np.isnan(seen.shifts[:, 0]).all()
+    np.testing.assert_allclose(seen.shifts[:, 1], [each.shift for each in rows], rtol=1e-4)
+    np.testing.assert_array_equal(seen.labels, [each.scores.argmax(-1) for each in rows])
+    entropies = [[reference.entropy(list(z)) for z in each.scores] for each in rows]
+    np.testing.assert_allclose(seen.entropies, entropies, atol=1e-5)
+    np.testing.assert_array_equal(seen.answers, answer.argmax(-1))
+    assert seen.layers == tuple(EPSILONS)
+
+
+def test_without_scores_the_shift_is_observed_and_labels_are_not(backend: Any) -> None:
+    adapted, batch = sita.adapt(backend.model("two")), batch_of(2)
+    with sita.observe(adapted) as seen:
+        backend.run(adapted, batch)
+    np.testing.assert_allclose(seen.shifts[:, 1], [Rows(image).shift for image in batch], rtol=1e-4)
+    with pytest.raises(sita.SitaError, match=r"labels: .*output="):
+        _ = seen.labels
