@@ -92,7 +92,7 @@ class Observation:
 
     @property
     def priors(self) -> np.ndarray:
-        """λ of the most confident candidate, "the chosen prior": (N, …). Near 1, an image is like the training images."""
+        """λ of the most confident candidate, the chosen prior: (N, …). Near 1, an image is like the training images."""
         chosen = self.entropies.argmin(axis=1)
         return np.asarray(self.candidate_priors[np.arange(len(chosen)).reshape(-1, *[1] * (chosen.ndim - 1)), chosen])
 

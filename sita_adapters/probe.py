@@ -121,10 +121,10 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
 
     results = [result(which) for which in BATCHES]
     try:
-        axes = _compare_all(results, results[-1])
+        axes = _compare_all(results, results[1])
     except _Mismatch as mismatch:
         with suppress(_Mismatch):  # does the network magnify rounding?
-            return _layout(results[1], _compare_all(results, result((0,), perturbed=True)), adaptation, ops)
+            return _layout(results[1], _compare_all(results, result(BATCHES[1], perturbed=True)), adaptation, ops)
         first, second = result((0,)), result((0,))
         if not _same(first, second) or not _same(results[3], first):
             raise ModelError(
@@ -168,12 +168,12 @@ def _layout(whole: _Result, axes: tuple[int | None, ...], adaptation: Adaptation
 def _compare_all(results: Sequence[_Result], perturbed: _Result) -> tuple[int | None, ...]:
     """Compare every run with the one of all images; return the axis of the images in each array.
 
-    What differs between the last run and the same images perturbed, magnified, is rounding.
+    What differs between this run and the same images perturbed, magnified, is rounding.
     """
     first, whole, *others = results
     rooms = [
         [_MAGNIFIED * _distance(x.array, y.array) for x, y in zip(plain, moved, strict=False)]
-        for plain, moved in ((results[-1].arrays, perturbed.arrays), (results[-1].layers, perturbed.layers))
+        for plain, moved in ((whole.arrays, perturbed.arrays), (whole.layers, perturbed.layers))
     ]
     found = {_compare(some, whole, *rooms) for some in (first, *others)}
     if len(found) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from numbers import Real
 from typing import Any, Literal, TypeAlias, cast
@@ -83,49 +83,36 @@ class Recipe:
             if getattr(self, field) is not None or field == "seed":
                 object.__setattr__(self, field, _resolve_integer(field, getattr(self, field), least))
         check_augment(self.augment, self.n_views)
-        for wrong, message in self._contradictions():
-            if wrong:
-                raise RecipeError(message)
+        if message := self._contradiction():
+            raise RecipeError(message)
 
-    def _contradictions(self) -> Iterator[tuple[bool, str]]:
-        """Yield whether fields contradict each other, and the message."""
+    def _contradiction(self) -> str | None:
+        """Return the message if fields contradict each other."""
         priors = ", ".join(map(prior_text, self.prior_values))
-        yield (
-            self.resample and not (self.view_count and is_random(self.augment)),
-            (
-                f"resample: nothing in augment={self.augment!r} with {self.view_count} views is random, and resample=True "
-                "would do nothing. Try: augment='paper', or leave resample out."
-            ),
-        )
-        yield (
-            (self.shared_views or self.candidates == "views") and self.view_count == 0,
-            (
-                f"n_views: shared_views={self.shared_views} with candidates={self.candidates!r} needs at least one view; "
-                "received 0."
-            ),
-        )
-        yield (
-            self.shared_views and (self.candidates == "views" or bool(self.rules)),
-            (
-                "shared_views: expected candidates='priors' and priors that are numbers, since shared views run once, under "
-                f"the lowest prior; received candidates={self.candidates!r} and priors={priors}. Try: leave shared_views out."
-            ),
-        )
-        yield (
-            self.top_k is not None and (self.top_k > self.candidate_count or self.combine == "mix"),
-            (
-                f"top_k: expected at most {self.candidate_count}, the number of candidates, and none with combine='mix'; "
-                f"received {self.top_k}. Try: leave top_k out."
-            ),
-        )
+        if self.resample and not (self.view_count and is_random(self.augment)):
+            return (
+                f"resample: nothing in augment={self.augment!r} with {self.view_count} views is random. "
+                "Try: augment='paper', or leave resample out."
+            )
+        if (self.shared_views or self.candidates == "views") and self.view_count == 0:
+            return "n_views: shared_views=True and candidates='views' need at least one view; received 0."
+        if self.shared_views and (self.candidates == "views" or self.rules):
+            return (
+                "shared_views: expected candidates='priors' and priors that are numbers, since shared views run once, "
+                f"under the lowest prior; received {self.candidates!r} and {priors}. Try: leave shared_views out."
+            )
+        if self.top_k is not None and (self.top_k > self.candidate_count or self.combine == "mix"):
+            return (
+                f"top_k: expected at most {self.candidate_count}, the number of candidates, and none with "
+                f"combine='mix'; received {self.top_k}. Try: leave top_k out."
+            )
         mixable = self.candidates == "priors" and len(self.prior_values) == 2 and len(self.rules) == 1
-        yield (
-            self.combine == "mix" and not (mixable and self.has_source),
-            (
+        if self.combine == "mix" and not (mixable and self.has_source):
+            return (
                 "combine: 'mix' expects priors=(1, ByShift(…)), the source model and one rule; received "
-                f"priors={priors}. Try: combine='vote', or 'bn' with one number."
-            ),
-        )
+                f"{priors}. Try: combine='vote', or 'bn' with one number."
+            )
+        return None
 
     @property
     def prior_values(self) -> tuple[Prior, ...]:

@@ -88,10 +88,10 @@ class TorchOps(Ops):
         return mask.to(like.dtype)
 
     def as_constants(self, function: Callable[..., tuple[np.ndarray, ...]], *numbers: Any) -> tuple[torch.Tensor, ...]:
-        """Return tensors, which a compiler takes for constants without following how they were computed."""
+        """Return tensors, which a compiler treats as constants, however they were computed."""
         if torch.compiler.is_compiling():
-            computed = [number + 0 for number in numbers]  # so that the compiler specialises on a symbolic size
-            return _constants(function.__module__, function.__name__, *computed)  # type: ignore[no-any-return]
+            computed = [number + 0 for number in numbers]  # the compiler then specializes on a symbolic size
+            return _constants(function.__module__, function.__name__, *computed)
         plain = [int(n) if isinstance(n, torch.Tensor) else n for n in numbers]  # a trace has sizes as tensors
         return tuple(torch.from_numpy(array) for array in function(*plain))
 
@@ -111,7 +111,7 @@ class TorchOps(Ops):
 
     def for_every_image(self, values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         if torch._C._get_tracing_state() is not None:  # in ONNX, an expansion is a dozen nodes
-            return super().for_every_image(values, like)
+            return super().for_every_image(values, like)  # type: ignore[no-any-return]
         return values.expand(like.shape[0], 1, -1)
 
     def to_numpy(self, array: torch.Tensor) -> np.ndarray:
