@@ -7,15 +7,12 @@ import numpy as np
 _LEAST_CONTRAST = 0.01
 """Random images differ by at least this share of the largest value, far more than rounding."""
 
-_DARK = 1 / 300
-"""The share of the value range that the third image covers: a model that branches on a batch's maximum shows it."""
-
 
 def random_like(images: np.ndarray) -> np.ndarray:
     """Return three random images in the value range, and of the type, of these (N, …).
 
-    The first covers the range of all, the second that of the darkest image, the third a small part of it. Each has a
-    few large areas, and noise.
+    The first covers the range of all, the others that of the darkest image: a model that branches on the maximum of a
+    batch shows it. Each has a few large areas, and noise.
     """
     floating = np.issubdtype(images.dtype, np.floating)
     flat = images.reshape(len(images), -1).astype(np.float64)
@@ -31,12 +28,12 @@ def random_like(images: np.ndarray) -> np.ndarray:
     random = np.random.default_rng(0)
     shape = images.shape[1:]
     made = np.empty((3, *shape))
-    for image, top in zip(made, (high, darkest, low + _DARK * (high - low)), strict=True):
+    for image, top in zip(made, (high, darkest, darkest), strict=True):
         areas = random.uniform(size=tuple(min(size, 3) for size in shape))
         for axis, size in enumerate(shape):
             areas = np.take(areas, np.arange(size) * areas.shape[axis] // max(size, 1), axis=axis)
         values = areas + random.uniform(size=shape)
-        values -= values.min(initial=0.0)
+        values -= values.min() if values.size else 0.0
         image[...] = low + (top - low) * values / max(float(values.max(initial=0.0)), 1e-6)
     return made.astype(images.dtype) if floating else np.rint(made).astype(images.dtype)
 
