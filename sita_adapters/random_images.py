@@ -24,7 +24,7 @@ def random_like(images: np.ndarray) -> np.ndarray:
             low, high = (low, low + 1.0) if floating else (0.0, 1.0 if images.dtype == np.bool_ else 255.0)
         darkest = high
     else:
-        darkest = max(float(finite.max(axis=1).min()), low + _LEAST_CONTRAST * (high - low))
+        darkest = max(float(finite.max(axis=1).min()), low + 1e-3 * (high - low))
     random = np.random.default_rng(0)
     shape = images.shape[1:]
     made = np.empty((3, *shape))
