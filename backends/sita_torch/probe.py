@@ -213,7 +213,8 @@ def _channel_axis(layer: nn.Module, x: torch.Tensor) -> int | None:
     With other statistics (m', v'), the layer returns the same for x' = (x − m) / √(v + ε) · √(v' + ε) + m' as it does
     for x. It fails for anything that is done to the input first, or around the layer.
     """
-    plain, epsilon = detach(copy.deepcopy(layer)).eval(), epsilon_of(layer)
+    plain = detach(copy.deepcopy(layer)).eval()
+    epsilon = epsilon_of(plain)
     channels = source_statistics(plain)[0].numel()
     for dtype in (torch.float64, x.dtype):
         for axis in (1, x.ndim - 1):
