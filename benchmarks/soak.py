@@ -28,7 +28,7 @@ import numpy as np
 
 import sita_adapters as sita
 from sita_adapters import view_steps
-from sita_adapters.observe import _global_observers, _thread_observers
+from sita_adapters.diagnostics import global_observers, thread_observers
 
 BACKEND = os.environ.get("KERAS_BACKEND")
 if BACKEND is not None:  # before it is imported, here and in every process that is spawned
@@ -89,7 +89,7 @@ class Torch:
 
     def count(self, model: Any) -> Counts:
         """Count what a call or an adaptation could leave behind."""
-        from sita_torch import call, moments
+        from sita_torch import moments
 
         torch = self.torch
         alive = [type(item) for item in gc.get_objects()]
@@ -101,7 +101,7 @@ class Torch:
             "modules": sum(issubclass(kind, torch.nn.Module) for kind in alive),
             "hooks on the source": sum(map(len, hooks)),
             "attributes of the source": sum(len(vars(part)) for part in model.modules()),
-            "registries": moments._parts.cache_info().currsize + call._without_compiler.cache_info().currsize,
+            "registries": moments._parts.cache_info().currsize,
         }
 
     def forget(self) -> None:
@@ -213,7 +213,7 @@ def count_all(framework: Torch | Keras, model: Any) -> Counts:
     framework.forget()
     gc.collect()
     give_memory_back()
-    observers = (*_thread_observers.observers, *_global_observers.observers)
+    observers = (*thread_observers.observers, *global_observers.observers)
     caches = [value for value in vars(view_steps).values() if hasattr(value, "cache_info")]
     return {
         "resident MiB": resident(),

@@ -22,9 +22,8 @@ from sita_adapters.selection import LayerInfo, select
 
 from .batchnorm import attach, detach, is_attached
 from .call import Adaptation, install_forward, probe_example
-from .clone import clone
+from .clone import clone, unguard
 from .exporting import FORMATS, write
-from .guards import unguard
 from .inspection import find_layers, find_stem, named_modules, source_statistics
 from .ops import TORCH
 

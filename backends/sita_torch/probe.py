@@ -19,14 +19,13 @@ from sita_adapters.outputs import OutputLayout
 from sita_adapters.probe import InputRecorder, leave_out, probe_model
 from sita_adapters.random_images import perturb, random_like
 
-from .arguments import Arguments
 from .batchnorm import detach
 from .clone import clone
 from .inspection import check_channels, epsilon_of, find_layers, source_statistics
 from .ops import TORCH
 
 if TYPE_CHECKING:
-    from .call import Adaptation
+    from .call import Adaptation, Arguments
 
 Forward = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
