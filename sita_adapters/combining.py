@@ -68,7 +68,7 @@ def keep_candidates(output: Any, context: ForwardContext) -> Candidates:
     for (path, array), axis in zip(found, layout.axes, strict=True):
         if axis is not None and not _has_rows(array, axis, context):
             raise OutputError(
-                f"Expected {context.rows} entries of output {path} on axis {axis}, one per row, as in the probe; "
+                f"Expected {context.rows} entries of {path} on axis {axis}, one per row, as in the probe; "
                 f"received shape {tuple(array.shape)}. Try: adapt a module that returns one entry per image."
             )
         if id(array) not in kept:

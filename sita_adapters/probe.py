@@ -229,14 +229,14 @@ def _axis_of_images(pair: tuple[_Values, _Values], results: tuple[_Result, _Resu
             return None
         raise _Mismatch(
             OutputError(
-                f"Output {path} of shape {x.shape} is one for the whole batch and depends on its images: a loss, "
+                f"{path} of shape {x.shape} is one value for the whole batch and depends on its images: a loss, "
                 "perhaps. Try: call the model without labels, or adapt a module that returns the scores alone."
             )
         )
     if x.ndim != y.ndim or len(differing) > 1 or (x.shape[differing[0]], y.shape[differing[0]]) != counts:
         raise _Mismatch(
             OutputError(
-                f"Expected one entry of output {path} per image, on one axis; received shape {x.shape} for {counts[0]} "
+                f"Expected one entry of {path} per image, on one axis; received shape {x.shape} for {counts[0]} "
                 f"and {y.shape} for {counts[1]} images. Try: adapt a module that returns one entry per image."
             )
         )
@@ -244,7 +244,7 @@ def _axis_of_images(pair: tuple[_Values, _Values], results: tuple[_Result, _Resu
     if not _agree((np.moveaxis(x, axis, 0), np.moveaxis(y, axis, 0)), results, noise):
         raise _Mismatch(
             ModelError(
-                f"Images influence each other: output {path} for an image depends on the other images of its batch, or "
+                f"Images influence each other: {path} for an image depends on the other images of its batch, or "
                 "on their order. Expected a model that treats every image independently. Try: take what looks at the "
                 "whole batch (a maximum, a branch, a sort) out of the model, and do it before or after the call."
             )
