@@ -79,7 +79,7 @@ STATISTICS = (
     ),
     Mutant(
         "the variance unbiased",
-        "backends/sita_torch/moments.py",
+        "backends/sita_torch.batchnorm.py",
         "            return mean, variance\n",
         "            return mean, variance * (self.lines.shape[2] / (self.lines.shape[2] - 1))\n",
         (REFERENCE,),
@@ -93,14 +93,14 @@ STATISTICS = (
     ),
     Mutant(
         "ε left out of BatchNorm's kernel",
-        "backends/sita_torch/moments.py",
+        "backends/sita_torch.batchnorm.py",
         "mean, variance, False, 0.0, epsilon, True)",
         "mean, variance, False, 0.0, 0.0, True)",
         (REFERENCE,),
     ),
     Mutant(
         "γ and β swapped",
-        "backends/sita_torch/moments.py",
+        "backends/sita_torch.batchnorm.py",
         "torch.batch_norm(flat, gamma, beta,",
         "torch.batch_norm(flat, beta, gamma,",
         (REFERENCE,),

@@ -14,6 +14,7 @@ from keras.src.models import Functional
 
 from sita_adapters import engine
 from sita_adapters.backend import Settings, read_adaptation
+from sita_adapters.cascade import CascadeRule
 from sita_adapters.errors import AlreadyAdaptedError, CloneError, InputError, NoBatchNormError
 from sita_adapters.outputs import flatten
 from sita_adapters.plan import Plan
@@ -24,13 +25,14 @@ from sita_adapters.votable import scores_path
 from sita_adapters.voting import Scores, read_scores
 
 from .batchnorm import AdaptedBatchNorm
-from .call import AdaptedCall, AdaptedModel
+from .call import AdaptedCall
+from .cascade import Cascade
 from .clone import clone
-from .exporting import FORMATS, WithDiagnostics, file_outputs, read_example, write
+from .exporting import FORMATS, WithVerdict, file_outputs, read_example, write
 from .inspection import channels_come_first, find_image, find_layers, image_kind, scores_of, walk_layers
+from .model import AdaptedModel
 from .ops import KERAS
 from .trial import try_out
-from .uncompiled import uncompiled
 
 
 class KerasBackend:
@@ -78,13 +80,13 @@ class KerasBackend:
         return AdaptedModel(inputs, layer(*tree.flatten(inputs)), name=model.name)
 
     def unwrap(self, adapted: Any) -> keras.Model:
-        return clone(adapted.adapted_call.source, {})
+        return clone(adapted.adapted_call.hidden.source, {})
 
     def adaptation_of(self, model: Any) -> engine.Adaptation | None:
         return model.adapted_call.adaptation if isinstance(model, AdaptedModel) else None
 
     def source_name(self, adapted: Any) -> str:
-        return type(adapted.adapted_call.source).__name__
+        return str(adapted.adapted_call.source_name)
 
     def scores_of(self, model: Any) -> Scores:
         return scores_of(model, 1)
@@ -93,8 +95,11 @@ class KerasBackend:
     def observing(self, adapted: Any) -> Iterator[engine.Adaptation]:
         """Give the adaptation. The model runs uncompiled meanwhile: a graph has no values to record."""
         adaptation = read_adaptation(adapted)
-        with uncompiled(adapted):
+        with adapted.uncompiled():
             yield adaptation
+
+    def cascade(self, model: Any, adapted: Any, rule: CascadeRule) -> Cascade:
+        return Cascade(model, adapted, rule)
 
     def arrange(self, name: str, model: Any, images: np.ndarray) -> np.ndarray:
         """Return the images as the model's input takes them."""
@@ -109,7 +114,7 @@ class KerasBackend:
         if len(shape) == 3 and shape[-1] == images.shape[1] != images.shape[-1]:
             raise InputError(
                 f"images: expected channels last, (N, h, w, {shape[-1]}) for {name!r}; received shape {images.shape}, "
-                "which looks like channels first. Remedy: images.transpose(0, 2, 3, 1)."
+                "which looks like channels first. Try: images.transpose(0, 2, 3, 1)."
             )
         raise InputError(f"images: {name!r} takes images of shape {shape}; received {images.shape[1:]}.")
 
@@ -118,8 +123,8 @@ class KerasBackend:
         struct = getattr(model, "_inputs_struct", None)
         return model.predict_on_batch(batch if struct is None else tree.pack_sequence_as(struct, [batch]))
 
-    def with_diagnostics(self, adapted: Any) -> WithDiagnostics:
-        return WithDiagnostics(adapted)
+    def with_verdict(self, adapted: Any) -> WithVerdict:
+        return WithVerdict(adapted)
 
     def read_example(self, adapted: Any, example: Any) -> np.ndarray:
         return read_example(adapted, example)
@@ -137,7 +142,7 @@ def _refuse_adapted(model: Any) -> None:
         if isinstance(layer, AdaptedModel | AdaptedCall | AdaptedBatchNorm):
             raise AlreadyAdaptedError(
                 f"Expected a plain model, but {f'its {path!r}' if path else 'it'} is adapted already. "
-                "Remedy: adapt the source model, or sita.unwrap(adapted) first."
+                "Try: adapt the source model, or sita.unwrap(adapted) first."
             )
 
 
@@ -162,10 +167,10 @@ def _open_input(tensor: Any) -> Any:
 
 def _check_clone(layer: AdaptedCall) -> None:
     """Raise where adapted layers were not cloned."""
-    source = type(layer.source).__name__
+    source = layer.source_name
     cloned = [each for _, each in walk_layers(layer.hidden.clone) if isinstance(each, AdaptedBatchNorm)]
     if len(cloned) != len(layer.chosen):
         raise CloneError(
             f"Of the {len(layer.chosen)} BatchNorm layers of {source}, {len(cloned)} reached its clone. "
-            "Remedy: hold layers as attributes, in lists or dicts, so that Keras tracks them."
+            "Try: hold layers as attributes, in lists or dicts, where Keras tracks them."
         )

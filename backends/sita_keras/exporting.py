@@ -20,7 +20,7 @@ from sita_adapters.export import require_exporter
 from sita_adapters.gauge import name_outputs
 from sita_adapters.outputs import flatten
 
-from .call import AdaptedModel
+from .model import AdaptedModel
 from .ops import KERAS
 
 FORMATS = ("onnx", "litert", "saved_model")
@@ -35,8 +35,8 @@ _PACKAGES = {
 }
 
 
-class WithDiagnostics(keras.Model):
-    """An adapted model that also returns the diagnostics of shift, all outputs by name."""
+class WithVerdict(keras.Model):
+    """An adapted model that puts out the gauge of shift beside its own outputs, all of them by name."""
 
     def __init__(self, adapted: AdaptedModel) -> None:
         super().__init__(name=adapted.name)
@@ -45,7 +45,7 @@ class WithDiagnostics(keras.Model):
         self.run_eagerly = adapted.run_eagerly
 
     def call(self, inputs: Any, training: bool | None = None) -> dict[str, Any]:
-        """Return the adapted model's answer, and the diagnostics."""
+        """Return the adapted model's answer, and the gauge."""
         (images,) = tree.flatten(inputs)
         output, gauge = self.adapted.adapted_call.call_with_gauge(images)
         named = name_outputs(flatten(output, KERAS.is_array), gauge)
@@ -53,23 +53,23 @@ class WithDiagnostics(keras.Model):
 
 
 def write(adapted: keras.Model, path: Path, format: str, images: np.ndarray) -> None:
-    """Write an adapted model, with or without diagnostics, to a file that takes any number of images."""
+    """Write an adapted model, as it is or with its verdict, to a file that takes any number of images."""
     engine = keras.backend.backend()
     if engine not in _ABLE[format]:
         able = {kind: ", ".join(engines) for kind, engines in _ABLE.items() if engine in engines}
         raise ExportError(
-            f"Keras on {engine} cannot export to {format}; {' and '.join(_ABLE[format])} can. Remedy: "
+            f"Keras on {engine} cannot export to {format}; {' and '.join(_ABLE[format])} can. Try: "
             f"KERAS_BACKEND={_ABLE[format][0]} (a saved .keras file loads there), or one of {', '.join(able)}."
         )
     if format == "litert" and find_spec("keras.src.export.litert") is None:
-        raise ExportError(f"Keras {keras.__version__} cannot export to LiteRT. Remedy: a newer Keras (3.15.1 can).")
+        raise ExportError(f"Keras {keras.__version__} cannot export to LiteRT. Try: a newer Keras (3.15.1 can).")
     require_exporter(*_PACKAGES.get((format, engine), ()), to=format)
     signature = [tree.map_structure(lambda _: _spec(adapted, images), adapted._inputs_struct)]
     with _quiet():
         output = adapted(arrange_inputs(adapted, images))  # Keras exports no model that was never called
         kind = {"saved_model": "tf_saved_model"}.get(format, format)
         adapted.export(str(path), format=kind, verbose=False, input_signature=signature)
-    if format == "onnx" and isinstance(adapted, WithDiagnostics):
+    if format == "onnx" and isinstance(adapted, WithVerdict):
         _name_onnx_outputs(path, list(output))
 
 
@@ -105,7 +105,7 @@ def read_example(adapted: keras.Model, example: Any) -> np.ndarray:
         if None in sizes:
             raise ExportError(
                 f"example: the model takes images of any size, {tuple(image.shape)}, and a file is made for one. "
-                "Remedy: sita.export(adapted, path, example=images) of the size that you will run."
+                "Try: sita.export(adapted, path, example=images) of the size that you will run."
             )
         random = np.random.default_rng(0)
         noise = random.normal(size=(2, *sizes)) if "float" in image.dtype else random.integers(0, 256, (2, *sizes))

@@ -19,20 +19,19 @@ from sita_workbench.runs import Run, run_bench
 from .networks import NETWORKS, Half, Places, data_spec
 
 _BOLD = ByShift(strength=1.0)
-_MIRRORED: dict[str, Any] = {"n_views": 1, "augment": "hflip", "candidates": "views"}
 
 VARIANTS = {
-    "auto, all places": replace(RECIPES["auto"], places=None),
-    "auto, mirrored": replace(RECIPES["auto"], **_MIRRORED, combine=(0.2, 0.2, 0.3, 0.3)),
     "bold": replace(RECIPES["shift"], priors=_BOLD),
-    "bold, mirrored": replace(RECIPES["shift"], priors=_BOLD, **_MIRRORED, combine="mean"),
+    "bold, mirrored": replace(
+        RECIPES["shift"], priors=_BOLD, n_views=1, augment="hflip", candidates="views", combine="mean"
+    ),
     "augbn, λ = 0.8": replace(RECIPES["augbn"], priors=0.8),
 }
 """Recipes with a field changed. Mirrored: the mirrored image answers, too; bold: λ by shift down to 0, one row."""
 
-CHEAP = ("bn", "shift", "bold", "auto", "auto, all places")
+CHEAP = ("bn", "shift", "bold", "auto")
 COSTLY = ("augbn", "augbn, λ = 0.8", "auto", "ops")
-MIRRORED = ("auto", "auto, mirrored", "bold, mirrored")
+MIRRORED = ("auto", "bold, mirrored")
 
 
 @dataclass(frozen=True)

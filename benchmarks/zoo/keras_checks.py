@@ -74,7 +74,7 @@ def _check_promises(source: Any, precise: Any, image: np.ndarray, ran: list[str]
     adapted = _adapt(precise, _PRIOR)
     description = sita.describe(adapted)
     outcome.layers = len(description.adapted)
-    named = {name.rpartition("/")[2] for name in (*description.adapted, *description.left_alone)}
+    named = {name.rpartition("/")[2] for name in (*description.adapted, *description.skipped)}
     if missing := set(ran) - named:
         raise Wrong(f"{len(missing)} BatchNorm layers ran and are not adapted: {', '.join(sorted(missing)[:4])}")
     reference = augbn(precise, image, _PRIOR)
@@ -86,7 +86,7 @@ def _check_promises(source: Any, precise: Any, image: np.ndarray, ran: list[str]
     compare("batch mates", run(adapted, np.concatenate([mate, image]))[1:], alone, _TIGHT)
     voted = run(sita.adapt(source, "ops", priors=(0.5, 1.0)), image)
     if voted.shape != plain.shape or voted.dtype != plain.dtype or not np.isfinite(voted).all():
-        raise Wrong(f"ops puts out {voted.dtype} {voted.shape}, the source model {plain.dtype} {plain.shape}.")
+        raise Wrong(f"ops returns {voted.dtype} {voted.shape}, the source model {plain.dtype} {plain.shape}.")
     if not all(np.array_equal(a, b) for a, b in zip(source.get_weights(), before, strict=True)):
         raise Wrong("the source's weights changed.")
     if distance(run(source, image), plain) > 0:

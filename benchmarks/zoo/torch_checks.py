@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import sita_adapters as sita
-from sita_adapters.errors import ModelError, OutputError
+from sita_adapters.errors import OutputError
 
 from .members import Member, Outcome
 from .torch_layers import Found
@@ -62,10 +62,10 @@ def check(member: Member) -> Outcome:
         return outcome
     try:
         Checks(source, found, outcome, member.extra).run()
-    except ModelError as error:
-        outcome.verdict = f"WRONG: {len(found.names)} BatchNorm layers ran, but: {type(error).__name__}: {error}"
     except sita.SitaError as error:
-        outcome.verdict = f"refused: {type(error).__name__}: {error}"
+        overlooked = "has no BatchNorm layer" in str(error)
+        verdict = f"WRONG: {len(found.names)} BatchNorm layers ran, but" if overlooked else "refused"
+        outcome.verdict = f"{verdict}: {type(error).__name__}: {error}"
     except Wrong as error:
         outcome.verdict = f"WRONG: {error}"
     return outcome
@@ -97,7 +97,7 @@ class Checks:
         """Check everything; raise at the first promise that does not hold."""
         self.plain = self.call(self.source, self.image)
         if not self.plain or not all(bool(each.isfinite().all()) for each in self.plain):
-            raise ValueError("the source model itself puts out nothing, or what is not finite.")
+            raise ValueError("the source model itself returns nothing, or values that are not finite.")
         before = Snapshot(self.source)
         self.precise = self.double_source()
         exact = None if self.precise is None else self.call(self.precise, self.image.double())
@@ -171,11 +171,11 @@ class Checks:
         self.outcome.layers = len(description.adapted)
         loose = self.call(adapted, self.image)
         left = self.found.names - set(description.adapted)
-        missing = {name for name in left - set(description.left_alone) if name not in self.outcome.note}
+        missing = {name for name in left - set(description.skipped) if name not in self.outcome.note}
         if missing:
             raise Wrong(f"{len(missing)} BatchNorm layers ran and are not adapted: {', '.join(sorted(missing)[:4])}")
         if left:
-            self.add_note(f"{len(left)} BatchNorm layers are left alone, and named")
+            self.add_note(f"{len(left)} BatchNorm layers are skipped, and named")
         precise = self.precise
         image, mate, tight = self.image, self.mate, self.tolerance
         reference = self.reference(self.source if precise is None else precise, left)
@@ -195,33 +195,33 @@ class Checks:
         together = [each[1:] for each in self.call(adapted, torch.cat([mate, image]))]
         self.compare("batch mates", together, exact, tight)
 
-    def reference(self, source: nn.Module, left_alone: set[str], scale: float = 1.0) -> list[torch.Tensor]:
+    def reference(self, source: nn.Module, skipped: set[str], scale: float = 1.0) -> list[torch.Tensor]:
         """Return the arrays of the reference's answer."""
         image = self.image.to(next(source.parameters()).dtype)
-        return self.with_rows(augbn(source, image * scale, PRIOR, self.found, left_alone, self.extra))
+        return self.with_rows(augbn(source, image * scale, PRIOR, self.found, skipped, self.extra))
 
-    def sensitivity(self, source: nn.Module, left_alone: set[str], reference: list[torch.Tensor]) -> float:
+    def sensitivity(self, source: nn.Module, skipped: set[str], reference: list[torch.Tensor]) -> float:
         """Return how far the reference itself moves when its image changes by a few roundings.
 
         Few networks need this: untrained ones that magnify whatever comes, or choose some of many candidates.
         """
         scale = 1 + 4 * torch.finfo(next(source.parameters()).dtype).eps
-        moved = distance(self.reference(source, left_alone, scale), reference)
+        moved = distance(self.reference(source, skipped, scale), reference)
         self.add_note(f"rounding of the image alone moves the reference by {moved:.0e} of the largest output")
         return moved
 
     def check_vote(self) -> None:
-        """The default recipe puts out what the source does; fewer priors, for the time it takes."""
+        """A vote has the shapes and types of the source's output; few priors, to save time."""
         try:
             voted = self.call(self.adapt("ops", priors=(0.5, 1.0)), self.image)
         except OutputError as error:
-            self.add_note(f"no vote: {str(error).partition('. Remedy')[0]}")
+            self.add_note(f"no vote: {str(error).partition(' Try:')[0]}")
             return
         shapes = [[(tuple(a.shape), a.dtype) for a in each] for each in (voted, self.plain)]
         if shapes[0] != shapes[1]:
-            raise Wrong(f"ops puts out {shapes[0]}, the source model {shapes[1]}.")
+            raise Wrong(f"ops returns {shapes[0]}, the source model {shapes[1]}.")
         if not all(bool(array.isfinite().all()) for array in voted):
-            raise Wrong("ops puts out what is not finite.")
+            raise Wrong("ops returns values that are not finite.")
 
     def compare(self, what: str, answer: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float) -> None:
         """Raise where an answer differs, relative to the largest output, by more than the tolerance."""

@@ -1,4 +1,4 @@
-"""observe and fewer rows at once under predict, fit and threads."""
+"""observe, cascade and fewer rows at once under predict, fit and threads."""
 
 from __future__ import annotations
 
@@ -90,3 +90,29 @@ class TestObserve:
                     adapted(x)
                 assert len(seen) == 3
             close(running.result(), np.tile(expected, (40, 1)))
+
+
+class TestCascade:
+    """Adapt only what the source model is unsure of."""
+
+    def test_unsure_images_go_on(self) -> None:
+        model, x = net("dict", "softmax"), images(9)
+        adapted = sita.adapt(model, "ops")
+        plain, better = model.predict(x, verbose=0), adapted.predict(x, verbose=0)
+        p = plain["logits"].astype(np.float64)
+        entropies = -(p * np.log(p)).sum(1)
+        threshold = float(np.sort(entropies)[4:6].mean())  # far from any image's, as rounding goes
+        fast = sita.cascade(model, adapted, entropy=threshold)
+        unsure = entropies > threshold
+        assert 0 < unsure.sum() < 9
+        for said in (fast(x), fast.predict(x, batch_size=4), fast.predict_on_batch(x)):
+            for key in plain:
+                shape = (-1, *[1] * (plain[key].ndim - 1))
+                close(said[key], np.where(unsure.reshape(shape), better[key], plain[key]))
+        assert (fast.tally.images, fast.tally.adapted) == (27, 3 * unsure.sum())
+        assert "images adapted" in repr(fast)
+
+    def test_a_generator_is_refused(self) -> None:
+        model = net()
+        with pytest.raises(sita.InputError, match="received generator"):
+            sita.cascade(model, sita.adapt(model, "ops"), entropy=0.1)(image for image in images())

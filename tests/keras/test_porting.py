@@ -21,7 +21,7 @@ import torchvision_as_installed as torchvision  # noqa: E402
 from torch import nn  # noqa: E402
 
 import sita_adapters as sita  # noqa: E402
-from sita_workbench.models.porting import keras_twin, port_weights, torch_twin  # noqa: E402
+from sita_adapters.porting import keras_twin, port_weights, torch_twin  # noqa: E402
 from sita_workbench.networks.imagenet_images import encode, load_images, load_resnet50  # noqa: E402
 
 # All three then end in features of 2×2. At 96² Inception's are a single place, without statistics of its own.

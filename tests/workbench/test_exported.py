@@ -36,7 +36,7 @@ def test_a_checked_file_answers_as_the_model_and_has_its_metadata(name: str, tmp
     for field, value in FIELDS.items():
         assert getattr(file.metadata, field) == value
     assert (file.metadata.recipe, file.metadata.rows) == (str(sita.describe(adapted).recipe), 3)
-    assert (file.metadata.scores, file.metadata.class_axis, file.metadata.scores_index) == ("logits", 1, 0)
+    assert (file.metadata.scores, file.metadata.class_axis, file.metadata.scores_name) == ("logits", -1, "scores")
     assert file.input_shape == (None, 3, 16, 16)
     batch = images(3, 3, 16, 16, seed=5)
     with torch.no_grad():
@@ -92,14 +92,16 @@ def test_errors_name_the_target_and_not_a_temporary_file(name: str, words: str, 
 
 
 def test_metadata_survives_json() -> None:
-    metadata = ExportMetadata("augbn", "logits", 1, 0, (None, 3, 8, 8), sita.Inputs(), diagnostics=("prior",), rows=3)
+    metadata = ExportMetadata(
+        "augbn", "logits", -1, "scores", (None, 3, 8, 8), sita.Inputs(), diagnostics=("prior",), rows=3
+    )
     assert read_metadata(metadata.to_json(), "here") == metadata
     assert metadata_path(Path("folder/net.pt2")) == Path("folder/net.pt2.json")
 
 
 def test_metadata_of_another_file_is_refused(tmp_path: Path) -> None:
     """`sita.export` over a file of `export_checked` leaves the old metadata, which says how to read its answers."""
-    path, metadata = tmp_path / "model.pt2", ExportMetadata("augbn", "logits", 1, 0, (None, 3, 8, 8))
+    path, metadata = tmp_path / "model.pt2", ExportMetadata("augbn", "logits", -1, "scores", (None, 3, 8, 8))
     assert read_beside(path) is None
     path.write_bytes(b"first")
     write_beside(path, metadata)
@@ -111,6 +113,6 @@ def test_metadata_of_another_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [{"rcipe": "augbn"}, {"names": 3}, {"inputs": {"order": "grb"}}])
 def test_metadata_that_cannot_be_read_is_an_error(change: dict[str, Any]) -> None:
-    text = json.dumps({**json.loads(ExportMetadata("augbn", "logits", 1, 0, (None, 3)).to_json()), **change})
+    text = json.dumps({**json.loads(ExportMetadata("augbn", "logits", -1, "scores", (None, 3)).to_json()), **change})
     with pytest.raises(ExportError, match=r"here has some that cannot be read.*Try: export the model again"):
         read_metadata(text, "here")

@@ -124,7 +124,7 @@ def test_the_baseline_is_that_of_the_recipe(tmp_path: Path) -> None:
     entries = [{"recipe": "a: 1", "changed": {"clean": 0.25}}, {"recipe": "b: 2", "changed": {"clean": None}}]
     path.write_text(json.dumps({"methods": entries}))
     assert read_baseline(path, "a: 1") == 0.25
-    with pytest.raises(InputError, match=r"expected results on clean images for 'b: 2'; .* has a: 1. Remedy"):
+    with pytest.raises(InputError, match=r"expected results on clean images for 'b: 2'; .* has a: 1. Try"):
         read_baseline(path, "b: 2")
     path.write_text("[]")
     with pytest.raises(InputError, match=r"expected results\.json of sita bench"):
