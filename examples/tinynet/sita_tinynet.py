@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,45 +13,21 @@ from tinynet import BatchNorm, Sequential
 
 from sita_adapters import engine
 from sita_adapters.backend import Settings
-from sita_adapters.engine import Adaptation
-from sita_adapters.errors import AlreadyAdaptedError, InputError, NoBatchNormError
+from sita_adapters.blending import blend, enter_layer
+from sita_adapters.engine import Adaptation, ForwardContext
+from sita_adapters.errors import InputError, ModelError
 from sita_adapters.ops import NUMPY
+from sita_adapters.outputs import OutputLayout
+from sita_adapters.probe import InputRecorder, probe_model
+from sita_adapters.random_images import perturb, random_like
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo, select
-from sita_adapters.statistics import output_affine, sampled_lines, target
-from sita_adapters.trial import Findings, Witness, hold_trial, made_up, shake
-from sita_adapters.view_steps import Canvas
+from sita_adapters.statistics import output_affine
+from sita_adapters.view_steps import ImageLayout
 from sita_adapters.views import spatial_kind
-from sita_adapters.voting import Scores, read_scores
 
 
-# A layer: measure, blend, normalise.
-@dataclass
-class Features:
-    """A layer's input (N, h, w, C), with the mean and biased variance of each entry, (N, C)."""
-
-    x: np.ndarray
-    means: np.ndarray
-    variances: np.ndarray
-
-    @property
-    def area(self) -> int:
-        """How many places an entry has."""
-        return self.x.shape[1] * self.x.shape[2]
-
-    def target(self, weights: np.ndarray, origins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the statistics that the rows of each image estimate together, (B, R, C)."""
-        shape = (-1, weights.shape[1], self.x.shape[-1])
-        means, variances = self.means.reshape(shape), self.variances.reshape(shape)
-        return target(means, variances, weights=weights, origins=origins, xp=np)
-
-
-def measure(x: np.ndarray, places: int | None, entries: slice) -> Features:
-    """Return features with the moments of these entries, from all places or from a sample."""
-    sample = x[entries, sampled_lines(x.shape[1:3], places)]
-    return Features(x, sample.mean(axis=(1, 2)), sample.var(axis=(1, 2)))
-
-
+# A layer: measure, blend, normalize.
 class AdaptedBatchNorm(BatchNorm):
     """A BatchNorm that blends the statistics of the source's layer, which it reads at every call."""
 
@@ -59,19 +35,17 @@ class AdaptedBatchNorm(BatchNorm):
         self.source, self.name = source, name
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Normalise each row with its blended statistics."""
-        call = engine.enter_layer(self.name, x, engine.running_call())
-        layer = self.source
-        if not call.plan.blends:
+        """Normalize each row of x (N, h, w, C) with its blended statistics."""
+        context, layer = enter_layer(self.name, x), self.source
+        if not context.plan.blends:
             return layer(x)
-        _, mean, variance = engine.blend(
-            lambda entries: measure(x, call.places, entries),
-            (layer.mean, layer.variance),
-            layer.epsilon,
-            len(x),
-            call=call,
-            name=self.name,
-        )
+
+        def measure(n: int, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+            rows = x.reshape(-1, n, *x.shape[1:])[:, first:stop]
+            return rows.mean(axis=(2, 3)), rows.var(axis=(2, 3))
+
+        source, positions = (layer.mean, layer.variance), x.shape[1] * x.shape[2]
+        mean, variance = blend(measure, source, layer.epsilon, len(x), positions, context=context, name=self.name)
         affine = {"gamma": layer.gamma, "beta": layer.beta, "epsilon": layer.epsilon}
         scale, shift = output_affine(mean, variance, **affine, xp=np)
         return x * scale[:, None, None] + shift[:, None, None]
@@ -82,45 +56,44 @@ class AdaptedSequential(Sequential):
     """A Sequential whose calls run through the engine."""
 
     def __init__(self, source: Sequential, adaptation: Adaptation) -> None:
-        chosen = {layer.name for layer in adaptation.layers if layer.adapted}
         layers = list(source.layers)
-        for name in chosen:
-            layers[int(name)] = AdaptedBatchNorm(layers[int(name)], name)
+        for info in adaptation.layers:
+            if info.adapted:
+                layers[int(info.name)] = AdaptedBatchNorm(layers[int(info.name)], info.name)
         super().__init__(*layers)
         self.source, self.adaptation = source, adaptation
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
-        """Return the scores of images, each adapted to by itself."""
+        """Return the scores of images, each adapted to independently."""
         if images.ndim != 4 or not len(images):
             raise InputError(f"Expected images (N, h, w, c), at least one; received shape {images.shape}.")
-        findings = self.adaptation.findings
-        signature = (images.shape[1:], images.dtype)
-        if signature not in findings:
-            findings[signature] = self.try_out(images)
+        layouts, signature = self.adaptation.layouts, images.dtype
+        if signature not in layouts:
+            layouts[signature] = self.probe(images)
         kind = spatial_kind(images.shape[1:3])
-        canvas = Canvas(NUMPY, kind, channel=-1, axes=(-3, -2), inputs=self.adaptation.inputs)
-        return engine.predict([images], self.forward, self.adaptation, canvas, findings[signature])
+        image_layout = ImageLayout(NUMPY, kind, channel=-1, axes=(-3, -2), inputs=self.adaptation.inputs)
+        return engine.predict([images], self.forward, self.adaptation, image_layout, layouts[signature])
 
     def forward(self, batch: list[np.ndarray]) -> np.ndarray:
         """Run the layers, without the engine."""
         return super().__call__(batch[0])
 
-    def try_out(self, images: np.ndarray) -> Findings:
-        """Hold the trial, which finds out that images do not mix."""
-        made, witness = made_up(images), Witness(NUMPY)
+    def probe(self, images: np.ndarray) -> OutputLayout:
+        """Establish what the output is, and that images do not influence each other."""
+        random, recorder = random_like(images), InputRecorder(NUMPY)
 
-        def run(which: Sequence[int], *, fresh: bool, seed: int, shaken: bool = False) -> np.ndarray:
-            rows = made[list(which)]
-            rows = shake(rows, np.finfo(rows.dtype).eps) if shaken else rows
-            call = engine.Call(self.adaptation, engine.PLAIN, len(which), NUMPY, watch=witness.watch)
-            return engine.run_rows([rows], self.forward, call)
+        def run(which: Sequence[int], *, perturbed: bool = False) -> np.ndarray:
+            rows = random[list(which)]
+            rows = perturb(rows, np.finfo(rows.dtype).eps) if perturbed else rows
+            context = ForwardContext(self.adaptation, engine.PLAIN, len(rows), NUMPY, record=recorder.record)
+            return engine.run_rows([rows], self.forward, context)
 
-        return hold_trial(run, witness, "Sequential", images)
+        return probe_model(run, recorder, self.adaptation, "Sequential", images)
 
 
 # The protocol.
 class TinynetBackend:
-    """What `sita_adapters.backend.Backend` asks for, but for exporting: no file format is offered."""
+    """What `sita_adapters.backend.Backend` asks for. No file format is offered."""
 
     ops = NUMPY
     label = "tinynet"
@@ -129,24 +102,28 @@ class TinynetBackend:
     def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> AdaptedSequential:
         """Return an adapted model that shares the weights of this one."""
         if isinstance(model, AdaptedSequential):
-            raise AlreadyAdaptedError("Expected a plain model; this is adapted. Remedy: sita.unwrap.")
+            raise ModelError("Expected a plain model; received an adapted one. Try: sita.unwrap(adapted).")
         named = {str(place): layer for place, layer in enumerate(model.layers)}
         norms = {name: layer for name, layer in named.items() if isinstance(layer, BatchNorm)}
         if not norms:
-            raise NoBatchNormError(f"Expected a BatchNorm among {len(named)} layers; found none.")
+            raise ModelError(f"Expected a BatchNorm among {len(named)} layers; found none.")
         chosen = select(norms, settings.layers)
         adaptation = Adaptation(
             recipe=recipe,
             inputs=settings.inputs,
-            scores=read_scores(settings.scores, "logits"),
+            scores=settings.scores,
             output=settings.output,
+            class_axis=settings.class_axis,
             max_rows=settings.max_rows,
-            layers=tuple(
-                LayerInfo(name, "BatchNorm", len(layer.mean), name in chosen) for name, layer in norms.items()
-            ),
+            layers=tuple(LayerInfo(name, "BatchNorm", len(norm.mean), name in chosen) for name, norm in norms.items()),
             kinds=("square", "rectangle"),
+            model_name="Sequential",
+            channel_axis=-1,
         )
-        return AdaptedSequential(model, adaptation)
+        adapted = AdaptedSequential(model, adaptation)
+        if settings.example is not None:
+            adapted(settings.example)
+        return adapted
 
     def unwrap(self, adapted: AdaptedSequential) -> Sequential:
         """Return a plain model with the same layers."""
@@ -156,26 +133,18 @@ class TinynetBackend:
         """Return what makes a model an adapted one."""
         return getattr(model, "adaptation", None)
 
-    def source_name(self, adapted: AdaptedSequential) -> str:
-        """Return the name of the source's class."""
-        return type(adapted.source).__name__
-
-    def scores_of(self, model: Sequential) -> Scores:
-        """Return what the framework's models put out."""
-        return "logits"
-
     @contextmanager
     def observing(self, adapted: AdaptedSequential) -> Iterator[Adaptation]:
-        """Give the key under which votes are recorded."""
+        """Yield the key under which votes are recorded."""
         yield adapted.adaptation
 
-    def arrange(self, name: str, model: Sequential, images: np.ndarray) -> np.ndarray:
-        """Return images as the model takes them: with their channels last, as they come."""
-        return images
+    def run(self, model: Sequential, images: np.ndarray, *, channels_last: bool = False) -> np.ndarray:
+        """Return the model's output; its images have their channels last in any case."""
+        return model(images)
 
-    def run(self, model: Sequential, batch: np.ndarray) -> np.ndarray:
-        """Return the model's output."""
-        return model(batch)
+    def write(self, adapted: Any, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
+        """Write nothing: without a format in `export_formats`, `sita.export` does not get here."""
+        raise NotImplementedError
 
 
 backend = TinynetBackend()
