@@ -55,7 +55,7 @@ test-all: $(READY) ## Run everything there is, on every backend of Keras (three 
 browser: ## Install Debian's chromium and its driver, with which tests open the page and the report (sudo where needed)
 	$(if $(filter 0,$(shell id -u)),,sudo) apt-get install --yes --no-install-recommends chromium chromium-driver
 
-fuzz: $(READY) ## Hold thousands of made-up networks and images against the reference (half an hour)
+fuzz: $(READY) ## Compare thousands of random networks and images with the reference (half an hour)
 	HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 0 tests/torch/test_fuzz.py
 
 oldest: ## Run the promises on the oldest versions that pyproject.toml allows (several gigabytes, six minutes)

@@ -16,8 +16,8 @@ tables have every network; [Results](results.md) says what was learned.
 
 Made by `python -m benchmarks.study confirm --data DATA --cifar CIFAR` (a network at a time, resumable; `--show`
 writes this page from `benchmarks/study/results.json`). Every picture is adapted to independently. Scores are in
-percent: accuracy, for RoadNet mean IoU. Gains are over the source model on the same pictures, with 95 % intervals (pictures
-are resampled, the same ones for every recipe and kind).
+percent: accuracy, for RoadNet mean IoU. Gains are over the source model on the same pictures, with 95 % intervals
+(pictures are resampled, the same ones for every recipe and kind).
 
 Rules were chosen on other pictures, and on three of the networks (marked ○); nothing here was looked at before `auto`
 was settled. CIFAR: test pictures 1,000 to 1,999. ImageNet: every second one of 664 pictures (an easy subset: compare
@@ -35,8 +35,8 @@ table below compares on the same ones.)
 
 **`auto` on this page is the previous default**, the mean 0.4 · p_source + 0.6 · p_adapted of the two rows'
 probabilities. The default is now a mix of their outputs, with a weight per image ([How it works](how_it_works.md)); it
-has not been measured in this study yet. "Places": the previous default sampled about 256 positions of every feature map,
-"all places" took all of them, as every recipe does now.
+has not been measured in this study yet. The previous default sampled about 256 positions of every feature map; "all
+places" took all of them, as every recipe does now.
 
 Names: `bold` is λ by shift down to 0, one row; mirrored: the mirrored picture answers, too.
 """
