@@ -5,6 +5,10 @@
 >>> prediction = adapted(images)
 """
 
+import contextlib
+import importlib
+import sys
+
 from .api import adapt, describe, unwrap
 from .calibrate import calibrate
 from .compare import compare
@@ -37,3 +41,9 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
+
+
+# Keras loads a saved adapted model only if its classes are registered, which importing the backend does.
+if "keras" in sys.modules:
+    with contextlib.suppress(ImportError):
+        importlib.import_module("sita_keras")

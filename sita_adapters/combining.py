@@ -131,14 +131,17 @@ def _join(parts: Sequence[Candidates], layout: OutputLayout, ops: Ops) -> Candid
 def concatenate(answers: Sequence[Answer], ops: Ops) -> Answer:
     """Return the answers of several rounds as those of one call."""
     first = answers[0]
-    found = [answer.arrays or _images_first(answer, ops) for answer in answers]
+    found = [images_first(answer, ops) for answer in answers]
     joined = [
         each[0] if axis is None else ops.concat(each, axis=0) for axis, *each in zip(first.axes, *found, strict=True)
     ]
     return Answer(first.output, joined, first.axes)
 
 
-def _images_first(answer: Answer, ops: Ops) -> list[Array]:
+def images_first(answer: Answer, ops: Ops) -> list[Array]:
+    """Return the arrays of an answer, images first; constants as they are."""
+    if answer.arrays is not None:
+        return answer.arrays
     pairs = zip(flatten(answer.output, ops.is_array), answer.axes, strict=True)
     return [ops.xp.moveaxis(array, axis, 0) if axis else array for (_, array), axis in pairs]
 

@@ -1,4 +1,4 @@
-"""The layer that an adapted Keras model is made of: the engine's call, around a clone of the source model."""
+"""The layer that an adapted Keras model is made of: the engine's call around a clone of the source model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from keras import ops, tree
 from keras.src.models import Functional
 
 from sita_adapters import engine
-from sita_adapters.errors import BypassError, CloneError, InputError, RecipeError, SharedWeightsError
-from sita_adapters.gauge import Gauge
+from sita_adapters.diagnostics import Diagnostics
+from sita_adapters.errors import InputError, ModelError, RecipeError, SharedWeightsError
 from sita_adapters.inputs import Inputs
-from sita_adapters.outputs import flatten, rebuild
+from sita_adapters.outputs import OutputLayout, ScoresLayout, flatten, rebuild
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo
-from sita_adapters.trial import Findings
-from sita_adapters.view_steps import Canvas
+from sita_adapters.view_steps import ImageLayout
 from sita_adapters.views import SpatialKind
 
 from .clone import clone
@@ -34,8 +33,8 @@ PACKAGE = "sita_keras"
 class AdaptedCall(keras.layers.Layer):
     """Images in, answers out. Inside, a clone of the source model whose chosen layers blend their statistics.
 
-    Saved as the source model, and the positions of the chosen layers (names that Keras makes up may change). It is
-    adapted again when it is loaded, so nothing reloads silently unadapted.
+    Saved as the source model, the positions of the chosen layers (names that Keras makes up may change), and what the
+    probe established. It is adapted again when it is loaded: nothing reloads silently unadapted.
 
     The clone's layers are not tracked: nobody can change, run or export them separately. Of its variables, which only
     read the source's, models around this one see as much as Keras needs to compile and export them. On torch, where
@@ -50,31 +49,53 @@ class AdaptedCall(keras.layers.Layer):
         kind: SpatialKind,
         channels_first: bool = False,
         inputs: Inputs | None = None,
-        scores: Any = "logits",
+        scores: Any = None,
         output: Any = None,
+        class_axis: int | None = None,
         max_rows: int | None = None,
-        axes: Any = None,
-        called: tuple[int, ...] = (),
+        layout: OutputLayout | None = None,
         **kwargs: Any,
     ) -> None:
         # It computes in whatever precision it is given, under any dtype policy.
         super().__init__(**{**kwargs, "dtype": "float32", "autocast": False})
         found = find_layers(source)
         self.chosen, self.channels_first = tuple(chosen), channels_first
-        self.findings = axes and Findings(tuple((path, axis) for path, axis in axes))
         layers = tuple(
             LayerInfo(name, type(layer).__name__, int(layer.moving_mean.shape[0]), place in self.chosen)
             for place, (name, layer) in enumerate(found.items())
         )
-        self.adaptation = engine.Adaptation(recipe, inputs, scores, output, max_rows, layers, (kind,))
+        self.adaptation = engine.Adaptation(
+            recipe=recipe,
+            inputs=inputs,
+            scores=scores,
+            output=output,
+            class_axis=class_axis,
+            max_rows=max_rows,
+            layers=layers,
+            kinds=(kind,),
+            model_name=type(source).__name__,
+            channel_axis=1 if channels_first else -1,
+        )
+        if layout is not None:
+            self.adaptation.layouts[()] = layout
         adapted = {id(layer): name for place, (name, layer) in enumerate(found.items()) if place in self.chosen}
         self.hidden = _Hidden(source, adapted)
         if keras.backend.backend() != "torch":
             for variable in self.hidden.shared.values():
                 self._tracker.add_to_store("non_trainable_variables", variable)
-        self.called, self.owns_source = tuple(called), False
+        self.owns_source = False
         self.built = True
         self._post_build()
+
+    @property
+    def layout(self) -> OutputLayout | None:
+        """What the probe established; None before it."""
+        return self.adaptation.layouts.get(())
+
+    @property
+    def source_name(self) -> str:
+        """The name of the source model's class."""
+        return type(self.hidden.source).__name__
 
     @property
     def saved_source(self) -> keras.Model:
@@ -91,39 +112,34 @@ class AdaptedCall(keras.layers.Layer):
             )
         return self._run(images, engine.predict, training)
 
-    def call_with_gauge(self, images: Any) -> tuple[Any, Gauge]:
-        """Return an answer for every image, and the gauge of shift: as outputs, which a graph can have."""
-        found: tuple[Any, Gauge] = self._run(images, engine.predict_with_gauge)
+    def call_with_diagnostics(self, images: Any) -> tuple[Any, Diagnostics]:
+        """Return an answer for every image, and the diagnostics as arrays, which a graph can return."""
+        found: tuple[Any, Diagnostics] = self._run(images, engine.predict_with_diagnostics)
         return found
 
     def _run(self, images: Any, predict: Callable[..., Any], training: bool | None = None) -> Any:
-        """Make the engine predict, with the clone."""
         self.check_source()
         if images.shape[0] == 0:
-            raise InputError(
-                f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}. "
-                "Try: leave empty batches out."
-            )
-        canvas = self._canvas(len(images.shape))
+            raise InputError(f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}.")
+        space = min(len(images.shape) - 2, 2)
+        axes = tuple(range(-space, 0)) if self.channels_first else tuple(range(-space - 1, -1))
+        channel = -space - 1 if self.channels_first else -1
+        image_layout = ImageLayout(KERAS, self.adaptation.kinds[0], channel, axes, self.adaptation.inputs)
 
         def forward(rows: list[Any]) -> Any:
             return self.run_clone(rows, training)
 
-        return predict([images], forward, self.adaptation, canvas, self.findings)
+        return predict([images], forward, self.adaptation, image_layout, self.layout)
 
     def run_clone(self, rows: list[Any], training: bool | None = None) -> Any:
         """Run the clone on the rows of all images. (Not named `forward`: on torch, Keras' layers have one.)"""
-        call: Any = engine.running_call()
-        called = set[str]()
-        call.entries = KERAS.at_least_one(call.entries)
-        call.watch = call.watch or (lambda name, _: called.add(name))
-        call.invalid = []
+        context: Any = engine.running_context()
+        context.rows = KERAS.at_least_one(context.rows)
+        context.invalid = []
         self.hidden.clone._clear_losses()  # as Keras does with the layers of a model that it calls
         output = self.hidden.clone(self._arrange(rows[0]), training=training)
-        if call.plan.blends:
-            self._check_called(called)
-        if keras.backend.backend() == "jax" and self.findings is not None:
-            output = self._mark_invalid(output, rows[0], call.invalid)
+        if keras.backend.backend() == "jax" and self.layout is not None:
+            output = self._mark_invalid(output, rows[0], context.invalid)
         return output
 
     def _mark_invalid(self, output: Any, rows: Any, invalid: list[Any]) -> Any:
@@ -133,42 +149,26 @@ class AdaptedCall(keras.layers.Layer):
         """
         spoiled = ops.any(ops.logical_not(ops.isfinite(KERAS.precise(rows))), axis=range(1, len(rows.shape)))
         for flags in invalid:
-            by_row = ops.any(ops.reshape(flags, (spoiled.shape[0], -1)), axis=1) if flags.shape[0] > 1 else flags
-            spoiled = ops.logical_or(spoiled, by_row)
+            spoiled = ops.logical_or(spoiled, ops.any(ops.reshape(flags, (spoiled.shape[0], -1)), axis=1))
 
         def mark(array: Any, axis: int | None) -> Any:
-            if not KERAS.is_float(array) or axis is None or axis < 0:
+            if not KERAS.is_float(array) or axis is None:
                 return array
             column = [1] * len(array.shape)
             column[axis] = -1
             return ops.where(ops.reshape(spoiled, column), ops.cast(float("nan"), array.dtype), array)
 
+        assert self.layout is not None
         arrays = [array for _, array in flatten(output, KERAS.is_array)]
-        axes = (axis for _, axis in self.findings.axes)
-        return rebuild(output, map(mark, arrays, axes), KERAS.is_array)
-
-    def _check_called(self, called: set[str]) -> None:
-        """Raise where a layer did not run that ran in the trial: what it did then, unadapted, would be used again."""
-        expected = [self.adaptation.layers[place].name for place in self.called]
-        if missed := [name for name in expected if name not in called]:
-            raise BypassError(
-                f"{self.source_name} did not run {', '.join(missed)}, which it ran when it was probed. "
-                "Expected the same layers in every call. Try: if it compiles a part of itself (tf.function, jax.jit), "
-                "which keeps what was traced first, adapt a model that leaves this to Keras."
-            )
+        return rebuild(output, list(map(mark, arrays, self.layout.axes)), KERAS.is_array)
 
     def check_source(self) -> None:
-        """Raise where the source has other variables than when it was adapted, which its clone does not see."""
+        """Raise if the source has other variables than when it was adapted, which its clone does not see."""
         if self.hidden.ids != variable_ids(self.hidden.layers):
-            raise CloneError(
+            raise ModelError(
                 f"{self.source_name} has other variables than when it was adapted (after quantize or enable_lora, "
                 "perhaps), which its adapted model does not have. Try: adapt it again, sita.adapt(model)."
             )
-
-    @property
-    def source_name(self) -> str:
-        """The name of the source model's class."""
-        return type(self.hidden.source).__name__
 
     def compute_output_spec(self, images: Any, training: bool | None = None) -> Any:
         """Return what the clone returns for as many images."""
@@ -184,21 +184,15 @@ class AdaptedCall(keras.layers.Layer):
         return [*super()._get_own_losses(), *self.hidden.clone.losses, *(v.regularizer(v) for v in trained)]
 
     def _arrange(self, rows: Any) -> Any:
-        """Return the rows as the model takes them: by name, or in a list, where it was made so."""
+        """Return the rows as the model takes them: by name, or in a list, if it was made so."""
         cloned = self.hidden.clone
         return tree.pack_sequence_as(cloned._inputs_struct, [rows]) if isinstance(cloned, Functional) else rows
-
-    def _canvas(self, rank: int) -> Canvas:
-        space = min(rank - 2, 2)
-        axes = tuple(range(-space, 0)) if self.channels_first else tuple(range(-space - 1, -1))
-        channel = -space - 1 if self.channels_first else -1
-        return Canvas(KERAS, self.adaptation.kinds[0], channel, axes, self.adaptation.inputs)
 
     def save_own_variables(self, store: Any) -> None:
         """Leave it to the source."""
 
     def load_own_variables(self, store: Any) -> None:
-        """Leave it to the source; refuse where that is somebody else's."""
+        """Leave it to the source; refuse if that is somebody else's."""
         if not self.owns_source:
             raise SharedWeightsError(
                 "The weights of an adapted model are the source model's, which it only reads. Try: load them into the "
@@ -208,30 +202,40 @@ class AdaptedCall(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """Return the source model's config, and how it was adapted."""
         adaptation = self.adaptation
+        try:
+            recipe = adaptation.recipe.to_json()
+        except RecipeError as error:
+            raise RecipeError(f"{error} Try: save the source model, and adapt it after loading.") from error
         # A plain clone was never compiled: what the source was compiled with would be saved, and asked for on loading.
         uncompiled = clone(self.hidden.source, {})
         return {
             **super().get_config(),
             "source": keras.saving.serialize_keras_object(uncompiled),
             "chosen": list(self.chosen),
-            "recipe": _stored(adaptation.recipe),
+            "recipe": recipe,
             "kind": adaptation.kinds[0],
             "channels_first": self.channels_first,
             "inputs": adaptation.inputs and dataclasses.asdict(adaptation.inputs),
             "scores": adaptation.scores,
-            "output": adaptation.output,
+            "output": None if callable(adaptation.output) else adaptation.output,  # the layout has its position
+            "class_axis": adaptation.class_axis,
             "max_rows": adaptation.max_rows,
-            "axes": self.findings and [list(each) for each in self.findings.axes],
-            "called": list(self.called),
+            "layout": self.layout and dataclasses.asdict(self.layout),
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> AdaptedCall:
         """Adapt the saved source model again."""
         source = keras.saving.deserialize_keras_object(config.pop("source"))
-        inputs = config.pop("inputs")
+        inputs, layout = config.pop("inputs"), config.pop("layout")
         recipe = Recipe.from_json(config.pop("recipe"))
-        made = cls(source, recipe=recipe, inputs=inputs and Inputs(**inputs), **config)
+        made = cls(
+            source,
+            recipe=recipe,
+            inputs=inputs and Inputs(**inputs),
+            layout=layout and _load_layout(layout),
+            **config,
+        )
         made.owns_source = True
         return made
 
@@ -261,12 +265,9 @@ def variable_ids(layers: Iterable[Any]) -> list[int]:
     return [id(v) for layer in layers for v in (*layer._trainable_variables, *layer._non_trainable_variables)]
 
 
-def _stored(recipe: Recipe) -> str:
-    """Return a recipe as JSON."""
-    try:
-        return recipe.to_json()
-    except RecipeError as error:
-        raise RecipeError(
-            "augment: a model whose views are functions cannot be saved. Expected names; "
-            f"received {recipe.augment!r}. Try: save the source model, and adapt it after loading."
-        ) from error
+def _load_layout(stored: dict[str, Any]) -> OutputLayout:
+    """Return a layout from a config, in which tuples have become lists."""
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in stored.items()}
+    values["factors"] = {name: tuple(each) for name, each in stored["factors"].items()}
+    values["scores"] = stored["scores"] and ScoresLayout(**stored["scores"])
+    return OutputLayout(**values)

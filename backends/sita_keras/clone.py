@@ -13,7 +13,7 @@ from keras import tree
 from keras.src.models import Functional, Sequential
 from keras.src.trainers.trainer import Trainer
 
-from sita_adapters.errors import CloneError
+from sita_adapters.errors import ModelError
 
 from .batchnorm import AdaptedBatchNorm, FoldedTimeDistributed, mixed_class
 from .inspection import own_methods, walk_layers
@@ -81,7 +81,7 @@ class _Cloner:
         losses and schedules that cannot be.
         """
         if own := own_methods(model, ("call", "__call__")):
-            raise CloneError(
+            raise ModelError(
                 f"{type(model).__name__} is a functional model with a `{own[0]}` of its own, which cloning would lose. "
                 "Try: put its plain graph in its place, keras.Model(part.input, part.output), and do what that method "
                 "does around it; or hold the graph as an attribute of a subclass of keras.Model."

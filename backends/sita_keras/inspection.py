@@ -1,41 +1,19 @@
-"""What a model is made of: its BatchNorm layers, the layout of its images, its scores, and what cannot be adapted."""
+"""What a model is made of: its BatchNorm layers, the layout of its images, and what cannot be adapted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import keras
 import numpy as np
 from keras import tree
 from keras.src.models import Functional, Sequential
 
-from sita_adapters.errors import CloneError, InputError, OutputError, UninitialisedModelError, UnknownModelError
-from sita_adapters.outputs import Selector, find_scores, flatten
+from sita_adapters.errors import InputError, ModelError
 from sita_adapters.views import SpatialKind, spatial_kind
-from sita_adapters.voting import Scores
 
 from .ops import KERAS
-
-Ending: TypeAlias = Literal["softmax", "sigmoid", "other", "unclear"]
-"""What a model's last step is. Unclear: a softmax is among its layers, and which of them comes last is not known."""
-
-_SCORES: dict[Ending, Scores] = {
-    "softmax": "probabilities",
-    "sigmoid": "sigmoid_probabilities",
-    "other": "logits",
-    "unclear": "logits",
-}
-
-_ENDINGS: dict[str, Ending] = {"softmax": "softmax", "softmax_v2": "softmax", "sigmoid": "sigmoid"}
-"""By the name of an activation function, layer or operation; TensorFlow's softmax calls itself softmax_v2."""
-
-_CARRYING = {
-    *("Reshape", "Flatten", "Permute", "Squeeze", "ExpandDims", "Transpose"),
-    *("Cast", "Identity", "Dropout", "SpatialDropout2D"),
-    *("Resizing", "UpSampling2D", "Cropping2D", "GlobalAveragePooling2D"),
-}
-"""Layers and operations, by the names of their classes, that make no logits of probabilities."""
 
 
 def walk_layers(layer: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
@@ -69,12 +47,12 @@ def find_image(model: Any, example: Any = None) -> Any:
     Of a model that is no graph, the example tells more than what it was built for.
     """
     if not isinstance(model, keras.Model):
-        raise UnknownModelError(
+        raise ModelError(
             f"Expected a keras.Model; received a {type(model).__name__}. "
             "Try: pass the model that computes the predictions."
         )
     if not model.built:
-        raise UninitialisedModelError(
+        raise ModelError(
             f"{type(model).__name__} is not built: it has no weights yet. Try: call it once on an image batch, or "
             "model.build((None, height, width, channels))."
         )
@@ -110,7 +88,7 @@ def _check_methods(model: Any) -> None:
         plain = "keras.Sequential([keras.Input(shape), model])"
         if isinstance(model, Functional):
             plain = "keras.Model(model.input, model.output)"
-        raise CloneError(
+        raise ModelError(
             f"{type(model).__name__} has its own {', '.join(own)}, which an adapted model would not run. Expected a "
             f"model whose images go through `call` alone. Try: adapt a plain model, {plain}, and do what these methods "
             "do (preprocessing, say) outside."
@@ -149,70 +127,6 @@ def _input_of_subclassed(model: Any, example: Any) -> Any:
         images = keras.ops.convert_to_tensor(given[0])
         shape, dtype = images.shape, dtype if KERAS.is_float(images) else images.dtype
     return keras.KerasTensor((None, *shape[1:]), dtype=keras.backend.standardize_dtype(dtype), name="images")
-
-
-def scores_of(model: Any, candidates: int, selector: Selector = None) -> Scores:
-    """Return what the model's scores are, read from its last activation. Raise if several candidates depend on it."""
-    if isinstance(model, Functional):
-        ending = _ending_of_tensor(_scores_tensor(model, candidates, selector))
-    else:
-        ending = _ending_of(model)
-    if ending == "unclear" and candidates > 1:
-        raise OutputError(
-            f"Whether {type(model).__name__} puts out logits or probabilities cannot be read from the order of its "
-            "layers: it has a softmax that is not the last of them. Try: scores='logits' or scores='probabilities'."
-        )
-    return _SCORES[ending or "other"]
-
-
-def _scores_tensor(model: Any, candidates: int, selector: Selector) -> Any:
-    """Return the tensor of a graph's outputs that candidates vote on; of one candidate, any will do."""
-    outputs = model._outputs_struct
-    found = flatten(outputs, KERAS.is_array)
-    try:
-        place = find_scores(outputs, selector, KERAS.is_array, lambda a: len(a.shape) > 1 and KERAS.is_float(a))
-    except OutputError:
-        if candidates > 1 or selector is not None:
-            raise
-        place = 0
-    return found[place][1]
-
-
-def _ending_of(layer: Any) -> Ending | None:
-    """Return what a model or layer ends in; None where it hands on what it is given."""
-    if isinstance(layer, Functional | Sequential):
-        return _ending_of_tensor(tree.flatten(layer.outputs)[0])
-    if isinstance(layer, keras.layers.Wrapper):
-        return _ending_of(layer.layer)
-    if isinstance(layer, keras.layers.Layer) and layer._layers:
-        return _ending_by_order(layer)
-    function = getattr(layer, "function", None) or getattr(layer, "activation", None)
-    name = type(layer).__name__ if function is None else getattr(function, "__name__", type(function).__name__)
-    if name.lower() in _ENDINGS:
-        return _ENDINGS[name.lower()]
-    hands_on = type(layer).__name__ in _CARRYING or (isinstance(layer, keras.layers.Activation) and name == "linear")
-    return None if hands_on or isinstance(layer, keras.layers.InputLayer) else "other"
-
-
-def _ending_of_tensor(tensor: Any) -> Ending | None:
-    """Walk back from a graph's output, through what hands on."""
-    operation, node, place = tensor._keras_history
-    if isinstance(operation, Functional | Sequential):
-        ending = _ending_of_tensor(tree.flatten(operation.outputs)[place])
-    else:
-        ending = _ending_of(operation)
-    before = operation._inbound_nodes[node].input_tensors
-    return ending if ending or not before else _ending_of_tensor(before[0])
-
-
-def _ending_by_order(layer: Any) -> Ending:
-    """Take the layer that was made last for the one that runs last, unless another is a softmax."""
-    endings = (_ending_of(child) for child in reversed(layer._layers))
-    last: Ending = next((ending for ending in endings if ending is not None), "other")
-    if last != "other":
-        return last
-    leaves = (inner for _, inner in walk_layers(layer) if not inner._layers)
-    return "unclear" if any(_ending_of(leaf) == "softmax" for leaf in leaves) else "other"
 
 
 def channels_come_first(model: Any, rank: int) -> bool:

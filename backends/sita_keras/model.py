@@ -11,7 +11,7 @@ import keras
 from keras import tree
 from keras.src.models import Functional, Sequential
 
-from sita_adapters.errors import CloneError, InputError, SharedWeightsError
+from sita_adapters.errors import InputError, ModelError, SharedWeightsError
 
 from .call import PACKAGE, AdaptedCall
 from .ops import KERAS
@@ -140,7 +140,7 @@ class AdaptedModel(keras.Model):
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Save to a `.keras` file. It loads adapted."""
         if str(filepath).endswith((".h5", ".hdf5")):
-            raise CloneError(
+            raise ModelError(
                 f"Expected a file name that ends in .keras; received {str(filepath)!r}. A model from an HDF5 file "
                 "could not be adapted again. Try: adapted.save('model.keras')."
             )

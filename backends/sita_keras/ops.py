@@ -13,8 +13,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from sita_adapters.combining import images_first
 from sita_adapters.ops import Ops, SymbolicError
-from sita_adapters.outputs import flatten, rebuild
 
 
 def _take(x: Any, indices: Any, axis: int) -> Any:
@@ -28,7 +28,6 @@ class KerasOps(Ops):
     """Array operations on the tensors of Keras' backend."""
 
     xp = SimpleNamespace(**{**vars(ops), "take": _take})
-    class_axis = -1
 
     def is_array(self, value: Any) -> bool:
         """Whether this is a tensor, with values or without, or an array as `predict` returns it."""
@@ -85,6 +84,9 @@ class KerasOps(Ops):
     def mask_to_float(self, mask: Any, like: Any) -> Any:
         return ops.cast(mask, like.dtype)
 
+    def copy(self, array: Any) -> Any:
+        return array  # nobody can write to it
+
     def concat(self, arrays: Sequence[Any], axis: int) -> Any:
         return ops.concatenate(list(arrays), axis=axis)
 
@@ -94,7 +96,7 @@ class KerasOps(Ops):
         return np.asarray(ops.convert_to_numpy(array))
 
     def map_batches(self, function: Callable[[list[Any]], Any], batch: list[Any], size: int) -> list[Any]:
-        """Call a function on at most so many images at a time; in a graph, on one after the other."""
+        """Call a function on at most `size` images at a time; in a graph, on one after the other."""
         (images,) = batch
         if not self.is_traced(images):
             return super().map_batches(function, batch, size)
@@ -102,10 +104,13 @@ class KerasOps(Ops):
 
         def answer_one(image: Any) -> list[Any]:
             answers.append(function([image[None]]))
-            return [array[0] for _, array in flatten(answers[-1].output, self.is_array)]
+            pairs = zip(images_first(answers[-1], self), answers[-1].axes, strict=True)
+            return [array if axis is None else array[0] for array, axis in pairs]
 
-        arrays = _map_in_order(answer_one, images)
-        return [replace(answers[-1], output=rebuild(answers[-1].output, iter(arrays), self.is_array))]
+        mapped = _map_in_order(answer_one, images)
+        last = answers[-1]
+        arrays = [array[0] if axis is None else array for array, axis in zip(mapped, last.axes, strict=True)]
+        return [replace(last, arrays=arrays)]
 
     def after(self, arrays: Sequence[Any]) -> AbstractContextManager[Any]:
         """Make TensorFlow, which runs what it can side by side, wait for these."""
@@ -123,9 +128,8 @@ def _map_in_order(function: Callable[[Any], list[Any]], images: Any) -> list[Any
     import tensorflow as tf
 
     # Keras' own map leaves it to TensorFlow to run ten at a time, which would not keep memory flat.
-    image = keras.KerasTensor(images.shape[1:], dtype=images.dtype)
-    spec = keras.src.backend.compute_output_spec(function, image)
-    signature = keras.tree.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), spec)
+    traced = tf.function(function).get_concrete_function(tf.TensorSpec(images.shape[1:], images.dtype))
+    signature = keras.tree.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), traced.structured_outputs)
     return tf.map_fn(function, images, fn_output_signature=signature, parallel_iterations=1)  # type: ignore[no-any-return]
 
 

@@ -8,7 +8,7 @@ import keras
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 from sita_adapters import engine
-from sita_adapters.errors import CloneError, SharedWeightsError
+from sita_adapters.errors import ModelError, SharedWeightsError
 
 
 class SharedVariable(keras.Variable):
@@ -48,8 +48,8 @@ class SharedVariable(keras.Variable):
 
     def assign(self, value: Any) -> Any:
         """Refuse. What Keras on JAX took, it may give back."""
-        if in_stateless_scope() or engine.running_call() is not None:
-            raise CloneError(
+        if in_stateless_scope() or engine.running_context() is not None:
+            raise ModelError(
                 f"The model writes to its variable {self.path!r} while it predicts, so its answers would depend on "
                 "earlier calls. Expected a model that only reads its variables. Try: move what it counts or records "
                 "out of `call`, or do it with training=True only."
