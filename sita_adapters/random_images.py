@@ -17,7 +17,8 @@ def random_like(images: np.ndarray) -> np.ndarray:
     floating = np.issubdtype(images.dtype, np.floating)
     flat = images.reshape(len(images), -1).astype(np.float64)
     finite = flat[np.isfinite(flat).all(axis=1)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    finite = finite if finite.size else np.asarray([[0.0, 1.0]])
+    low, high = float(finite.min()), float(finite.max())
     if high - low < _LEAST_CONTRAST * max(abs(low), abs(high), 1.0):  # too little contrast to show that images mix
         low, high = min(low, 0.0), max(high, 0.0)
         if high - low < _LEAST_CONTRAST:

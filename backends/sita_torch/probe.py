@@ -60,7 +60,7 @@ def _probe(
     found = find_layers(copied)
     layers = {info.name: found[info.name] for info in adaptation.layers if info.adapted}
     batch = [_random_like(tensor, place) for place, tensor in enumerate(arguments.batch(aligned))]
-    recorder, watcher = InputRecorder(TORCH), _Watcher(model, found)
+    recorder, watcher = InputRecorder(TORCH), _Watcher(model, found, set(layers))
     state = _state(copied)
 
     def record(name: str, x: torch.Tensor) -> None:
@@ -127,10 +127,11 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         return False  # or the compiler would be imported, only to be told to skip this class
 
-    def __init__(self, model: nn.Module, copied: dict[str, nn.Module]) -> None:
+    def __init__(self, model: nn.Module, copied: dict[str, nn.Module], adapted: set[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.source = {_pointer(each) for layer in find_layers(model).values() for each in source_statistics(layer)}
         self.own = {_pointer(layer.running_mean): name for name, layer in copied.items()}
+        self.adapted = adapted
         self.inputs: dict[str, torch.Tensor] = {}
         """A part of the first input of each adapted layer."""
         self.entered: Counter[str] = Counter()
@@ -168,7 +169,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "Expected layers that are reached through `self`. Try: make such functions methods of the model."
             )
         for name, count in self.normalized.items():
-            if name in self.entered and count > self.entered[name]:
+            if name in self.adapted and count > self.entered[name]:
                 raise ModelError(
                     f"The model normalizes with the statistics of layer {name!r} outside a call of that layer "
                     f"(F.batch_norm), where it cannot be adapted. Try: call the layer, or {leave_out(name)}."
