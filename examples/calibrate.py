@@ -2,7 +2,7 @@
 
     python examples/calibrate.py
 
-`sita.calibrate` returns the strongest recipe that keeps 98 % of the predictions on clean images unchanged. A toy
+`sita.calibrate` finds the strongest recipe that keeps 98 % of the predictions on clean images unchanged. A toy
 network is trained here to classify the direction of stripes, then tested in fog with the source model, the recipe
 `shift` and the calibrated one.
 """
@@ -34,7 +34,7 @@ for _ in range(150):
     optimizer.step()
 model.eval()
 clean, _ = stripes(200)  # yours: images like those the model was trained on; no labels needed
-recipe = sita.calibrate(model, clean, recipe="shift")
+recipe = sita.calibrate(model, clean, recipe="shift").recipe
 stored = recipe.to_json()  # what `sita calibrate` writes, and `--recipe recipe.json` reads
 print(f"calibrated: {recipe}\n")
 

@@ -27,6 +27,7 @@ import sita_adapters as sita
 
 # Only needed where torchvision does not match the installed torch.
 import sita_workbench.models.torchvision_compat  # noqa: F401
+from sita_adapters.compare import Comparison
 from sita_workbench.models.porting import torch_twin
 from sita_workbench.networks.imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50
 
@@ -34,7 +35,7 @@ KERAS, TORCH = "keras", "torch"
 COLOURS = {"source": "#9A9A9A", "auto": "#0072B2", "augbn": "#56B4E9", "ops": "#CC79A7", "ops_shared": "#E69F00"}
 INK, FAINT = "#222222", "#6E6E6E"
 
-Results = dict[tuple[str, str], sita.Comparison]
+Results = dict[tuple[str, str], Comparison]
 """The comparison under each condition, with each recipe."""
 
 

@@ -2,8 +2,8 @@
 
     python examples/detection.py
 
-Boxes of different candidates cannot vote, so the recipe has one candidate: "shift" (one row) or "augbn" (three). The
-weights are untrained: this shows how to connect things, not accuracy.
+A detector selects its queries by their scores, so box 7 of one row need not be box 7 of another: the recipe has one
+candidate, "shift" (one row) or "augbn" (three). The weights are untrained: this shows how to connect things, not accuracy.
 """
 
 import torch
@@ -43,7 +43,7 @@ with torch.no_grad():
         detector(draw_street())
 detector.eval()
 
-adapted = sita.adapt(detector, "shift")  # the one line; `sita.adapt(detector)` would ask for a vote
+adapted = sita.adapt(detector, "shift")  # the one line; one row, since two rows may select other queries
 
 foggy = draw_street(fog=0.5)
 with torch.inference_mode():
@@ -54,9 +54,9 @@ for who, output in (("source", before), ("adapted", after)):
     box = ", ".join(f"{side:.2f}" for side in output.pred_boxes[0, query])
     print(f"  {who:<8} surest box of the first picture: ({box}), score {score:.2f}")
 try:
-    sita.adapt(detector)(foggy)
+    sita.adapt(detector, "ops")(foggy)
 except OutputError as error:
-    print(f"with several candidates: {error}")
+    print(f"a vote: {error}")
 
 # A torchvision detector takes and returns lists; what is adapted is its backbone, one batch of images.
 faster = torchvision.models.detection.fasterrcnn_mobilenet_v3_large_320_fpn(weights=None, weights_backbone=None).eval()

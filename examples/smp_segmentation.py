@@ -46,8 +46,8 @@ print(f"  pixels whose class changed on dark images: {100 * (classes != plain).f
 
 model = source = make_unet(classes=1)
 model = sita.adapt(model, task="segmentation", scores="sigmoid")
-with torch.inference_mode(), sita.observe(model) as seen:
+with torch.inference_mode(), sita.observe(model) as observation:
     mask, plain = model(dark).sigmoid() > 0.5, source(dark).sigmoid() > 0.5
 print(f"{type(model).__name__} of a binary mask, untrained: mask {tuple(mask.shape)}")
 print(f"  pixels whose answer changed on dark images: {100 * (mask != plain).float().mean():.1f} %")
-print(f"  what was observed is the mask that came out: {bool((seen.answers == mask.numpy()).all())}")
+print(f"  what was observed is the mask that came out: {bool((observation.answers == mask.numpy()).all())}")

@@ -49,7 +49,7 @@ model = sita.adapt(model)  # the one line that an existing pipeline needs
 labels = random.integers(0, 4, 60)
 for name, fog in (("clear", 0.0), ("foggy", 0.6)):
     batch = torch.stack([transform(take_photo(label, fog)) for label in labels])
-    with torch.inference_mode(), sita.observe(model) as seen:
+    with torch.inference_mode(), sita.observe(model) as observation:
         before, after = ((network(batch).argmax(1).numpy() == labels).mean() for network in (source, model))
     print(f"{name} photos: {100 * before:.0f} % right by the source model, {100 * after:.0f} % adapted")
-    print(f"{seen.summary()}\n")
+    print(f"{observation.summary()}\n")

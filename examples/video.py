@@ -42,10 +42,10 @@ fog = 0.6 * ((time - ONSET) / 20).clamp(0, 1) * ((CLEAR_AGAIN - time) / 8).clamp
 video = (1 - fog.view(-1, 1, 1, 1)) * draw(truth, 0.4 * time) + 0.9 * fog.view(-1, 1, 1, 1)
 
 adapted = sita.adapt(model.eval())
-with torch.inference_mode(), sita.observe(adapted) as seen:
+with torch.inference_mode(), sita.observe(adapted) as observation:
     answers = torch.cat([adapted(frame[None]) for frame in video])
     plain = model(video).argmax(1)
-bold = seen.layer_priors.mean(2).min(1)  # of the candidate that adapts, on average over the layers
+bold = observation.layer_priors.mean(2).min(1)  # of the candidate that adapts, on average over the layers
 
 with torch.inference_mode():  # again, in another order: each frame gets the answer that it got
     order = torch.randperm(FRAMES)
