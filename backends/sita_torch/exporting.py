@@ -32,62 +32,53 @@ def write(adapted: nn.Module, path: Path, format: str, example: Any, diagnostics
             f"diagnostics: {type(adapted).__name__} has forward hooks on itself, which would not run in such a file. "
             "Try: export without diagnostics, or put the hooks on one of its submodules."
         )
-    module = Exportable(adapted, diagnostics)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about sizes that a trace keeps, and deprecated exporters
-        (_to_onnx if format == "onnx" else _to_pt2)(module, path, images)
+        if format == "onnx":
+            _to_onnx(adapted, diagnostics, path, images)
+        else:
+            torch.export.save(_program(Exportable(adapted, diagnostics), images), str(path))
     return (None, *images.shape[1:])
 
 
 class Exportable(nn.Module):
-    """An adapted model whose output every format can hold: tensors by name, the diagnostics among them if asked."""
+    """An adapted model whose output every format can hold: tensors by name, or in the order of their names for ONNX."""
 
-    def __init__(self, adapted: nn.Module, diagnostics: bool) -> None:
+    def __init__(self, adapted: nn.Module, diagnostics: bool, by_name: bool = True) -> None:
         super().__init__()
-        self.adapted, self.diagnostics = adapted, diagnostics
+        self.adapted, self.diagnostics, self.by_name = adapted, diagnostics, by_name
         self.training = False
 
-    def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the answer, by name."""
-        if not self.diagnostics:
-            return name_outputs(flatten(self.adapted(images), TORCH.is_array), {})
-        output, diagnostics = forward_with_diagnostics(self.adapted, images)
-        return name_outputs(flatten(output, TORCH.is_array), diagnostics.outputs(TORCH))
+    def forward(self, images: torch.Tensor) -> Any:
+        """Return the answer, and the diagnostics if asked."""
+        found: dict[str, torch.Tensor] = {}
+        if self.diagnostics:
+            output, diagnostics = forward_with_diagnostics(self.adapted, images)
+            found = diagnostics.outputs(TORCH)
+        else:
+            output = self.adapted(images)
+        named = name_outputs(flatten(output, TORCH.is_array), found)
+        return named if self.by_name else tuple(named.values())
 
 
-class _Listed(nn.Module):
-    """The same outputs in order: ONNX takes their names separately."""
-
-    def __init__(self, module: Exportable) -> None:
-        super().__init__()
-        self.module = module
-        self.training = False
-
-    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(self.module(images).values())
-
-
-def _to_onnx(module: Exportable, path: Path, images: torch.Tensor) -> None:
+def _to_onnx(adapted: nn.Module, diagnostics: bool, path: Path, images: torch.Tensor) -> None:
     """Trace the module. If an operation cannot be traced, use torch.export, which takes ten times as long.
 
     The two give graphs with the same answers; the traced one is faster.
     """
     require_exporter("onnx", to="onnx")
-    listed, names = _Listed(module), list(module(images))
+    names = list(Exportable(adapted, diagnostics)(images))
+    module = Exportable(adapted, diagnostics, by_name=False)
     dynamic = {name: {0: "batch"} for name in (_IMAGES, *names)}
     settings: dict[str, Any] = {"input_names": [_IMAGES], "output_names": names}
     try:
-        torch.onnx.export(listed, (images,), str(path), dynamo=False, dynamic_axes=dynamic, **settings)
+        torch.onnx.export(module, (images,), str(path), dynamo=False, dynamic_axes=dynamic, **settings)
     except SitaError:
         raise
     except Exception:
         require_exporter("onnxscript", to="onnx")
-        program = _program(listed, images)
+        program = _program(module, images)
         torch.onnx.export(program, (images,), str(path), dynamo=True, external_data=False, verbose=False, **settings)
-
-
-def _to_pt2(module: Exportable, path: Path, images: torch.Tensor) -> None:
-    torch.export.save(_program(module, images), str(path))
 
 
 def _program(module: nn.Module, images: torch.Tensor) -> torch.export.ExportedProgram:
