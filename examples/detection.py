@@ -3,7 +3,7 @@
     python examples/detection.py
 
 A detector selects its queries by their scores, so box 7 of one row need not be box 7 of another: the recipe has one
-candidate, "shift" (one row) or "augbn" (three). The weights are untrained: this shows how to connect things, not accuracy.
+candidate, "shift" (one row) or "augbn" (three). The weights are untrained: this shows how to connect things.
 """
 
 import torch

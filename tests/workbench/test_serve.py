@@ -275,7 +275,7 @@ def test_the_only_worker_that_is_killed_leaves_nobody_waiting(folder: Path) -> N
 
 def baseline(folder: Path) -> str:
     path = folder / "results.json"
-    recipe = str(sita.recipe.resolve_recipe(sita.recipe.DEFAULT, {}, "classification"))
+    recipe = str(sita.RECIPES["auto"])
     path.write_text(json.dumps({"methods": [{"recipe": recipe, "changed": {"clean": 0.125}}]}))
     return str(path)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 import sita_adapters as sita
 from sita_adapters.backend import adaptation_of, latest_layout
+from sita_adapters.description import Description
 from sita_adapters.errors import InputError, OutputError, SitaError
 from sita_adapters.recipe import Recipe
 from sita_adapters.recipes import DEFAULT
@@ -80,7 +81,12 @@ class ModelPredictor:
         self._prior = None if opened.candidate_count > 1 or opened.rules else opened.prior_values[0]
         # Of the ensemble every candidate is the source model, each on a view; the first is on the image itself.
         self._runs_source = with_source and not opened.has_source
-        self.rows = sita.describe(self._adapted).rows + self._runs_source
+        self.rows = self.description.rows + self._runs_source
+
+    @property
+    def description(self) -> Description:
+        """What `describe` says of the adapted model by now."""
+        return sita.describe(self._adapted)
 
     def answer(self, pixels: np.ndarray) -> Answers:
         """Return an answer for every image."""
