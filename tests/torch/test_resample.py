@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch_reference
 from nets import dense, images, small
+from torch_reference import assert_answers
 
 import sita_adapters as sita
+from sita_adapters.errors import InputError, RecipeError
 from sita_adapters.inputs import ENCODINGS
-from sita_adapters.view_steps import Canvas
+from sita_adapters.view_steps import ImageLayout
 from sita_adapters.views import content_seed, make_views
 from sita_torch.ops import TORCH
 
 
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_views_are_drawn_by_seed_and_content(layout: torch.memory_format) -> None:
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+def test_views_are_drawn_by_seed_and_content(memory: torch.memory_format) -> None:
     """Every image equals a plain adaptation with just the views that its own seed draws."""
     model, batch = small(), images(3, 3, 16, 16)
-    batch = batch.contiguous(memory_format=layout)
+    batch = batch.contiguous(memory_format=memory)
     adapted = sita.adapt(model, "augbn", augment="paper", resample=True, seed=5, inputs="imagenet")
-    canvas = Canvas(TORCH, "square", -3, (-2, -1), ENCODINGS["imagenet"])
+    layout = ImageLayout(TORCH, "square", -3, (-2, -1), ENCODINGS["imagenet"])
     with torch.inference_mode():
         together = adapted(batch)
         for place, image in enumerate(batch):
             seed = content_seed(image.permute(1, 2, 0).numpy(), 5)
             drawn = make_views("paper", 2, seed, "square")
-            own = [lambda x, view=view: view.apply(x, canvas) for view in drawn]
+            own = [lambda x, view=view: view.apply(x, layout) for view in drawn]
             expected = sita.adapt(model, "augbn", augment=own)(image[None])
             torch.testing.assert_close(together[place : place + 1], expected, rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(adapted(image[None]), expected, rtol=1e-5, atol=1e-5)
@@ -40,27 +43,25 @@ def test_parts_of_a_plan_meet_the_same_views() -> None:
     torch.testing.assert_close(whole, parts, rtol=1e-5, atol=1e-5)
 
 
-def test_a_mask_turns_with_the_views_of_its_own_image() -> None:
-    """The mask is the image's own first channel: wherever views move pixels, the two stay alike."""
+def test_a_mask_beside_the_images_needs_a_recipe_without_views() -> None:
+    """Views would have to move it; what the error advises works."""
 
     class Masked(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.inner = dense()
-            self.gap = 0.0
 
         def forward(self, image: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            self.gap = float((image[:, :1] - mask).abs().max())
-            return self.inner(image)
+            return self.inner(image * mask)
 
-    adapted = sita.adapt(Masked().eval(), "augbn", augment="rotate", n_views=2, resample=True)
-    batch = images(3, 3, 16, 16)
-    with torch.inference_mode():
-        adapted(batch, batch[:, :1])
-    assert adapted.gap < 1e-6
+    model, batch = Masked().eval(), images(3, 3, 16, 16)
+    mask = (batch[:, :1] > 0).float()
+    with pytest.raises(InputError, match=r"would have to move.*without such views \('auto'"):
+        sita.adapt(model, "augbn", augment="rotate", resample=True)(batch, mask)
+    assert_answers(sita.adapt(model)(batch, mask), torch_reference.answers(dense(), batch * mask))
 
 
 def test_a_trace_cannot_draw() -> None:
-    adapted = sita.adapt(small(), "augbn", augment="blur", resample=True)
-    with pytest.raises(sita.RecipeError, match="resample: A compiled or exported model"):
+    adapted = sita.adapt(small(), "augbn", augment="blur", resample=True, example=images(2, 3, 16, 16))
+    with pytest.raises(RecipeError, match="resample: A compiled or exported model"):
         torch.jit.trace(adapted, images(2, 3, 16, 16))

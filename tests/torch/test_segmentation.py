@@ -11,9 +11,11 @@ import torch
 from nets import DenseNet, dense, images, warm
 
 import sita_adapters as sita
+from sita_adapters.errors import OutputError
 from sita_adapters.plan import make_plan
-from sita_adapters.recipe import PAPER_PRIORS, read_recipe
-from sita_adapters.view_steps import Canvas
+from sita_adapters.recipe import PAPER_PRIORS
+from sita_adapters.recipes import resolve_recipe
+from sita_adapters.view_steps import ImageLayout
 from sita_torch.ops import TORCH
 
 SHAPES = {2: (3, 16, 16), 3: (3, 6, 16, 16)}
@@ -72,9 +74,9 @@ def _is_close_call(candidates: np.ndarray) -> bool:
 def test_an_ensemble_is_the_mean_softmax_over_views_that_keep_pixels_in_place() -> None:
     model, x = dense(), pictures(2)
     adapted = sita.adapt(model, "ensemble", task="segmentation")
-    views = make_plan(read_recipe("ensemble", {}, "segmentation")).views
-    canvas = Canvas(TORCH, "square", -3, (-2, -1))
-    expected = torch.stack([model(v.apply(x, canvas)).double().softmax(1) for v in views]).mean(0).log()
+    views = make_plan(resolve_recipe("ensemble", {}, "segmentation")).views
+    layout = ImageLayout(TORCH, "square", -3, (-2, -1))
+    expected = torch.stack([model(v.apply(x, layout)).double().softmax(1) for v in views]).mean(0).log()
     torch.testing.assert_close(adapted(x).double(), expected, atol=1e-5, rtol=1e-5)
 
 
@@ -90,7 +92,7 @@ class TestSigmoid:
         assert set(np.unique(seen.answers)) <= {0, 1}
 
     def test_one_class_needs_it(self) -> None:
-        with pytest.raises(sita.OutputError, match=r"two classes or more.*scores='sigmoid'"):
+        with pytest.raises(OutputError, match=r"two classes or more.*scores='sigmoid'"):
             sita.adapt(dense(classes=1), "ops")(pictures(2))
 
 

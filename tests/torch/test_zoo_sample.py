@@ -60,7 +60,7 @@ def test_images_need_not_be_square() -> None:
     assert outcome.verdict == "right"
 
 
-def test_layers_that_are_named_as_left_alone_are_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_that_are_named_as_skipped_are_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sita, "adapt", functools.partial(sita.adapt, layers="norm"))
     outcome = check(Member("ours", "small", "Small", Small, squares(16)))
 
