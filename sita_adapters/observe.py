@@ -133,9 +133,10 @@ class _Observer:
 
     def append(self, diagnostics: Diagnostics, ops: Ops) -> None:
         try:
-            self.observation.append(diagnostics, ops)
+            ops.to_numpy(diagnostics.zeros)
         except SymbolicError as error:
             raise refuse_compiled("The adapted model") from error
+        self.observation.append(diagnostics, ops)
 
 
 @contextmanager

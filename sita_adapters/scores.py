@@ -73,7 +73,8 @@ def _find(
             )
         return place
     found = [place for place in named_scores(output, is_array) if place in eligible] or eligible
-    if len(found) == 1:
+    arrays = [array for _, array in flatten(output, is_array)]
+    if found and all(arrays[place] is arrays[found[0]] for place in found):  # one array may occur twice
         return found[0]
     if not found:
         raise _UnclearError(
