@@ -14,11 +14,12 @@ from keras import ops
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from sita_adapters.blending import blend, enter_layer
-from sita_adapters.engine import ForwardContext, running_context
+from sita_adapters.engine import ForwardContext
 from sita_adapters.errors import InputError, ModelError
+from sita_adapters.probe import leave_out
 from sita_adapters.statistics import input_affine, output_affine
 
-from .ops import KERAS
+from .ops import KERAS, trace_of
 
 
 class AdaptedBatchNorm:
@@ -44,10 +45,10 @@ class AdaptedBatchNorm:
             given.arguments["training"] = False
         first = next(iter(given.arguments))
         x = given.arguments[first]
-        symbolic = in_symbolic_scope()  # Keras works out shapes, with batch sizes of its own
-        if running_context() is not None or not symbolic:
+        if not in_symbolic_scope():  # in which Keras works out shapes, with batch sizes of its own
             context = enter_layer(self.sita_name, x)
-            if context.plan.blends and not symbolic:
+            _check_trace(x, self.sita_name, context)
+            if context.plan.blends:
                 if type(layer).__bases__[-1] is keras.layers.BatchNormalization:
                     return _normalized(x, given.arguments.get("mask"), layer, context)
                 given.arguments[first] = _rewritten(x, given.arguments.get("mask"), layer, context)
@@ -66,6 +67,22 @@ class FoldedTimeDistributed:
         kwargs = {"training": training} if inner._call_has_training_arg else {}
         outputs = inner.call(ops.reshape(inputs, (-1, *ops.shape(inputs)[2:])), **kwargs)
         return ops.reshape(outputs, (-1, steps, *ops.shape(outputs)[1:]))
+
+
+def prepare(context: Any, rows: Any) -> None:
+    """Complete the context of a forward pass by what the layers on these rows need."""
+    context.rows = KERAS.at_least_one(context.rows)
+    context.invalid, context.trace = [], trace_of(rows)
+
+
+def _check_trace(x: Any, name: str, context: Any) -> None:
+    """Raise if a layer runs in an inner graph: what it measures would leak, and a cached graph would not ask again."""
+    if trace_of(x) is not context.trace:
+        raise ModelError(
+            f"The layer {name!r} runs inside an inner graph: a tf.function or jax.jit in the model, or a loop such as "
+            "a recurrence. Expected BatchNorm layers that the model calls itself. Try: leave compilation to Keras, "
+            f"which compiles the whole model; unroll=True for a recurrent layer; or {leave_out(name)}."
+        )
 
 
 _classes: dict[tuple[Any, Any], Any] = {}

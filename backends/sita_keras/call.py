@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 from keras import ops, tree
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.models import Functional
 
 from sita_adapters import engine
@@ -21,6 +22,7 @@ from sita_adapters.selection import LayerInfo
 from sita_adapters.view_steps import ImageLayout
 from sita_adapters.views import SpatialKind
 
+from .batchnorm import prepare
 from .clone import clone
 from .inspection import find_layers, walk_layers
 from .ops import KERAS
@@ -53,7 +55,6 @@ class AdaptedCall(keras.layers.Layer):
         output: Any = None,
         class_axis: int | None = None,
         max_rows: int | None = None,
-        layout: OutputLayout | None = None,
         **kwargs: Any,
     ) -> None:
         # It computes in whatever precision it is given, under any dtype policy.
@@ -76,8 +77,6 @@ class AdaptedCall(keras.layers.Layer):
             model_name=type(source).__name__,
             channel_axis=1 if channels_first else -1,
         )
-        if layout is not None:
-            self.adaptation.layouts[()] = layout
         adapted = {id(layer): name for place, (name, layer) in enumerate(found.items()) if place in self.chosen}
         self.hidden = _Hidden(source, adapted)
         if keras.backend.backend() != "torch":
@@ -110,6 +109,8 @@ class AdaptedCall(keras.layers.Layer):
                 "statistics, and cannot be trained. Try: train the source model. Its adapted model sees the new "
                 "weights."
             )
+        if in_symbolic_scope():  # only shapes are asked for
+            return self.hidden.clone(self._arrange(images))
         return self._run(images, engine.predict, training)
 
     def call_with_diagnostics(self, images: Any) -> tuple[Any, Diagnostics]:
@@ -134,8 +135,7 @@ class AdaptedCall(keras.layers.Layer):
     def run_clone(self, rows: list[Any], training: bool | None = None) -> Any:
         """Run the clone on the rows of all images. (Not named `forward`: on torch, Keras' layers have one.)"""
         context: Any = engine.running_context()
-        context.rows = KERAS.at_least_one(context.rows)
-        context.invalid = []
+        prepare(context, rows[0])
         self.hidden.clone._clear_losses()  # as Keras does with the layers of a model that it calls
         output = self.hidden.clone(self._arrange(rows[0]), training=training)
         if keras.backend.backend() == "jax" and self.layout is not None:
@@ -205,7 +205,8 @@ class AdaptedCall(keras.layers.Layer):
         try:
             recipe = adaptation.recipe.to_json()
         except RecipeError as error:
-            raise RecipeError(f"{error} Try: save the source model, and adapt it after loading.") from error
+            what = str(error).partition(" Try:")[0]
+            raise RecipeError(f"{what} Try: save the source model, and adapt it after loading.") from error
         # A plain clone was never compiled: what the source was compiled with would be saved, and asked for on loading.
         uncompiled = clone(self.hidden.source, {})
         return {
@@ -220,7 +221,7 @@ class AdaptedCall(keras.layers.Layer):
             "output": None if callable(adaptation.output) else adaptation.output,  # the layout has its position
             "class_axis": adaptation.class_axis,
             "max_rows": adaptation.max_rows,
-            "layout": self.layout and dataclasses.asdict(self.layout),
+            "layout": self.layout and _store_layout(self.layout, self._layer_names),
         }
 
     @classmethod
@@ -233,11 +234,16 @@ class AdaptedCall(keras.layers.Layer):
             source,
             recipe=recipe,
             inputs=inputs and Inputs(**inputs),
-            layout=layout and _load_layout(layout),
             **config,
         )
         made.owns_source = True
+        if layout is not None:
+            made.adaptation.layouts[()] = _load_layout(layout, made._layer_names)
         return made
+
+    @property
+    def _layer_names(self) -> list[str]:
+        return [info.name for info in self.adaptation.layers]
 
 
 class _Hidden:
@@ -265,9 +271,15 @@ def variable_ids(layers: Iterable[Any]) -> list[int]:
     return [id(v) for layer in layers for v in (*layer._trainable_variables, *layer._non_trainable_variables)]
 
 
-def _load_layout(stored: dict[str, Any]) -> OutputLayout:
+def _store_layout(layout: OutputLayout, names: list[str]) -> dict[str, Any]:
+    """Return a layout for a config. Layers are stored by their positions: names that Keras makes up may change."""
+    factors = [[names.index(name), *each] for name, each in layout.factors.items()]
+    return {**dataclasses.asdict(layout), "factors": factors}
+
+
+def _load_layout(stored: dict[str, Any], names: list[str]) -> OutputLayout:
     """Return a layout from a config, in which tuples have become lists."""
     values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in stored.items()}
-    values["factors"] = {name: tuple(each) for name, each in stored["factors"].items()}
+    values["factors"] = {names[place]: tuple(each) for place, *each in stored["factors"]}
     values["scores"] = stored["scores"] and ScoresLayout(**stored["scores"])
     return OutputLayout(**values)

@@ -127,6 +127,10 @@ class AdaptedModel(keras.Model):
             "the source model, then adapt it."
         )
 
+    def count_params(self) -> int:
+        """Return the number of the source model's weights."""
+        return int(self.adapted_call.hidden.source.count_params())
+
     def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
         """Return a layer of the adapted model itself; the source model's run inside one call."""
         try:

@@ -121,6 +121,15 @@ class KerasOps(Ops):
         return tf.control_dependencies([array for array in arrays if tf.is_tensor(array)])  # type: ignore[no-any-return]
 
 
+def trace_of(x: Any) -> Any:
+    """Return what traces operations on x just now: a graph of TensorFlow, a trace of JAX; None on torch."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.compat.v1.get_default_graph()
+    return getattr(x, "_trace", None)  # JAX has no public name for it
+
+
 def _map_in_order(function: Callable[[Any], list[Any]], images: Any) -> list[Any]:
     """Map a function over the images, strictly one after the other."""
     if keras.backend.backend() != "tensorflow":

@@ -18,7 +18,7 @@ from sita_adapters.outputs import OutputLayout
 from sita_adapters.probe import InputRecorder, leave_out, probe_model
 from sita_adapters.random_images import perturb, random_like
 
-from .batchnorm import AdaptedBatchNorm
+from .batchnorm import AdaptedBatchNorm, prepare
 from .call import AdaptedCall
 from .inspection import find_layers, walk_layers
 from .ops import KERAS
@@ -50,7 +50,7 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
     recorder, reads, inputs = InputRecorder(KERAS), _Reads(), dict[str, Any]()
 
     def record(name: str, x: Any) -> None:
-        if not KERAS.is_traced(x):  # Keras traces some layers for their shapes alone
+        if not KERAS.is_traced(x):  # if it is, the layer refuses
             recorder.record(name, x)
             inputs.setdefault(name, x[:1])
 
@@ -67,7 +67,7 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
     blends = layer.adaptation.plan_for(layer.adaptation.kinds[0])[0].blends
     if blends:
         _check_bypass(reads.variables, layer)
-        _check_called([info.name for info in layer.adaptation.layers if info.adapted], set(inputs), layer.source_name)
+        _check_called([info.name for info in layer.adaptation.layers if info.adapted], set(inputs), layer)
     _check_layers(layer, inputs)
     return replace(layout, notes=_notes(layer))
 
@@ -121,8 +121,15 @@ def _check_parts(output: Any) -> None:
             )
 
 
-def _check_called(names: list[str], called: set[str], source: str) -> None:
-    missed = [name for name in names if name not in called]
+def _check_called(names: list[str], called: set[str], layer: AdaptedCall) -> None:
+    source, missed = layer.source_name, [name for name in names if name not in called]
+    compiled = {name for each in layer.hidden.layers for name, value in vars(each).items() if _is_compiled(value)}
+    if missed and compiled:
+        raise ModelError(
+            f"{source} does not call {', '.join(missed[:3])}, unless it does so inside {', '.join(sorted(compiled))}: "
+            "functions that are compiled already, for the source model. Expected layers that the model calls itself. "
+            "Try: leave compilation to Keras, which compiles the whole model."
+        )
     if not called:
         raise ModelError(
             f"{source} calls none of its {len(names)} adapted layers. Expected layers that are called, not their "
@@ -135,6 +142,11 @@ def _check_called(names: list[str], called: set[str], source: str) -> None:
             SitaWarning,
             stacklevel=5,
         )
+
+
+def _is_compiled(value: Any) -> bool:
+    """Whether this is a tf.function, or a function that jax.jit made."""
+    return hasattr(value, "get_concrete_function") or (hasattr(value, "lower") and hasattr(value, "trace"))
 
 
 def _check_bypass(read: list[Any], layer: AdaptedCall) -> None:
@@ -177,6 +189,7 @@ def _is_normalizing(norm: Any, x: Any, layer: AdaptedCall) -> bool:
 
     x' = (x − m) / √(v + ε) · √(v' + ε) + m'
     """
+    x = x if KERAS.is_float(x) else KERAS.precise(x)
     random = np.random.default_rng(0)
     mean, variance = (ops.convert_to_numpy(each.value) for each in (norm.moving_mean, norm.moving_variance))
     if x.shape[norm.axis] != len(mean):
@@ -189,6 +202,7 @@ def _is_normalizing(norm: Any, x: Any, layer: AdaptedCall) -> bool:
     scale = np.sqrt((other_variance + norm.epsilon) / (variance + norm.epsilon)).reshape(column)
     moved = (values - mean.reshape(column)) * scale + other_mean.reshape(column)
     context = engine.ForwardContext(layer.adaptation, engine.PLAIN, 1, KERAS)
+    prepare(context, x)
     try:
         expected = engine.run_rows([x], lambda rows: norm.call(rows[0]), context)
         statistics = [(norm.moving_mean, other_mean), (norm.moving_variance, other_variance)]
@@ -199,7 +213,7 @@ def _is_normalizing(norm: Any, x: Any, layer: AdaptedCall) -> bool:
         raise
     except Exception:
         return False
-    expected, found = (ops.convert_to_numpy(KERAS.precise(each)) for each in (expected, found))
+    expected, found = (np.nan_to_num(ops.convert_to_numpy(KERAS.precise(each))) for each in (expected, found))
     room = 1e-3 if _precision(x.dtype) <= 2.0**-23 and "float32" in str(norm.compute_dtype) else 0.1
     return bool(np.abs(found - expected).max() <= room * max(float(np.abs(expected).max()), 1e-30))
 

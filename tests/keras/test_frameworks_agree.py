@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import keras
@@ -17,7 +16,8 @@ from nets import warm  # noqa: E402
 from torch import nn  # noqa: E402
 
 import sita_adapters as sita  # noqa: E402
-from sita_adapters import compare  # noqa: E402
+from sita_adapters.compare import compare  # noqa: E402
+from sita_adapters.errors import InputError, ModelError  # noqa: E402
 
 CLASSES = 5
 
@@ -94,7 +94,7 @@ def as_torch(images: np.ndarray) -> torch.Tensor:
 def test_torch_and_keras_agree(net: nn.Module, twin: keras.Model, images: np.ndarray, recipe: str | None) -> None:
     compared = compare({"torch": net, "keras": twin}, images, recipe)
     (agreement,) = compared.agreements
-    assert (agreement.name, agreement.against) == ("keras", "torch")
+    assert agreement.name == "keras"
     assert agreement.same_labels == 1.0
     assert agreement.largest_difference < 1e-5
     np.testing.assert_allclose(compared["torch"].entropies, compared["keras"].entropies, atol=1e-4)
@@ -135,27 +135,18 @@ def test_the_models_stay_as_they_were(images: np.ndarray) -> None:
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     compare({"a": net, "b": net}, images, "ops")
     assert all(torch.equal(tensor, net.state_dict()[name]) for name, tensor in before.items())
-    with pytest.raises(sita.NotAdaptedError):
+    with pytest.raises(ModelError):
         sita.describe(net)
-
-
-def test_json_has_no_number_that_json_lacks(images: np.ndarray) -> None:
-    net = torch_net()
-    with torch.no_grad():
-        net.head.bias[0] = float("nan")
-    read = json.loads(compare({"a": net, "b": net}, images[:1]).to_json())
-    assert read["models"][0]["probabilities"] == [[None] * CLASSES]
-    assert read["agreements"][0]["largest_difference"] is None
 
 
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (lambda m, x: (m["torch"], x), sita.InputError, "by name.*received TorchNet"),
-        (lambda m, x: (m, torch.from_numpy(x)), sita.InputError, "received Tensor.*permute"),
-        (lambda m, x: ({"b": m["keras"]}, x[:, :8]), sita.InputError, r"'b' takes.*16, 16, 3.*received \(8, 16, 3\)"),
-        (lambda m, x: ({"a": m["torch"]}, x[..., :2]), sita.InputError, r"'a' failed on images .*\(5, 2, 16, 16\)"),
-        (lambda m, x: ({"a": torch_net().train()}, x), sita.InputError, "training mode.*eval"),
+        (lambda m, x: (m["torch"], x), InputError, "by name.*received TorchNet"),
+        (lambda m, x: (m, torch.from_numpy(x)), InputError, "received Tensor.*permute"),
+        (lambda m, x: ({"b": m["keras"]}, x[:, :8]), InputError, r"'b' takes.*16, 16, 3.*received \(8, 16, 3\)"),
+        (lambda m, x: ({"a": m["torch"]}, x[..., :2]), InputError, r"'a' failed on images .*\(5, 2, 16, 16\)"),
+        (lambda m, x: ({"a": torch_net().train()}, x), InputError, "training mode.*eval"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(
@@ -163,10 +154,3 @@ def test_what_cannot_be_compared_is_refused(
 ) -> None:
     with pytest.raises(error, match=words):
         compare(*change({"torch": net, "keras": twin}, images))
-
-
-def test_a_model_without_batchnorm_runs_where_its_scores_are_said(images: np.ndarray) -> None:
-    model = nn.Sequential(nn.Conv2d(3, CLASSES, 16), nn.Flatten(), nn.Softmax(1)).eval()
-    answers = compare({"m": model}, images, scores="probabilities")["m"]
-    with torch.no_grad():
-        np.testing.assert_allclose(answers.probabilities, model(as_torch(images)).numpy(), atol=1e-6)

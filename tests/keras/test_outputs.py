@@ -1,4 +1,4 @@
-"""observe, cascade and fewer rows at once under predict, fit and threads."""
+"""observe and fewer rows at once under predict, fit and threads."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from keras import layers
 
 import sita_adapters as sita
+from sita_adapters.errors import SharedWeightsError
 
 CLASSES = 5
 
@@ -21,15 +22,14 @@ def images(count: int = 3, size: int = 12, seed: int = 0) -> np.ndarray:
     return (gain * random.normal(size=(count, size, size, 3)) + random.normal(size=(count, 1, 1, 3))).astype("float32")
 
 
-def net(kind: str = "scores", activation: str | None = None) -> keras.Model:
-    """A small network with two BatchNorms; `kind` says what it puts out."""
+def net(activation: str | None = None) -> keras.Model:
+    """A small network with two BatchNorms."""
     keras.utils.set_random_seed(0)
     inputs = keras.Input((12, 12, 3))
     x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(8, 3, padding="same")(inputs)))
-    features = layers.ReLU(name="features")(layers.BatchNormalization()(layers.Conv2D(8, 3, padding="same")(x)))
+    features = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(8, 3, padding="same")(x)))
     scores = layers.Dense(CLASSES, activation=activation)(layers.GlobalAveragePooling2D()(features))
-    outputs = {"scores": scores, "dict": {"logits": scores, "features": features}}[kind]
-    model = keras.Model(inputs, outputs)
+    model = keras.Model(inputs, scores)
     random = np.random.default_rng(1)
     for layer in model.layers:
         if isinstance(layer, layers.BatchNormalization):
@@ -52,7 +52,7 @@ def test_a_model_around_one_that_runs_in_rounds_does_not_train_it() -> None:
     adapted = sita.adapt(model, "augbn", max_rows=3)
     outer = keras.Sequential([keras.Input((12, 12, 3)), adapted, layers.Dense(2)])
     outer.compile("sgd", "mse", run_eagerly=True)
-    with pytest.raises(sita.SharedWeightsError):
+    with pytest.raises(SharedWeightsError):
         outer.fit(images(), np.zeros((3, 2)), verbose=0)
     for weight, was in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(weight, was)
@@ -90,29 +90,3 @@ class TestObserve:
                     adapted(x)
                 assert len(seen) == 3
             close(running.result(), np.tile(expected, (40, 1)))
-
-
-class TestCascade:
-    """Adapt only what the source model is unsure of."""
-
-    def test_unsure_images_go_on(self) -> None:
-        model, x = net("dict", "softmax"), images(9)
-        adapted = sita.adapt(model, "ops")
-        plain, better = model.predict(x, verbose=0), adapted.predict(x, verbose=0)
-        p = plain["logits"].astype(np.float64)
-        entropies = -(p * np.log(p)).sum(1)
-        threshold = float(np.sort(entropies)[4:6].mean())  # far from any image's, as rounding goes
-        fast = sita.cascade(model, adapted, entropy=threshold)
-        unsure = entropies > threshold
-        assert 0 < unsure.sum() < 9
-        for said in (fast(x), fast.predict(x, batch_size=4), fast.predict_on_batch(x)):
-            for key in plain:
-                shape = (-1, *[1] * (plain[key].ndim - 1))
-                close(said[key], np.where(unsure.reshape(shape), better[key], plain[key]))
-        assert (fast.tally.images, fast.tally.adapted) == (27, 3 * unsure.sum())
-        assert "images adapted" in repr(fast)
-
-    def test_a_generator_is_refused(self) -> None:
-        model = net()
-        with pytest.raises(sita.InputError, match="received generator"):
-            sita.cascade(model, sita.adapt(model, "ops"), entropy=0.1)(image for image in images())

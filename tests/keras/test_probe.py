@@ -1,4 +1,4 @@
-"""What a trial finds out when a Keras model is adapted: where outputs hold the images, and that they stay apart."""
+"""What the probe establishes when a Keras model is adapted: the axis of the images, and that they are independent."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from keras import layers, ops
 
 import sita_adapters as sita
+from sita_adapters.errors import InputError
 
 
 def features(x: Any) -> Any:
@@ -78,35 +79,47 @@ def sort(scores: Any, by: Any) -> Any:
 REFUSED = {
     "subtracts the batch's mean": (
         lambda: graph(layers.Lambda(lambda x: x - ops.mean(x, 0))),
-        "Images mix",
+        "Images influence each other|batch of layer",
     ),
     "subtracts it before a norm": (
         lambda: before_a_norm(lambda x: x - ops.mean(x, 0)),
-        "Images mix",
+        "Images influence each other|batch of layer",
     ),
-    "reorders its batch": (lambda: graph(layers.Lambda(lambda x: ops.flip(x, 0))), "another order"),
+    "reorders its batch": (lambda: graph(layers.Lambda(lambda x: ops.flip(x, 0))), "Images influence each other"),
     "reorders before a norm": (
         lambda: odd.graph(lambda x: ops.flip(layers.BatchNormalization()(ops.flip(x, 0)), 0)),
-        "Images mix",
+        "Images influence each other|batch of layer",
     ),
-    "sorts its batch": (lambda: returning(lambda scores: sort(scores, scores[:, 0])), "another order"),
-    "sorts it downwards": (lambda: returning(lambda scores: sort(scores, -scores[:, 0])), "another order"),
-    "divides by the largest": (lambda: returning(lambda scores: scores / ops.max(scores)), "Images mix"),
-    "divides by the smallest": (lambda: returning(lambda scores: scores / ops.min(scores)), "Images mix"),
+    "sorts its batch": (lambda: returning(lambda scores: sort(scores, scores[:, 0])), "Images influence each other"),
+    "sorts it downwards": (
+        lambda: returning(lambda scores: sort(scores, -scores[:, 0])),
+        "Images influence each other",
+    ),
+    "divides by the largest": (
+        lambda: returning(lambda scores: scores / ops.max(scores)),
+        "Images influence each other|batch of layer",
+    ),
+    "divides by the smallest": (
+        lambda: returning(lambda scores: scores / ops.min(scores)),
+        "Images influence each other|batch of layer",
+    ),
     "the largest": (lambda: returning(lambda scores: {"logits": scores, "top": ops.max(scores)}), "whole batch"),
     "the smallest": (lambda: returning(lambda scores: {"logits": scores, "low": ops.min(scores)}), "whole batch"),
     "one number for the batch": (lambda: returning(lambda scores: (scores, ops.mean(scores))), "whole batch"),
     "a number of Python's": (lambda: returning(lambda scores: {"logits": scores, "n": int(scores.shape[0])}), "at n"),
-    "a list of Python's": (lambda: returning(lambda scores: [scores[i] for i in range(scores.shape[0])]), "list"),
+    "a list of Python's": (
+        lambda: returning(lambda scores: [scores[i] for i in range(scores.shape[0])]),
+        "other parts",
+    ),
     "draws with a seed of its own": (
         lambda: before_a_norm(Noise(True)),
-        "random",
+        "not deterministic",
     ),
     "dropout that is always on": (lambda: before_a_norm(Dropping()), "training=True"),
     "nothing": (lambda: returning(lambda scores: {"logits": scores, "loss": None}), "None at loss"),
     "takes two images alone": (
         lambda: returning(lambda scores: ops.reshape(ops.reshape(scores, (2, nets.CLASSES)), (-1, nets.CLASSES))),
-        "fails on 3 images",
+        "fails on 3 random images",
     ),
     "merges its batch": (lambda: returning(lambda scores: ops.reshape(scores, (-1,))), "entry"),
 }
@@ -115,13 +128,13 @@ REFUSED = {
 if keras.backend.backend() != "jax":  # where Keras has no such models
     REFUSED["draws without a seed"] = (
         lambda: before_a_norm(Noise(False)),
-        "random",
+        "not deterministic",
     )
 
 
 @pytest.mark.parametrize(("make", "words"), REFUSED.values(), ids=REFUSED)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_models_whose_images_do_not_stay_apart(make: Callable[[], keras.Model], words: str) -> None:
+def test_models_that_violate_the_contract(make: Callable[[], keras.Model], words: str) -> None:
     with pytest.raises(sita.SitaError, match=words):
         sita.adapt(make(), "augbn")
 
@@ -182,15 +195,15 @@ def test_an_example_tells_the_size() -> None:
         (keras.Model([inputs], inner(inputs)), [batch[:1]]),
         (keras.Model({"image": inputs}, inner(inputs)), {"image": batch}),
     ):
-        with pytest.raises(sita.InputError, match=r"sita.adapt\(model, example=images\)"):
+        with pytest.raises(InputError, match=r"sita.adapt\(model, example=images\)"):
             sita.adapt(model, "augbn")
         adapted = sita.adapt(model, "augbn", example=example)
         near = sita.adapt(model, "augbn", priors=1 - 1e-7, example=example)
         assert abs(odd.run(adapted, example) - odd.run(model, example)).max() > 1e-4
         np.testing.assert_allclose(odd.run(near, example), odd.run(model, example), rtol=1e-4, atol=1e-4)
-    with pytest.raises(sita.InputError, match=r"example: expected .*\(None, None, None, 3\); received shape \(48, 3\)"):
+    with pytest.raises(InputError, match=r"example: expected .*\(None, None, None, 3\); received shape \(48, 3\)"):
         sita.adapt(model, "augbn", example=batch[0, 0])
-    with pytest.raises(sita.InputError, match="received 2 arrays"):
+    with pytest.raises(InputError, match="received 2 arrays"):
         sita.adapt(model, "augbn", example=[batch, batch])
 
 
@@ -204,7 +217,7 @@ def test_an_example_of_whole_numbers() -> None:
     model, batch = Bytes(lambda scores: scores), np.arange(2 * 16 * 16 * 3, dtype="uint8").reshape(2, 16, 16, 3)
     odd.built(model)
     expected = ops.convert_to_numpy(model(batch))
-    with pytest.raises(sita.InputError, match=r"Expected images of float32; received .*uint8.*example=images"):
+    with pytest.raises(InputError, match=r"Expected images of float32; received .*uint8.*example=images"):
         sita.adapt(model, "source")(batch)
     adapted = sita.adapt(model, "source", example=batch)
     np.testing.assert_allclose(odd.run(adapted, batch), expected, rtol=1e-5, atol=1e-6)

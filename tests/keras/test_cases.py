@@ -1,0 +1,279 @@
+"""The programs of /work/shared/cases/keras: each ends in a right answer, or in an error whose advice works."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import keras_nets as nets
+import keras_odd_nets as odd
+import keras_reference
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import sita_adapters as sita
+from sita_adapters.errors import ModelError, OutputError
+
+BACKEND = keras.backend.backend()
+
+
+def body(x: Any) -> Any:
+    x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(6, 3)(x)))
+    return layers.GlobalAveragePooling2D()(x)
+
+
+def head(step: Callable[[Any], Any]) -> keras.Model:
+    """The features of a small network, and one more step."""
+    return odd.graph(lambda x: step(body(x)), classes=None)
+
+
+def batch_of(count: int = 2) -> np.ndarray:
+    return nets.images(count, seed=7)
+
+
+def close(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-5)
+
+
+def check_auto(model: keras.Model, kind: str | None, **settings: Any) -> None:
+    """The default recipe answers as the reference, and otherwise than the source."""
+    adapted, batch = sita.adapt(model, **settings), batch_of()
+    assert sita.describe(adapted).scores == kind
+    expected = keras_reference.auto(model, batch, kind)
+    close(adapted.predict_on_batch(batch), expected)
+    assert abs(expected - model.predict_on_batch(batch)).max() > 1e-4
+
+
+SOFTMAX = {
+    "Lambda": lambda x: layers.Lambda(lambda z: ops.softmax(z))(layers.Dense(5)(x)),
+    "average of two heads": lambda x: layers.Average()([layers.Dense(5, activation="softmax")(x) for _ in range(2)]),
+    "clip": lambda x: ops.clip(layers.Dense(5, activation="softmax")(x), 1e-7, 1.0),
+}
+
+
+@pytest.mark.parametrize("step", SOFTMAX.values(), ids=SOFTMAX)
+def test_case01_probabilities_however_they_are_made(step: Callable[[Any], Any]) -> None:
+    check_auto(head(step), "probabilities")
+
+
+def test_case01_a_mean_over_pixels() -> None:
+    def pixels(x: Any) -> Any:
+        return ops.mean(layers.Conv2D(5, 1, activation="softmax")(layers.BatchNormalization()(x)), axis=(1, 2))
+
+    check_auto(odd.graph(pixels, classes=None), "probabilities")
+
+
+def test_case01_values_that_are_no_distribution_have_no_confidence() -> None:
+    model = head(layers.Dense(5, activation="hard_sigmoid"))
+    check_auto(model, None)
+    with pytest.raises(OutputError, match="Try: scores='sigmoid' or 'sigmoid_probabilities'"):
+        sita.adapt(model, "ops")
+    check_auto(model, "sigmoid", scores="sigmoid")
+
+
+class Logits(keras.Model):
+    """Returns logits; its softmax layer, made last, is for those who ask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = layers.Conv2D(6, 3), layers.BatchNormalization()
+        self.pool, self.head, self.soft = layers.GlobalAveragePooling2D(), layers.Dense(5), layers.Softmax()
+
+    def call(self, x: Any, probabilities: bool = False) -> Any:
+        z = self.head(self.pool(ops.relu(self.norm(self.conv(x)))))
+        return self.soft(z) if probabilities else z
+
+
+class Gated(keras.Model):
+    """Its head is made before a gate with a sigmoid."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.conv, self.norm = layers.Dense(5), layers.Conv2D(6, 3), layers.BatchNormalization()
+        self.pool, self.gate = layers.GlobalAveragePooling2D(), layers.Dense(6, activation="sigmoid")
+
+    def call(self, x: Any) -> Any:
+        y = self.pool(ops.relu(self.norm(self.conv(x))))
+        return self.head(y * self.gate(y))
+
+
+@pytest.mark.parametrize("kind", [Logits, Gated])
+def test_case02_logits_whatever_layer_was_made_last(kind: type[keras.Model]) -> None:
+    check_auto(odd.built(kind()), "logits")
+
+
+if BACKEND != "tensorflow":  # whose convolutions have their channels first on a GPU only
+
+    @pytest.mark.parametrize("last", ["softmax", "logits", "permuted"])
+    def test_case03_channels_first(last: str) -> None:
+        inputs, first = keras.Input((3, 16, 16)), {"data_format": "channels_first"}
+        x = layers.ReLU()(layers.BatchNormalization(axis=1)(layers.Conv2D(6, 3, **first)(inputs)))
+        output = layers.Conv2D(4, 1, **first)(x)
+        if last == "softmax":
+            output = layers.Softmax(axis=1)(output)
+        elif last == "permuted":
+            output = layers.Conv2D(4, 1, activation="softmax")(layers.Permute((2, 3, 1))(x))
+            output = layers.Permute((3, 1, 2))(output)
+        model, batch = nets.settle(keras.Model(inputs, output)), np.moveaxis(batch_of(), -1, 1).copy()
+        kind = "logits" if last == "logits" else "probabilities"
+        adapted = sita.adapt(model)
+        assert sita.describe(adapted).scores == kind
+        outer = keras.Model(inputs, layers.Permute((2, 3, 1))(model.output))  # the reference has classes last
+        expected = np.moveaxis(keras_reference.auto(outer, batch, kind), -1, 1)
+        close(adapted.predict_on_batch(batch), expected)
+
+
+def test_case05_embeddings_are_mixed_as_they_are() -> None:
+    """They cannot be told from logits. A mix of unit vectors is shorter: divide by the length again."""
+    model = head(lambda x: layers.UnitNormalization()(layers.Dense(8)(x)))
+    check_auto(model, "logits")
+    norms = np.linalg.norm(sita.adapt(model).predict_on_batch(batch_of()), axis=1)
+    assert (norms < 1 + 1e-5).all()
+    one_row = sita.adapt(model, "shift").predict_on_batch(batch_of())
+    close(np.linalg.norm(one_row, axis=1), 1)
+    features = odd.graph(lambda x: layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(6, 3)(x))), classes=None)
+    assert (sita.adapt(features).predict_on_batch(batch_of()) >= 0).all()
+
+
+def test_case06_a_saved_model_loads_where_the_backend_is_imported(tmp_path: Path) -> None:
+    """Keras alone does not know the classes, and says so; the library's import registers them."""
+    sita.adapt(head(layers.Dense(5, activation="softmax"))).save(tmp_path / "it.keras")
+    for extra, works in (("", False), ("import sita_adapters;", True)):
+        program = f"import keras;{extra}keras.saving.load_model({str(tmp_path / 'it.keras')!r})"
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert (ran.returncode == 0) == works, ran.stderr
+    assert (
+        "sita_keras"
+        in subprocess.run(
+            [sys.executable, "-c", f"import keras;keras.saving.load_model({str(tmp_path / 'it.keras')!r})"],
+            capture_output=True,
+            text=True,
+        ).stderr
+    )
+
+
+class Wrapped(keras.Model):
+    """Holds a model."""
+
+    def __init__(self, held: keras.Model) -> None:
+        super().__init__()
+        self.held = held
+
+    def call(self, x: Any) -> Any:
+        return self.held(x)
+
+
+class Task(keras.Model):
+    """A task of KerasHub: a graph over a backbone, with its own `__call__`, and a `predict` that preprocesses."""
+
+    def __init__(self) -> None:
+        inputs, backbone = keras.Input((16, 16, 3)), nets.sequential()
+        super().__init__(inputs, layers.Softmax()(backbone(inputs)))
+        self.backbone = backbone
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        return super().__call__(*args, **settings)
+
+    def predict(self, x: Any, **settings: Any) -> Any:
+        return super().predict(x / 255, **settings)
+
+
+def test_case10_the_advice_for_a_task_works() -> None:
+    task = Task()
+    with pytest.raises(ModelError, match=r"Try: .*keras\.Model\(model\.input, model\.output\)"):
+        sita.adapt(task)
+    for around in (keras.Sequential([keras.Input((16, 16, 3)), task]), Wrapped(task)):
+        around(batch_of())
+        with pytest.raises(ModelError, match=r"Try: .*keras\.Model\(part\.input, part\.output\)"):
+            sita.adapt(around)
+    check_auto(keras.Model(task.input, task.output), "probabilities")
+
+
+class Doubles(layers.BatchNormalization):
+    """Changes its input before it is normalized."""
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        return super().call(2.0 * inputs, training=training, mask=mask)
+
+
+class Residual(layers.BatchNormalization):
+    """Uses its input beside the normalized one."""
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        return inputs + super().call(inputs, training=training, mask=mask)
+
+
+@pytest.mark.parametrize("kind", [Doubles, Residual])
+def test_case11_layers_that_do_more_than_normalize_are_left_out(kind: type[layers.Layer]) -> None:
+    def between(x: Any) -> Any:
+        return layers.ReLU()(kind(name="more")(layers.BatchNormalization(name="plain")(x)))
+
+    model, batch = odd.graph(between), 3 + batch_of()
+    with pytest.raises(
+        ModelError, match=r"more \(\w+\) does not normalize.*Try: layers=lambda name, layer: "
+    ) as caught:
+        sita.adapt(model)
+    advised = eval(str(caught.value).partition("Try: layers=")[2].rstrip("."))
+    adapted = sita.adapt(model, "shift", layers=advised)
+    assert sita.describe(adapted).adapted == ("plain",)
+    plain = odd.graph(layers.BatchNormalization(), classes=None)
+    plain.set_weights(model.get_layer("plain").get_weights())
+    rest = keras.Model(model.get_layer("more").input, model.output)
+    normalized = np.concatenate(keras_reference.adapted_rows(plain, batch, keras_reference.SHIFT)).astype("float32")
+    close(adapted.predict_on_batch(batch), rest.predict_on_batch(normalized))
+
+
+def test_case15_what_is_no_number_is_not_hidden() -> None:
+    model, batch = head(layers.Dense(5, activation="softmax")), batch_of(3)
+    batch[0, 3, 3, 0] = np.nan
+    batch[1] *= 1e25
+    for adapted in (sita.adapt(model), sita.adapt(model, "bn", priors=0.5)):
+        for use in odd.ways(adapted):
+            found = use(batch)
+            assert np.isnan(found[:2]).all()
+            close(found[2:], use(batch[2:]))
+
+
+def test_case17_what_ignores_training_false_is_refused() -> None:
+    dropped = head(lambda x: layers.Dense(5)(layers.Dropout(0.5)(x, training=True)))
+    with pytest.raises(ModelError, match="not deterministic.*Try: switch off dropout"):
+        sita.adapt(dropped)
+    norm = odd.graph(lambda x: layers.BatchNormalization(name="always")(x, training=True))
+    with pytest.raises(ModelError, match="'always' is called with training=True.*Try: call it without training="):
+        sita.adapt(norm)
+
+
+def test_case18_bytes_are_converted_as_by_the_source() -> None:
+    model = nets.sequential()
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 3)).astype("uint8")
+    expected = keras_reference.auto(model, pixels.astype("float32"), "logits")
+    for use in odd.ways(sita.adapt(model)):
+        np.testing.assert_allclose(use(pixels), expected, rtol=1e-3, atol=1e-3)
+
+
+class Named(layers.BatchNormalization):
+    """Calls its input by another name."""
+
+    def call(self, x: Any, training: Any = None) -> Any:
+        return super().call(x, training=training)
+
+
+class ByName(keras.Model):
+    """Hands the input over by its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.pool = layers.Conv2D(6, 3), Named(), layers.GlobalAveragePooling2D()
+        self.head = layers.Dense(5)
+
+    def call(self, x: Any) -> Any:
+        return self.head(self.pool(ops.relu(self.norm(x=self.conv(x)))))
+
+
+def test_case20_an_input_by_another_name() -> None:
+    check_auto(odd.built(ByName()), "logits")
