@@ -114,6 +114,8 @@ def adaptation_of(adapted: Any) -> Adaptation:
 
 def run_scores(adapted: Any, images: np.ndarray, *, channels_last: bool = False) -> tuple[np.ndarray, OutputLayout]:
     """Return an adapted model's scores for numpy images, images first, and the layout of its output."""
+    from .engine import latest_layout
+
     backend, adaptation = backend_of(adapted), adaptation_of(adapted)
     output = backend.run(adapted, images, channels_last=channels_last)
     layout = latest_layout(adaptation)
@@ -127,15 +129,6 @@ def batches_of(images: np.ndarray, batch_size: Any) -> list[np.ndarray]:
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise InputError(f"batch_size: expected an integer of at least 1; received {batch_size!r}.")
     return [images[start : start + batch_size] for start in range(0, len(images), batch_size)]
-
-
-def latest_layout(adaptation: Adaptation) -> OutputLayout:
-    """Return what the latest probe established; raise if there was none."""
-    if not adaptation.layouts:
-        raise ModelError(
-            "The model has not been probed. Try: call the adapted model once, or sita.adapt(model, example=…)."
-        )
-    return next(reversed(adaptation.layouts.values()))
 
 
 def _name(model: Any) -> str:

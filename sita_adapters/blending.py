@@ -102,7 +102,7 @@ def _target(means: Array, variances: Array, context: ForwardContext) -> tuple[Ar
         means, variances = (moment[None] for moment in pool(means, variances, axis=0, xp=xp))
     if not plan.independent:
         weights = context.ops.cast(context.weights, means)
-        means, variances = target(means, variances, weights=weights, reference_rows=context.reference_rows, xp=xp)
+        means, variances = target(means, variances, weights=weights, xp=xp)
     return (means + every_image, variances + every_image) if shared else (means, variances)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .errors import OutputError
 from .ops import Array, Ops
 from .outputs import ScoresLayout
 from .plan import Plan
@@ -112,7 +113,11 @@ class Diagnostics:
         `prior`: λ of the most confident candidate. `entropy`: that candidate's, in nats. `source`: the scores of the
         source model, if λ = 1 is a candidate.
         """
-        assert self.vote is not None
+        if self.vote is None:
+            raise OutputError(
+                "diagnostics: expected class scores, which the probe did not find. Try: sita.adapt(model, output=…, "
+                "scores=…), or export without diagnostics."
+            )
         xp = ops.xp
         entropies = self.without_classes(self.vote.entropies, xp)
         priors = self.candidate_priors(ops)

@@ -82,7 +82,6 @@ class ForwardContext:
     """What the probe established; None while it runs."""
     weights: Array = None
     """(R, R), of the blended rows."""
-    reference_rows: Array = None
     priors: Any = None
     """λ of the blended rows, (R, 1), or a number for all; None if rules set it."""
     rules: tuple[Any, Any, Any] | None = None
@@ -99,9 +98,10 @@ class _Thread(threading.local):
     """A plain thread-local: compilers and exporters can trace it, unlike a ContextVar."""
 
     context: ForwardContext | None
+    latest: OutputLayout | None
 
     def __init__(self) -> None:
-        self.context = None  # set in every thread, since a compiler guards on it
+        self.context = self.latest = None  # set in every thread, since a compiler guards on it
 
 
 _thread = _Thread()
@@ -176,8 +176,6 @@ def _run_part(  # noqa: PLR0917
     """Run all rows of a Plan at once."""
     first, *aligned = batch
     ops, recipe = images.ops, adaptation.recipe
-    for argument in aligned:
-        check_aligned(argument, first, plan, images)
     plans = redraw_for_each(first, plan, recipe, images) if recipe.resample else [plan]
     rows = [
         expand(first, plans, images),
@@ -218,10 +216,10 @@ def _view_rows(images: Array, plan: Plan, layout: ImageLayout) -> Array:
     return layout.ops.stack_rows([views[view] for view in plan.view_of_row], images)
 
 
-def check_aligned(argument: Array, images: Array, plan: Plan, layout: ImageLayout) -> None:
-    """Raise where an argument belongs to the images pixel by pixel (a mask), and the Plan's views move pixels."""
-    space = len(layout.axes)
-    is_map = len(argument.shape) > space and argument.shape[-space:] == images.shape[-space:]
+def check_map(argument: Array, images: Array, adaptation: Adaptation, layout: ImageLayout) -> None:
+    """Raise if an argument belongs to the images pixel by pixel (a mask), and views move their pixels."""
+    space, (plan, _) = len(layout.axes), adaptation.plan_for(layout.kind)
+    is_map = len(argument.shape) >= space > 0 and argument.shape[-space:] == images.shape[-space:]
     if is_map and any(plan.moves_pixels(row) for row in range(plan.rows)):
         raise InputError(
             f"An argument of shape {tuple(argument.shape)} has the images' height and width, and would have to move "
@@ -249,7 +247,6 @@ def _bind_plan(plan: Plan, images: Array, context: ForwardContext) -> None:
 
     if not plan.independent:
         context.weights = ops.precise_constant(plan.weights, images)
-        context.reference_rows = ops.indices(plan.reference_rows, images)
     if plan.rules is None:
         context.priors = column([plan.priors[row] for row in blended])
     else:
@@ -260,10 +257,19 @@ def _bind_plan(plan: Plan, images: Array, context: ForwardContext) -> None:
 def run_rows(rows: list[Array], forward: Forward, context: ForwardContext) -> Any:
     """Run the model's forward pass inside this context."""
     outer, _thread.context = _thread.context, context
+    _thread.latest = context.layout
     try:
         return forward(rows)
     finally:
         _thread.context = outer
+
+
+def latest_layout(adaptation: Adaptation) -> OutputLayout:
+    """Return the layout of the latest call in this thread; the only one, if the model takes inputs of one kind."""
+    layouts = list(adaptation.layouts.values())
+    if not layouts:
+        raise ModelError("The model has not been probed. Try: call it once, or sita.adapt(model, example=…).")
+    return layouts[0] if len(layouts) == 1 or _thread.latest is None else _thread.latest
 
 
 def running_context() -> ForwardContext | None:

@@ -29,7 +29,6 @@ class Plan:
         candidates: The rows whose outputs may answer.
         first, stop: The rows from `first` up to `stop` are blended; the others, λ = 1, keep the source's statistics.
         independent: Whether no row draws from another, as without views.
-        reference_rows: For every row the last that it draws from; all rows that it draws from have the same one.
         rules: (s, d_½, A_½) of every row if there are rules; s is 0 for a row with λ = 1.
         source: The position, among the candidates, of the one with λ = 1.
     """
@@ -42,7 +41,6 @@ class Plan:
     first: int = field(init=False)
     stop: int = field(init=False)
     independent: bool = field(init=False)
-    reference_rows: tuple[int, ...] = field(init=False)
     rules: tuple[tuple[float, float, float], ...] | None = field(init=False)
     source: int | None = field(init=False)
 
@@ -58,7 +56,6 @@ class Plan:
             "first": blended[0] if blended else 0,
             "stop": blended[-1] + 1 if blended else 0,
             "independent": independent,
-            "reference_rows": tuple(max(q for q, weight in enumerate(line) if weight) for line in self.weights),
             "rules": tuple(rules) if any(rule[0] for rule in rules) else None,
             "source": candidate_priors.index(1.0) if 1.0 in candidate_priors else None,
         }

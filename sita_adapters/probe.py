@@ -43,8 +43,8 @@ _MAGNIFIED = 20.0
 class Run(Protocol):
     """Runs the plain model on some of the random images, and returns its output."""
 
-    def __call__(self, which: Sequence[int], *, perturbed: bool = False) -> Any:
-        """Run these images; `perturbed` ones are off by a few roundings."""
+    def __call__(self, which: Sequence[int], *, perturbed: bool = False, fresh: bool = False) -> Any:
+        """Run these images; `perturbed` ones are off by a few roundings; a `fresh` copy of the model has no history."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,6 @@ class _Result:
     layers: list[_Values]
 
 
-class _Mismatch(Exception):
-    """Two runs differ where they should not."""
-
-    def __init__(self, error: SitaError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model: str, images: Array) -> OutputLayout:
     """Return the layout of a model's output; raise a SitaError where the model violates the contract.
 
@@ -101,10 +93,10 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
     """
     ops = recorder.ops
 
-    def result(which: Sequence[int], *, perturbed: bool = False) -> _Result:
+    def result(which: Sequence[int], *, perturbed: bool = False, fresh: bool = False) -> _Result:
         recorder.take()
         try:
-            output = run(which, perturbed=perturbed)
+            output = run(which, perturbed=perturbed, fresh=fresh)
         except SitaError:
             raise
         except Exception as error:
@@ -119,7 +111,7 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
         others = {path: value for path, value in flatten_all(output, ops.is_array) if not ops.is_array(value)}
         return _Result(which, output, arrays, others, recorder.take())
 
-    *results, again = [result(which) for which in BATCHES]
+    *results, again = [result(which, fresh=place == len(BATCHES) - 1) for place, which in enumerate(BATCHES)]
     if not _same(results[-1], again):
         raise ModelError(
             f"{model} is not deterministic, or keeps state: the same image gave different outputs. Expected a model "
@@ -128,10 +120,10 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
         )
     try:
         axes = _compare_all(results, results[1])
-    except _Mismatch as mismatch:
-        with suppress(_Mismatch):  # does the network magnify rounding?
+    except SitaError as mismatch:
+        with suppress(SitaError):  # does the network magnify rounding?
             return _layout(results[1], _compare_all(results, result(BATCHES[1], perturbed=True)), adaptation, ops)
-        raise mismatch.error from None
+        raise mismatch from None
     return _layout(results[1], axes, adaptation, ops)
 
 
@@ -167,110 +159,115 @@ def _layout(whole: _Result, axes: tuple[int | None, ...], adaptation: Adaptation
 def _compare_all(results: Sequence[_Result], perturbed: _Result) -> tuple[int | None, ...]:
     """Compare every run with the one of all images; return the axis of the images in each array.
 
-    What differs between this run and the same images perturbed, magnified, is rounding.
+    `perturbed` is the run of all images again. What differs in it, magnified, is rounding.
     """
     first, whole, *others = results
-    rooms = [
-        [_MAGNIFIED * _distance(x.array, y.array) for x, y in zip(plain, moved, strict=False)]
-        for plain, moved in ((whole.arrays, perturbed.arrays), (whole.layers, perturbed.layers))
-    ]
-    found = {_compare(some, whole, *rooms) for some in (first, *others)}
+    found = {_compare(some, whole, perturbed) for some in (first, *others)}
     if len(found) > 1:
-        raise _Mismatch(OutputError("The axis of the output that holds the images changes with their number."))
+        raise OutputError("The axis of the output that holds the images changes with their number.")
     return found.pop()
 
 
-def _compare(
-    some: _Result, whole: _Result, output_rooms: list[float], layer_rooms: list[float]
-) -> tuple[int | None, ...]:
+def _compare(some: _Result, whole: _Result, perturbed: _Result) -> tuple[int | None, ...]:
     names = [each.name for each in some.arrays], list(some.others)
     if names != ([each.name for each in whole.arrays], list(whole.others)) or repr(some.others) != repr(whole.others):
-        raise _Mismatch(
-            OutputError(
-                f"The output of {len(some.images)} images has other parts, or other numbers beside its tensors, than "
-                f"that of {len(whole.images)}: {some.others or names[0]} and {whole.others or '…'}. Expected tensors "
-                "with one entry per image. Try: adapt a module that returns such tensors alone."
-            )
+        raise OutputError(
+            f"The output of {len(some.images)} images has other parts, or other numbers beside its tensors, than that "
+            f"of {len(whole.images)}: {some.others or names[0]} and {whole.others or '…'}. Expected tensors with one "
+            "entry per image. Try: adapt a module that returns such tensors alone."
         )
-    pairs = zip(some.arrays, whole.arrays, output_rooms or [0.0] * len(some.arrays), strict=True)
-    axes = tuple(_axis_of_images((x, y), (some, whole), room) for x, y, room in pairs)
+    triples = zip(some.arrays, whole.arrays, perturbed.arrays, strict=True)
+    axes = tuple(_axis_of_images(triple, (some, whole)) for triple in triples)
     if [each.name for each in some.layers] != [each.name for each in whole.layers]:
-        raise _Mismatch(ModelError("The model runs other layers for one number of images than for another."))
-    layers = zip(some.layers, whole.layers, layer_rooms, strict=True)
-    mixing = dict.fromkeys(x.name for x, y, room in layers if not _is_side_by_side((x, y), (some, whole), room))
+        raise ModelError("The model runs other layers for one number of images than for another.")
+    layers = zip(some.layers, whole.layers, perturbed.layers, strict=True)
+    mixing = dict.fromkeys(triple[0].name for triple in layers if not _is_side_by_side(triple, (some, whole)))
     if mixing:
-        raise _Mismatch(
-            ModelError(
-                f"The batch of layer {', '.join([*mixing][:4])} does not have the same number of entries for every "
-                "image, side by side: the model concatenates or reorders batches, or folds time first. Expected "
-                f"(N, T, …) reshaped to (N·T, …). Try: {leave_out(*mixing)}."
-            )
+        raise ModelError(
+            f"The batch of layer {', '.join([*mixing][:4])} does not have the same number of entries for every image, "
+            "side by side: the model concatenates or reorders batches, or folds time first. Expected (N, T, …) "
+            f"reshaped to (N·T, …). Try: {leave_out(*mixing)}."
         )
     return axes
 
 
-def _is_side_by_side(pair: tuple[_Values, _Values], results: tuple[_Result, _Result], room: float) -> bool:
+_Triple = tuple[_Values, _Values, _Values]
+"""An array of some images, of all images, and of all images perturbed."""
+
+
+def _is_side_by_side(triple: _Triple, results: tuple[_Result, _Result]) -> bool:
     """Whether a layer has the same number of entries for every image, and the same for an image in both runs."""
-    entries, counts = [len(each.array) for each in pair], [len(each.images) for each in results]
-    if not entries[0] or entries[0] * counts[1] != entries[1] * counts[0] or entries[0] % counts[0]:
+    some, whole, perturbed = (each.array for each in triple)
+    counts = [len(each.images) for each in results]
+    if not len(some) or len(some) * counts[1] != len(whole) * counts[0] or len(some) % counts[0]:
         return False
-    return _agree((pair[0].array, pair[1].array), results, pair[0].noise + room)
+    return _agree((some, whole, perturbed), results, triple[0].noise)
 
 
-def _axis_of_images(pair: tuple[_Values, _Values], results: tuple[_Result, _Result], room: float) -> int | None:
+def _axis_of_images(triple: _Triple, results: tuple[_Result, _Result]) -> int | None:
     """Return the axis on which an output holds the images; None if it is a constant."""
-    x, y = (each.array.astype(np.float64) for each in pair)
-    path, noise = pair[0].name, pair[0].noise + room
+    path, noise = triple[0].name, triple[0].noise
+    x, y, perturbed = (each.array for each in triple)
     counts = tuple(len(result.images) for result in results)
     differing = [axis for axis, sizes in enumerate(zip(x.shape, y.shape, strict=False)) if sizes[0] != sizes[1]]
     if x.ndim == y.ndim and not differing:
-        if _equal(x[None], y[None], noise):
+        if _equal(x[None], y[None], _tolerance(y[None], perturbed[None], noise)):
             return None
-        raise _Mismatch(
-            OutputError(
-                f"{path} of shape {x.shape} is one value for the whole batch and depends on its images: a loss, "
-                "perhaps. Try: call the model without labels, or adapt a module that returns the scores alone."
-            )
+        raise OutputError(
+            f"{path} of shape {x.shape} is one value for the whole batch and depends on its images: a loss, perhaps. "
+            "Try: call the model without labels, or adapt a module that returns the scores alone."
         )
     if x.ndim != y.ndim or len(differing) > 1 or (x.shape[differing[0]], y.shape[differing[0]]) != counts:
-        raise _Mismatch(
-            OutputError(
-                f"Expected one entry of {path} per image, on one axis; received shape {x.shape} for {counts[0]} "
-                f"and {y.shape} for {counts[1]} images. Try: adapt a module that returns one entry per image."
-            )
+        raise OutputError(
+            f"Expected one entry of {path} per image, on one axis; received shape {x.shape} for {counts[0]} and "
+            f"{y.shape} for {counts[1]} images. Try: adapt a module that returns one entry per image."
         )
     (axis,) = differing
-    if not _agree((np.moveaxis(x, axis, 0), np.moveaxis(y, axis, 0)), results, noise):
-        raise _Mismatch(
-            ModelError(
-                f"Images influence each other: {path} for an image depends on the other images of its batch, or "
-                "on their order. Expected a model that treats every image independently. Try: take what looks at the "
-                "whole batch (a maximum, a branch, a sort) out of the model, and do it before or after the call."
-            )
+    moved = tuple(np.moveaxis(array, axis, 0) for array in (x, y, perturbed))
+    if not _agree(moved, results, noise):  # type: ignore[arg-type]
+        raise ModelError(
+            f"Images influence each other: {path} for an image depends on the other images of its batch, or on their "
+            "order. Expected a model that treats every image independently. Try: take what looks at the whole batch (a "
+            "maximum, a branch, a sort) out of the model, and do it before or after the call."
         )
     return axis
 
 
-def _agree(arrays: tuple[np.ndarray, np.ndarray], results: tuple[_Result, _Result], noise: float) -> bool:
+def _agree(arrays: tuple[np.ndarray, np.ndarray, np.ndarray], results: tuple[_Result, _Result], noise: float) -> bool:
     """Whether the images of a run have the same entries in the run of all images."""
-    x, y = (array.reshape(len(result.images), -1) for array, result in zip(arrays, results, strict=True))
-    there = y[[results[1].images.index(image) for image in results[0].images]]
-    return _equal(np.concatenate([y, there]), np.concatenate([y, x]), noise)  # judged by how far all images differ
+    some, whole, perturbed = arrays
+    count = len(results[1].images)
+    whole, perturbed = whole.reshape(count, -1), perturbed.reshape(count, -1)
+    there = whole[[results[1].images.index(image) for image in results[0].images]]
+    return _equal(some.reshape(len(there), -1), there, _tolerance(whole, perturbed, noise))
+
+
+def _tolerance(whole: np.ndarray, perturbed: np.ndarray, noise: float) -> np.ndarray:
+    """Return, for each column of entries (N, …), the difference that rounding may cause.
+
+    It is judged column by column: one large constant among the scores must not hide that images mix.
+    """
+    if not whole.size:
+        return np.zeros(whole.shape[1:])
+    x, y = (np.nan_to_num(each.astype(np.float64), posinf=0.0, neginf=0.0) for each in (whole, perturbed))
+    size, spread = np.abs(x).max(axis=0), np.abs(x - x[:1]).max(axis=0)
+    tolerance: np.ndarray = noise * (size + np.median(size)) + 1e-3 * spread + _MAGNIFIED * np.abs(x - y).max(axis=0)
+    return tolerance
 
 
 def _same(first: _Result, second: _Result) -> bool:
     """Whether two runs of one image are equal; only the order of sums on a GPU may differ."""
-    pairs = zip(first.arrays, second.arrays, strict=False)
-    return all(x.array.shape == y.array.shape and _distance(x.array, y.array) <= 0.1 * x.noise for x, y in pairs)
+    pairs = [(x.array[None], y.array[None], x.noise) for x, y in zip(first.arrays, second.arrays, strict=False)]
+    return all(x.shape == y.shape and _equal(x, y, _tolerance(x, x, 0.1 * noise)) for x, y, noise in pairs)
 
 
-def _equal(x: np.ndarray, y: np.ndarray, noise: float) -> bool:
-    """Whether two arrays are equal within rounding, judged by their values and by how far their entries differ."""
-    if not x.size:
-        return True
-    x, y = (np.nan_to_num(each.astype(np.float64)) for each in (x, y))
-    spread = float(np.abs(x - x[:1]).max())
-    return float(np.abs(x - y).max()) <= noise * float(np.abs(x).max()) + 1e-3 * spread
+def _equal(x: np.ndarray, y: np.ndarray, tolerance: np.ndarray) -> bool:
+    """Whether two arrays have the same numbers within a tolerance, and anything else at the same positions."""
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    finite = np.isfinite(x)
+    if not np.array_equal(finite, np.isfinite(y)) or not np.array_equal(x[~finite], y[~finite], equal_nan=True):
+        return False
+    return bool((np.abs(np.where(finite, x, 0.0) - np.where(finite, y, 0.0)) <= tolerance).all())
 
 
 def _noise(x: Array) -> float:
@@ -279,14 +276,6 @@ def _noise(x: Array) -> float:
     if "float64" in dtype or "float32" in dtype:
         return 1e-4
     return 0.1 if "bfloat16" in dtype else 3e-2 if "float16" in dtype else 0.0
-
-
-def _distance(x: np.ndarray, y: np.ndarray) -> float:
-    """Return how far y is from x, relative to the largest value of x."""
-    if x.shape != y.shape or not x.size:
-        return 0.0
-    x, y = (np.nan_to_num(each.astype(np.float64)) for each in (x, y))
-    return float(np.abs(x - y).max()) / max(float(np.abs(x).max()), 1e-300)
 
 
 def leave_out(*names: str) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from .errors import OutputError
-from .outputs import IsArray, ScoresLayout, Selector, find_selected, flatten, named_scores
+from .ops import Ops
+from .outputs import IsArray, OutputLayout, ScoresLayout, Selector, find_selected, flatten, named_scores
 from .voting import Scores
 
 _ROOM = 5e-3
@@ -129,6 +130,25 @@ def _resolve(values: np.ndarray, kind: Scores | None, class_axis: int | None, us
             "label is true or not."
         )
     return "logits", usual
+
+
+def check_kind(output: Any, layout: OutputLayout, ops: Ops) -> None:
+    """Raise if scores are normalized now and were not in the probe, or the other way round.
+
+    A number or string beside the images may switch a model from logits to probabilities.
+    """
+    found = flatten(output, ops.is_array)
+    if layout.scores is None or layout.scores.kind.startswith("sigmoid") or len(found) != len(layout.paths):
+        return
+    array, axis = found[layout.scores.place][1], layout.axes[layout.scores.place]
+    values = np.moveaxis(ops.to_numpy(array), axis or 0, 0)[:1]
+    raised = np.exp(values) if layout.scores.kind == "log_probabilities" else values
+    normalized = _sums_to_one(raised, layout.scores.class_axis)
+    if np.isfinite(values).all() and normalized != (layout.scores.kind != "logits"):
+        raise OutputError(
+            f"The scores were {layout.scores.kind} in the probe, and are something else in this call: an argument "
+            "beside the images changes them. Try: one adapted model for each, sita.adapt(model, example=…)."
+        )
 
 
 def _contradiction(kind: str, expected: str, values: np.ndarray) -> OutputError:

@@ -232,7 +232,7 @@ def normalize(  # noqa: PLR0917
     """
     precise = TORCH.precise(x)
     compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()  # which fuses plain operations
-    if compiled or not precise.is_contiguous() or x.ndim == 2:
+    if compiled or mean.requires_grad or not precise.is_contiguous() or x.ndim == 2:  # the kernel has no such gradients
         one, zero = mean.new_ones(()), mean.new_zeros(())
         scale, shift = output_affine(
             mean,

@@ -16,12 +16,13 @@ from sita_adapters import engine
 from sita_adapters.diagnostics import Diagnostics
 from sita_adapters.errors import InputError, ModelError
 from sita_adapters.outputs import OutputLayout
+from sita_adapters.scores import check_kind
 from sita_adapters.view_steps import ImageLayout
 from sita_adapters.views import spatial_kind
 
 from .clone import guard, refuse_transforms
 from .inspection import Stem, check_images
-from .ops import TORCH, is_exported
+from .ops import TORCH, is_exported, is_traced
 from .probe import probe
 
 
@@ -56,10 +57,15 @@ def _run(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) ->
     axes = tuple(range(-min(dimensions, 2), 0))
     kind = spatial_kind(images.shape[images.ndim - dimensions :])
     image_layout = ImageLayout(TORCH, kind, -(dimensions + 1), axes, adaptation.inputs)
+    for tensor in arguments.tensors[1:]:
+        engine.check_map(tensor, images, adaptation, image_layout)
 
     def forward(rows: list[torch.Tensor]) -> Any:
         args, kwargs = arguments.fill(rows, layout.aligned)
-        return own_forward(model, args, kwargs)
+        output = own_forward(model, args, kwargs)
+        if arguments.has_values and not is_traced():
+            check_kind(output, layout, TORCH)
+        return output
 
     return predict(arguments.batch(layout.aligned), forward, adaptation, image_layout, layout)
 
@@ -141,6 +147,8 @@ class Arguments:
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.images = _find_images(args, kwargs)
         self.tensors = [self.images]
+        self.has_values = False
+        """Whether there are numbers or strings, which the signature leaves out."""
         self.template = self._take_out((args, kwargs))
 
     @property
@@ -188,6 +196,7 @@ class Arguments:
             return type(value)([self._take_out(part) for part in value])
         if type(value) is dict:
             return {key: self._take_out(part) for key, part in value.items()}
+        self.has_values = self.has_values or isinstance(value, str | int | float)
         return value
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sita_adapters import engine
-from sita_adapters.errors import ModelError, SitaError, SitaWarning
+from sita_adapters.errors import InputError, ModelError, SitaError, SitaWarning
 from sita_adapters.outputs import OutputLayout
 from sita_adapters.probe import InputRecorder, leave_out, probe_model
 from sita_adapters.random_images import perturb, random_like
@@ -37,57 +38,87 @@ def probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments, forwar
     """Return what is established about an adapted model for such arguments.
 
     A tensor beside the images whose size allows both is taken to have one entry per image if the model then fulfills
-    the contract, and to be shared by all images otherwise.
+    the contract, and to be shared by all images otherwise. A model in half precision is probed in single precision,
+    where rounding hides less, if it can run in it.
     """
-    aligned = arguments.could_be_aligned()
+    choices = itertools.product(*((True, False) if each else (False,) for each in arguments.could_be_aligned()))
+    error: SitaError | None = None
     with torch.inference_mode(False), torch.no_grad():
-        try:
-            return _probe(model, adaptation, arguments, aligned, forward)
-        except SitaError:
-            if not any(aligned):
-                raise
+        for aligned in itertools.islice(choices, 8):
             try:
-                return _probe(model, adaptation, arguments, (False,) * len(aligned), forward)
-            except SitaError:
-                pass
-            raise
+                if any(p.dtype in (torch.float16, torch.bfloat16) for p in nn.Module.parameters(model)):
+                    with suppress(InputError):
+                        return _Probe(model, adaptation, arguments, aligned, forward, precise=True).run()
+                return _Probe(model, adaptation, arguments, aligned, forward).run()
+            except SitaError as failure:
+                error = error or failure
+    assert error is not None
+    raise error
 
 
-def _probe(
-    model: nn.Module, adaptation: Adaptation, arguments: Arguments, aligned: tuple[bool, ...], forward: Forward
-) -> OutputLayout:
-    copied = clone(model, keep=adaptation, shared=False)
-    found = find_layers(copied)
-    layers = {info.name: found[info.name] for info in adaptation.layers if info.adapted}
-    batch = [_random_like(tensor, place) for place, tensor in enumerate(arguments.batch(aligned))]
-    recorder, watcher = InputRecorder(TORCH), _Watcher(model, found, set(layers))
-    state = _state(copied)
+class _Probe:
+    """One attempt: runs a copy of an adapted model on random images."""
 
-    def record(name: str, x: torch.Tensor) -> None:
-        recorder.record(name, x)
-        watcher.enter(name, x)
+    def __init__(  # noqa: PLR0917
+        self,
+        model: nn.Module,
+        adaptation: Adaptation,
+        arguments: Arguments,
+        aligned: tuple[bool, ...],
+        forward: Forward,
+        precise: bool = False,
+    ) -> None:
+        self.model, self.adaptation, self.arguments, self.forward = model, adaptation, arguments, forward
+        self.aligned, self.precise = aligned, precise
+        self.copied = self._copy()
+        found = find_layers(self.copied)
+        self.layers = {info.name: found[info.name] for info in adaptation.layers if info.adapted}
+        batch = [_random_like(tensor, place) for place, tensor in enumerate(arguments.batch(aligned))]
+        self.batch = [TORCH.precise(each) if precise and each.is_floating_point() else each for each in batch]
+        self.recorder, self.watcher = InputRecorder(TORCH), _Watcher(model, found, self.layers)
+        self.state = _state(self.copied)
 
-    def run(which: Sequence[int], *, perturbed: bool = False) -> Any:
-        rows = [each[list(which)] for each in batch]
+    def run(self) -> OutputLayout:
+        """Return what is established."""
+        name = type(self.model).__name__
+        layout = probe_model(self._run, self.recorder, self.adaptation, name, self.arguments.images)
+        missed = [layer for layer in self.layers if layer not in layout.factors]
+        if any(plan.blends for plan, _ in self.adaptation.plans.values()) and missed:
+            if not layout.calls:
+                raise ModelError(
+                    f"{name} runs none of its {len(missed)} adapted layers. Expected layers that are called, not "
+                    "their parameters used by functions (F.batch_norm)."
+                )
+            warnings.warn(
+                f"{name} does not call {len(missed)} of its {len(self.layers)} adapted layers, which have no effect: "
+                f"{', '.join(missed[:4])}. Try: leave them out with layers=, if that is intended.",
+                SitaWarning,
+                stacklevel=2,
+            )
+        axes = _check_layers(self.layers, self.watcher.inputs)
+        return replace(layout, channel_axes=axes, notes=self.watcher.notes(), aligned=self.aligned)
+
+    def _copy(self) -> nn.Module:
+        copied = clone(self.model, keep=self.adaptation, shared=False)
+        return copied.float() if self.precise else copied
+
+    def _run(self, which: Sequence[int], *, perturbed: bool = False, fresh: bool = False) -> Any:
+        rows = [each[list(which)] for each in self.batch]
         if perturbed:
             rows[0] = _perturbed(rows[0])
-        context = engine.ForwardContext(adaptation, engine.PLAIN, len(which), TORCH, record=record)
-        args, kwargs = arguments.fill(rows, aligned)
-        with watcher:
-            output = engine.run_rows(rows, lambda _: forward(copied, args, kwargs), context)
-        watcher.check(arguments.images)
-        _check_state(copied, state)
+        model = self._copy() if fresh else self.copied
+        record = self.recorder.record if fresh else self._record
+        context = engine.ForwardContext(self.adaptation, engine.PLAIN, len(which), TORCH, record=record)
+        args, kwargs = self.arguments.fill(rows, self.aligned)
+        with nullcontext() if fresh else self.watcher:
+            output = engine.run_rows(rows, lambda _: self.forward(model, args, kwargs), context)
+        self.watcher.check(self.arguments.images)
+        _check_state(self.copied, self.state)
         return output
 
-    layout = probe_model(run, recorder, adaptation, type(model).__name__, arguments.images)
-    blends = any(plan.blends for plan, _ in adaptation.plans.values())
-    if not layout.calls and blends:
-        raise ModelError(
-            f"{type(model).__name__} runs none of its {len(layers)} adapted layers. Expected layers that are called, "
-            "not their parameters used by functions (F.batch_norm)."
-        )
-    axes = _check_layers(layers, watcher.inputs)
-    return replace(layout, channel_axes=axes, notes=watcher.notes(), aligned=aligned)
+    def _record(self, name: str, x: torch.Tensor) -> None:
+        self.recorder.record(name, x)
+        self.watcher.enter(name, x)
 
 
 def _random_like(tensor: torch.Tensor, place: int) -> torch.Tensor:
@@ -121,39 +152,49 @@ def _check_state(model: nn.Module, before: dict[str, tuple[int, int]]) -> None:
 
 
 class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Watches every operation for BatchNorm arithmetic outside of the adapted layers."""
+    """Watches every operation for statistics that are used outside of the adapted layers."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # or the compiler would be imported, only to be told to skip this class
 
-    def __init__(self, model: nn.Module, copied: dict[str, nn.Module], adapted: set[str]) -> None:
+    def __init__(self, model: nn.Module, found: dict[str, nn.Module], adapted: dict[str, nn.Module]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.source = {_pointer(each) for layer in find_layers(model).values() for each in source_statistics(layer)}
-        self.own = {_pointer(layer.running_mean): name for name, layer in copied.items()}
-        self.adapted = adapted
+        self.known = {_pointer(each) for layer in found.values() for each in source_statistics(layer)}
+        self.own = {_pointer(each): name for name, layer in adapted.items() for each in source_statistics(layer)}
         self.inputs: dict[str, torch.Tensor] = {}
         """A part of the first input of each adapted layer."""
-        self.entered: Counter[str] = Counter()
-        self.normalized: Counter[str] = Counter()
-        self.bypassed = False
+        self.running: str | None = None
+        """The adapted layer that runs."""
+        self.outside: set[str] = set()
+        """Adapted layers whose statistics were used outside of their calls."""
+        self.bypassed = self.foreign = False
         self.stem: torch.Tensor | None = None
         """The weights of the first convolution."""
+        for layer in adapted.values():
+            layer.register_forward_hook(self._leave)
 
     def enter(self, name: str, x: torch.Tensor) -> None:
-        """Count a call of an adapted layer, and keep a part of its first input: all of axis 1 and of the last."""
-        self.entered[name] += 1
+        """Note that an adapted layer runs, and keep a part of its first input: all of axis 1 and of the last."""
+        self.running = name
         if name not in self.inputs:
             part = (slice(0, 1), slice(None), *[slice(0, 4)] * (x.ndim - 3))
             self.inputs[name] = x[part].clone()
 
+    def _leave(self, *_: Any) -> None:
+        self.running = None
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation, and note what it normalizes with."""
+        """Run an operation, and note which statistics it uses."""
         name = func.overloadpacket.__name__
-        self.bypassed = self.bypassed or any(_pointer(each) in self.source for each in args)
+        for pointer in map(_pointer, args):
+            self.bypassed = self.bypassed or pointer in self.source
+            if pointer in self.own and self.own[pointer] != self.running:
+                self.outside.add(self.own[pointer])
         # (input, weight, bias, mean, variance, …); with batch statistics, whether images mix shows in the outputs.
         if "batch_norm" in name and len(args) > 5 and isinstance(args[3], torch.Tensor) and args[5] is not True:
-            self.normalized[self.own.get(_pointer(args[3]), "")] += 1
+            self.foreign = self.foreign or _pointer(args[3]) not in self.known
         if self.stem is None and name == "convolution":
             self.stem = args[1]
         return func(*args, **(kwargs or {}))
@@ -168,16 +209,15 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "a function that holds the model (a closure, a patched forward), a global, or a weak reference. "
                 "Expected layers that are reached through `self`. Try: make such functions methods of the model."
             )
-        for name, count in self.normalized.items():
-            if name in self.adapted and count > self.entered[name]:
-                raise ModelError(
-                    f"The model normalizes with the statistics of layer {name!r} outside a call of that layer "
-                    f"(F.batch_norm), where it cannot be adapted. Try: call the layer, or {leave_out(name)}."
-                )
+        if self.outside:
+            raise ModelError(
+                f"The model uses the statistics of {', '.join(sorted(self.outside)[:4])} outside of calls of these "
+                f"layers (F.batch_norm, fused weights), where they cannot be adapted. Try: {leave_out(*self.outside)}."
+            )
 
     def notes(self) -> tuple[str, ...]:
         """Return, and warn about, what is not adapted."""
-        if not self.normalized[""]:
+        if not self.foreign:
             return ()
         note = "The model normalizes with statistics that belong to no BatchNorm layer (F.batch_norm): not adapted"
         warnings.warn(f"{note}.", SitaWarning, stacklevel=2)

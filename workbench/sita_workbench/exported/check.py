@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 import sita_adapters as sita
-from sita_adapters.backend import adaptation_of, backend_of, latest_layout
+from sita_adapters.backend import adaptation_of, backend_of
+from sita_adapters.engine import latest_layout
 from sita_adapters.errors import ExportError
 from sita_adapters.export import TITLES, name_outputs
 from sita_adapters.outputs import ScoresLayout, flatten

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import sita_adapters as sita
-from sita_adapters.backend import adaptation_of, backend_of, latest_layout
+from sita_adapters.backend import adaptation_of, backend_of
+from sita_adapters.engine import latest_layout
 from sita_adapters.errors import InputError, OutputError
 from sita_adapters.inputs import ENCODINGS, Inputs
 from sita_adapters.outputs import OutputLayout, flatten
