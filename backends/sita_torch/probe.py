@@ -211,8 +211,9 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         if self.outside:
             raise ModelError(
-                f"The model uses the statistics of {', '.join(sorted(self.outside)[:4])} outside of calls of these "
-                f"layers (F.batch_norm, fused weights), where they cannot be adapted. Try: {leave_out(*self.outside)}."
+                f"The model uses the statistics of {', '.join(map(repr, sorted(self.outside)[:4]))} outside of calls "
+                "of these layers (F.batch_norm, fused weights), where they cannot be adapted. Try: call the layers, or "
+                f"{leave_out(*self.outside)}."
             )
 
     def notes(self) -> tuple[str, ...]:
