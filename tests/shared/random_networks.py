@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import types
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,9 +30,9 @@ class Spec:
     output: str = "tensor"
     writes: str = "nothing"
     streams: bool = False
-    """Whether the images and their negatives are run as one batch, one after the other: not to be followed."""
+    """Whether the images and their negatives run as one batch, one after the other: refused."""
     converts: bool = False
-    """Whether it takes whole numbers from 0 to 255."""
+    """Whether it takes integers from 0 to 255."""
     activation: str = "relu"
     epsilon: float = 1e-5
     affine: bool = True
@@ -121,50 +119,18 @@ BLOCKS = (
 )
 
 
-class Plain:
+class Counter:
     """Not a module."""
 
-    def __init__(self, blocks: list[nn.Module]) -> None:
-        self.blocks = blocks
-        self.calls = 0
-
-    def run(self, x: torch.Tensor) -> torch.Tensor:
-        return run_all(self.blocks, x)
+    calls = 0
 
 
 def run_all(blocks: Any, x: torch.Tensor) -> torch.Tensor:
     return functools.reduce(lambda y, block: block(y), blocks, x)
 
 
-def hold(self: Any, blocks: list[nn.Module]) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """Let a network hold its blocks; a function is returned where the network is to hold that."""
-    holder = self.spec.holder
-    if holder in ("modules", "lambda over self", "own forward"):
-        self.blocks = nn.ModuleList(blocks)
-        return (lambda x: run_all(self.blocks, x)) if holder == "lambda over self" else None
-    if holder in ("closure", "default"):
-        return (
-            (lambda x: run_all(blocks, x)) if holder == "closure" else (lambda x, some=tuple(blocks): run_all(some, x))
-        )
-    if holder == "partial":
-        return functools.partial(run_all, blocks)
-    if holder == "method":
-        return Plain(blocks).run
-    self.kept = {
-        "list": lambda: blocks,
-        "dict": lambda: dict(enumerate(blocks)),
-        "deque": lambda: deque(blocks),
-        "nested": lambda: [{"blocks": (block,)} for block in blocks],
-        "object": lambda: Plain(blocks),
-        "namespace": lambda: types.SimpleNamespace(blocks=blocks),
-    }[holder]()
-    return None
-
-
-HOLDERS = (
-    *("modules", "lambda over self", "own forward", "closure", "default", "partial", "method", "list", "dict"),
-    *("deque", "nested", "object", "namespace"),
-)
+HOLDERS = ("modules", "own forward", "lambda over self")
+"""How a network reaches its blocks. A function that holds the source is refused."""
 
 
 class Network(nn.Module):
@@ -176,12 +142,13 @@ class Network(nn.Module):
         self.stem = nn.Conv2d(spec.channels, WIDTH, 3, padding=1)
         self.norm = nn.BatchNorm2d(WIDTH, eps=spec.epsilon)
         blocks: list[nn.Module] = [Block(kind, spec) for kind in spec.blocks]
-        self.f = hold(self, blocks)
+        self.blocks = nn.ModuleList(blocks)
+        self.f = (lambda x: run_all(self.blocks, x)) if spec.holder == "lambda over self" else None
         self.neck = nn.BatchNorm1d(WIDTH, eps=spec.epsilon) if spec.head == "bn1d" else nn.Identity()
         self.last: nn.Module = nn.Conv2d(WIDTH, CLASSES, 1) if spec.head == "dense" else nn.Linear(WIDTH, CLASSES)
         made.extend([self, *blocks])
         self.register_buffer("state", torch.zeros(()))
-        self.calls, self.sizes, self.tensors, self.helper = 0, [0], {"a": torch.zeros(2)}, Plain([])
+        self.calls, self.sizes, self.tensors, self.helper = 0, [0], {"a": torch.zeros(2)}, Counter()
         if spec.holder == "own forward":
             self.forward = types.MethodType(Network.run, self)  # type: ignore[method-assign]
 
@@ -202,22 +169,13 @@ class Network(nn.Module):
         if self.spec.streams:
             x = torch.cat([x, -x])
         x = torch.relu(self.norm(self.stem(x)))
-        features = self.f(x) if self.f is not None else run_all(self.all_blocks(), x)
+        features = run_all(self.blocks, x) if self.f is None else self.f(x)
         if self.spec.streams:
             features = torch.sub(*features.chunk(2))
         if self.spec.frames:
             features = features.reshape(samples, -1, *features.shape[1:]).mean(1)
         scores = self.last(features if self.spec.head == "dense" else self.neck(features.mean((2, 3))))
         return arrange(self.spec.output, scores + self.write(scores), features)
-
-    def all_blocks(self) -> list[nn.Module]:
-        if hasattr(self, "blocks"):
-            return list(self.blocks)
-        if isinstance(self.kept, dict):
-            return list(self.kept.values())
-        if self.spec.holder == "nested":
-            return [each["blocks"][0] for each in self.kept]
-        return list(getattr(self.kept, "blocks", self.kept))
 
     def convert(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(self.last.weight.dtype) / 255 if self.spec.converts and not x.is_floating_point() else x
@@ -250,6 +208,8 @@ WRITES = (
     *("nothing", "a buffer", "a buffer that is read", "a counter", "a list", "a tensor in a dict", "an object"),
     "a new attribute",
 )
+HARMLESS = ("nothing", "a tensor in a dict", "a new attribute")
+"""What changes no answer; a network that writes anything else is refused."""
 
 
 def arrange(output: str, scores: torch.Tensor, features: torch.Tensor) -> Any:
@@ -288,7 +248,7 @@ def build(spec: Spec, dtype: torch.dtype = torch.float32) -> tuple[Network, list
         with torch.no_grad():
             model(torch.randn(shape) + 0.5, *([torch.randn(shape)] if spec.second != "none" else []))
         model.state.zero_()
-        model.calls, model.sizes, model.tensors, model.helper = 0, [0], {"a": torch.zeros(2)}, Plain([])
+        model.calls, model.sizes, model.tensors, model.helper = 0, [0], {"a": torch.zeros(2)}, Counter()
         vars(model).pop("seen", None)
         for part in made:
             part.eval().to(dtype)

@@ -46,6 +46,8 @@ class Method:
 
     def rows(self, count: int) -> tuple[list[reference.Row], list[int]]:
         """Return the rows of an image that has so many views, and those that answer."""
+        if self.recipe == "auto":
+            return reference.AUTO_ROWS, [0, 1]
         if self.recipe in ("augbn", "bn"):
             return reference.augbn_rows(self.priors[0], count), [0]
         return (reference.shared_rows if self.recipe == "ops_shared" else reference.ops_rows)(self.priors, count)
@@ -66,6 +68,14 @@ class Rows:
 
     outputs: dict[str, Any]
     largest: float
+    calls: list[reference.LayerCall]
+    """What the row that follows a rule measured."""
+    offset: float
+
+    def weight(self) -> float:
+        """The weight of the adapted row of a mix."""
+        scores = next(iter(self.outputs.values())).movedim(1, -1).numpy()
+        return reference.adapted_weight(reference.image_shift(self.calls), *scores, "logits")
 
 
 @dataclass
@@ -90,11 +100,14 @@ class _Blend:
         variances = (parts - means[:, :, None]).square().mean(2)
         m_t = weights @ means
         v_t = (weights[:, :, None] * (variances[None] + (means[None] - m_t[:, None]).square())).sum(1)
-        priors = x.new_tensor([row.prior for row in self.rows])[:, None]
         m_s, v_s = (getattr(self.layer, name).reshape(-1) for name in ("running_mean", "running_var"))
+        self.shake.see(variances * parts.shape[2])  # a sum of squares that overflows is answered by NaN
+        listed = [self.prior(row, m_t[r], v_t[r], m_s, v_s, parts.shape[2]) for r, row in enumerate(self.rows)]
+        priors = x.new_tensor(listed)[:, None]
         m, v = (torch.where(priors == 1, s, priors * s + (1 - priors) * t) for s, t in ((m_s, m_t), (v_s, v_t)))
         m = m * (1 + self.shake.relative * torch.randn_like(m))
         z = (parts - m[:, :, None]) / (v + self.epsilon).sqrt()[:, :, None]
+        self.shake.offset = max(self.shake.offset, float((m.abs() / (v + self.epsilon).sqrt()).max()))
         if (
             self.frozen and self.shake.relative
         ):  # a layer that stays as it is rounds its input, of which the source's mean is a part
@@ -105,12 +118,26 @@ class _Blend:
         out = z.unflatten(2, (-1, *x.shape[2:])).movedim(1, 2).flatten(0, 1)
         return self.shake.see(out)
 
+    def prior(  # noqa: PLR0917
+        self, row: reference.Row, m: torch.Tensor, v: torch.Tensor, m_s: torch.Tensor, v_s: torch.Tensor, positions: int
+    ) -> float:
+        if not isinstance(row.prior, reference.Rule):
+            return row.prior
+        ratio = (v + self.epsilon) / (v_s + self.epsilon)
+        d = float((ratio + (m - m_s).square() / (v_s + self.epsilon) - ratio.log() - 1).mean() / 2)
+        self.shake.see(torch.tensor([d * d, float(ratio.max())]))
+        self.shake.calls.append(reference.LayerCall(d, positions, row.prior.prior(d, positions)))
+        return self.shake.calls[-1].prior
+
 
 @dataclass
 class _Shake:
     relative: float
     absolute: float
     largest: float = field(default=0.0)
+    offset: float = field(default=0.0)
+    """The largest distance of a row's mean from 0, in its standard deviations."""
+    calls: list[reference.LayerCall] = field(default_factory=list)
 
     def see(self, x: torch.Tensor) -> torch.Tensor:
         self.largest = max(self.largest, float(x.abs().max()))
@@ -159,7 +186,7 @@ def run_rows(  # noqa: PLR0917
             kept[path] = value.movedim(1, 0)[answers]
         else:
             kept[path] = value[answers]
-    return Rows(kept, shake.largest)
+    return Rows(kept, shake.largest, shake.calls, shake.offset)
 
 
 @dataclass
@@ -184,11 +211,15 @@ class Expected:
 
 
 def expect(spec: Spec, dtype: torch.dtype, method: Method, sample: Sequence[torch.Tensor]) -> dict[str, Any] | None:
-    """Return what must be at every place of one image's answer; None where it leaves the range of the dtype."""
+    """Return what must be at every place of one image's answer; None where that overflows or cancels."""
     exact = run_rows(spec, dtype, method, sample, False, 0)
-    if not exact.largest < torch.finfo(dtype).max / 64:
+    precision = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+    if not exact.largest < torch.finfo(dtype).max / 64 or exact.offset * precision > 1e-2:  # x · scale − m · scale
         return None
-    shaken = [run_rows(spec, dtype, method, sample, True, seed).outputs for seed in (1, 2)]
+    moved_rows = [run_rows(spec, dtype, method, sample, True, seed) for seed in (1, 2)]
+    if method.recipe == "auto":
+        return _expect_mix(spec, dtype, exact, moved_rows)
+    shaken = [each.outputs for each in moved_rows]
     epsilon = torch.finfo(dtype).eps
     scores_at = next(iter(exact.outputs))  # every output here has its scores first
     scores = exact.outputs[scores_at]
@@ -212,6 +243,29 @@ def expect(spec: Spec, dtype: torch.dtype, method: Method, sample: Sequence[torc
     return expected
 
 
+def _expect_mix(spec: Spec, dtype: torch.dtype, exact: Rows, shaken: Sequence[Rows]) -> dict[str, Any]:
+    """A convex combination of the two rows; next to integers, the row with the larger weight."""
+    weight, others = exact.weight(), [each.weight() for each in shaken]
+    room = ROOM * max(abs(weight - other) for other in others) + 8 * torch.finfo(dtype).eps
+    arrays = [value for value in exact.outputs.values() if isinstance(value, torch.Tensor)]
+    selects = any(not value.is_floating_point() for value in arrays)
+    expected: dict[str, Any] = {}
+    for path, value in exact.outputs.items():
+        if not isinstance(value, torch.Tensor) or (spec.output, path) in random_networks.CONSTANT:
+            expected[path] = value
+            continue
+        source, adapted = value.double()
+        answer = (adapted if weight > 0.5 else source) if selects else (1 - weight) * source + weight * adapted
+        moved = max(float((each.outputs[path].double() - value.double()).abs().max()) for each in shaken)
+        tolerance = ROOM * moved + room * float((adapted - source).abs().max())
+        tolerance += 4 * torch.finfo(dtype).eps * float(value.abs().max()) + torch.finfo(dtype).smallest_normal
+        certain = torch.tensor(not selects or abs(weight - 0.5) > room)
+        if not value.is_floating_point():  # labels, which rounding may change
+            certain, tolerance = torch.tensor(False), 1e-3
+        expected[path] = Expected(answer, certain, value.double().amin(0), value.double().amax(0), tolerance)
+    return expected
+
+
 class _Votes:
     """The vote on scores (P, K, …), and where it hangs on no more than rounding."""
 
@@ -229,11 +283,11 @@ class _Votes:
         self.first_is_clear = len(means) == 1 or bool(means.sort().values.diff()[0] > room)
 
     def decide(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the answer (K, …), and at which places it is certain."""
+        """Return the answer (K, …), and at which positions it is certain."""
         if len(self.scores) == 1:
             return self.scores[0], torch.tensor(True)
-        places = self.scores.flatten(2) if self.scores.ndim > 2 else self.scores[:, :, None]
-        votes = [reference.vote(place, self.top_k) for place in places.numpy().transpose(2, 0, 1)]
+        pixels = self.scores.flatten(2) if self.scores.ndim > 2 else self.scores[:, :, None]
+        votes = [reference.vote(pixel, self.top_k) for pixel in pixels.numpy().transpose(2, 0, 1)]
         answer = torch.from_numpy(np.stack(votes, axis=1)).reshape(self.scores.shape[1:])
         return answer, (self.order_is_clear & self.labels_are_clear.all(0)).expand(self.scores.shape[1:])
 
