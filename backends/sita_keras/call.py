@@ -132,12 +132,13 @@ class AdaptedCall(keras.layers.Layer):
 
         return predict([images], forward, self.adaptation, image_layout, self.layout)
 
-    def run_clone(self, rows: list[Any], training: bool | None = None) -> Any:
+    def run_clone(self, rows: list[Any], training: bool | None = None, cloned: Any = None) -> Any:
         """Run the clone on the rows of all images. (Not named `forward`: on torch, Keras' layers have one.)"""
+        cloned = cloned or self.hidden.clone
         context: Any = engine.running_context()
         prepare(context, rows[0])
-        self.hidden.clone._clear_losses()  # as Keras does with the layers of a model that it calls
-        output = self.hidden.clone(self._arrange(rows[0]), training=training)
+        cloned._clear_losses()  # as Keras does with the layers of a model that it calls
+        output = cloned(self._arrange(rows[0]), training=training)
         if keras.backend.backend() == "jax" and self.layout is not None:
             output = self._mark_invalid(output, rows[0], context.invalid)
         return output
@@ -250,11 +251,15 @@ class _Hidden:
     """Holds models where no tracker looks for layers."""
 
     def __init__(self, source: keras.Model, adapted: dict[int, str]) -> None:
-        self.source = source
+        self.source, self.adapted = source, adapted
         self.shared: dict[int, SharedVariable] = {}
-        self.clone = clone(source, adapted, self.share)
+        self.clone = self.make_clone()
         self.layers = [source, *(layer for _, layer in walk_layers(source))]
         self.ids = variable_ids(self.layers)
+
+    def make_clone(self) -> keras.Model:
+        """Return a clone of the source whose chosen layers blend."""
+        return clone(self.source, self.adapted, self.share)
 
     @functools.cached_property
     def plain(self) -> keras.Model:

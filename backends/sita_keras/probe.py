@@ -54,12 +54,12 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
             recorder.record(name, x)
             inputs.setdefault(name, x[:1])
 
-    def run(which: Sequence[int], *, perturbed: bool = False) -> Any:
+    def run(which: Sequence[int], *, perturbed: bool = False, fresh: bool = False) -> Any:
         values = perturb(images[list(which)], _precision(image.dtype)) if perturbed else images[list(which)]
         rows = ops.convert_to_tensor(values, dtype=image.dtype)
         context = engine.ForwardContext(layer.adaptation, engine.PLAIN, len(which), KERAS, record=record)
         with nullcontext() if inputs else reads:  # the first time
-            output = engine.run_rows([rows], lambda some: _run(layer, some), context)
+            output = engine.run_rows([rows], lambda some: _run(layer, some, fresh), context)
         _check_parts(output)
         return output
 
@@ -72,10 +72,10 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
     return replace(layout, notes=_notes(layer))
 
 
-def _run(layer: AdaptedCall, rows: list[Any]) -> Any:
+def _run(layer: AdaptedCall, rows: list[Any], fresh: bool) -> Any:
     """Run the clone. If it fails and the source has layers that never ran, name them."""
     try:
-        return layer.run_clone(rows)
+        return layer.run_clone(rows, cloned=layer.hidden.make_clone() if fresh else None)
     except SitaError:
         raise
     except Exception as error:

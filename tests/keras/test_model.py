@@ -127,7 +127,7 @@ def test_the_papers_views_and_a_callers_own() -> None:
     assert np.isfinite(paper.predict(batch, verbose=0)).all()
     half = sita.adapt(model, "augbn", augment=[lambda x: 0.5 * x])
     assert abs(half.predict(batch, verbose=0) - sita.adapt(model, "augbn").predict(batch, verbose=0)).max() > 1e-6
-    with pytest.raises(RecipeError, match="cannot be stored.*Try: save the source model"):
+    with pytest.raises(RecipeError, match=r"cannot be stored.*Try: save the source model"):
         half.get_config()
 
 

@@ -76,32 +76,33 @@ def sort(scores: Any, by: Any) -> Any:
     return ops.take(scores, ops.argsort(by), axis=0)
 
 
+MIXES = "Images influence each other|batch of layer"
 REFUSED = {
     "subtracts the batch's mean": (
         lambda: graph(layers.Lambda(lambda x: x - ops.mean(x, 0))),
-        "Images influence each other|batch of layer",
+        MIXES,
     ),
     "subtracts it before a norm": (
         lambda: before_a_norm(lambda x: x - ops.mean(x, 0)),
-        "Images influence each other|batch of layer",
+        MIXES,
     ),
-    "reorders its batch": (lambda: graph(layers.Lambda(lambda x: ops.flip(x, 0))), "Images influence each other"),
+    "reorders its batch": (lambda: graph(layers.Lambda(lambda x: ops.flip(x, 0))), MIXES),
     "reorders before a norm": (
         lambda: odd.graph(lambda x: ops.flip(layers.BatchNormalization()(ops.flip(x, 0)), 0)),
-        "Images influence each other|batch of layer",
+        MIXES,
     ),
-    "sorts its batch": (lambda: returning(lambda scores: sort(scores, scores[:, 0])), "Images influence each other"),
+    "sorts its batch": (lambda: returning(lambda scores: sort(scores, scores[:, 0])), MIXES),
     "sorts it downwards": (
         lambda: returning(lambda scores: sort(scores, -scores[:, 0])),
-        "Images influence each other",
+        MIXES,
     ),
     "divides by the largest": (
         lambda: returning(lambda scores: scores / ops.max(scores)),
-        "Images influence each other|batch of layer",
+        MIXES,
     ),
     "divides by the smallest": (
         lambda: returning(lambda scores: scores / ops.min(scores)),
-        "Images influence each other|batch of layer",
+        MIXES,
     ),
     "the largest": (lambda: returning(lambda scores: {"logits": scores, "top": ops.max(scores)}), "whole batch"),
     "the smallest": (lambda: returning(lambda scores: {"logits": scores, "low": ops.min(scores)}), "whole batch"),

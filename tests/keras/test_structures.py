@@ -302,7 +302,7 @@ def recurrent(unroll: bool) -> keras.Model:
 def test_norms_inside_a_recurrence() -> None:
     check_near_source(recurrent(unroll=True), nets.images(2))
     if keras.backend.backend() != "torch":  # which has no loop of a graph
-        with pytest.raises(ModelError, match="inner graph.*Try: .*unroll=True"):
+        with pytest.raises(ModelError, match=r"inner graph.*Try: .*unroll=True"):
             sita.adapt(recurrent(unroll=False)).predict_on_batch(nets.images(2))
 
 

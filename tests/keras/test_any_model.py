@@ -1,0 +1,241 @@
+"""Models that the library was not designed for: the reference's answers, or a SitaError that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import keras_nets as nets
+import keras_odd_nets as odd
+import keras_reference
+import numpy as np
+import pytest
+import reference
+from keras import layers, ops
+
+import sita_adapters as sita
+from sita_adapters.errors import ModelError, SitaWarning
+
+BACKEND = keras.backend.backend()
+
+
+def batch_of(count: int = 3) -> np.ndarray:
+    return nets.images(count, seed=7)
+
+
+def close(found: Any, expected: Any, tolerance: float = 2e-4) -> None:
+    keras.tree.map_structure(
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance / 10), found, expected
+    )
+
+
+def features(x: Any) -> Any:
+    return layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(6, 3, padding="same")(x)))
+
+
+# The default recipe, against the reference
+
+
+def test_nested_graphs() -> None:
+    model, batch = nets.nested(), batch_of()
+    expected = keras_reference.auto(model, batch, "logits")
+    for use in odd.ways(sita.adapt(model)):
+        close(use(batch), expected)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_few_rows_at_once(rows: int) -> None:
+    model, batch = nets.functional(), batch_of()
+    expected = keras_reference.auto(model, batch, "probabilities")
+    for use in odd.ways(sita.adapt(model, max_rows=rows)):
+        close(use(batch), expected)
+
+
+@pytest.mark.parametrize("activation", ["softmax", None])
+def test_a_label_for_every_pixel(activation: str | None) -> None:
+    model = odd.graph(lambda x: layers.Conv2D(4, 1, activation=activation)(features(x)), classes=None)
+    kind = "probabilities" if activation else "logits"
+    adapted = sita.adapt(model, task="segmentation")
+    assert sita.describe(adapted).scores == kind
+    close(adapted.predict_on_batch(batch_of()), keras_reference.auto(model, batch_of(), kind))
+
+
+@pytest.mark.parametrize("labels", [1, 4])
+def test_sigmoid_heads(labels: int) -> None:
+    def head(x: Any) -> Any:
+        return layers.Dense(labels, activation="sigmoid")(layers.GlobalAveragePooling2D()(features(x)))
+
+    model = odd.graph(head, classes=None)
+    for kind in (None, "sigmoid_probabilities"):
+        adapted = sita.adapt(model, scores=kind)
+        assert sita.describe(adapted).scores == kind
+        close(adapted.predict_on_batch(batch_of()), keras_reference.auto(model, batch_of(), kind))
+
+
+def several(**parts: Callable[[Any], Any]) -> keras.Model:
+    """A model that returns scores and functions of them by name."""
+    inputs = keras.Input((16, 16, 3))
+    scores = layers.Dense(5, name="scores_of")(layers.GlobalAveragePooling2D()(features(inputs)))
+    return nets.settle(keras.Model(inputs, {name: part(scores) for name, part in parts.items()}))
+
+
+def test_integers_beside_the_scores_come_from_the_same_row() -> None:
+    model = several(logits=lambda s: s, label=lambda s: ops.argmax(s, axis=-1))
+    batch = np.concatenate([batch_of(), 30 * batch_of(1) + 9])
+    found = sita.adapt(model).predict_on_batch(batch)
+    assert found["label"].dtype.kind == "i"
+    np.testing.assert_array_equal(found["label"], found["logits"].argmax(-1))
+    source = model.predict_on_batch(batch)["logits"]
+    chosen = []
+    for image, answer, plain in zip(batch, found["logits"], source, strict=True):
+        calls: list[reference.LayerCall] = []
+        with keras_reference.normalized_by_hand(reference.BOLD, calls):
+            adapted = keras_reference.run(model, image)["logits"][0]
+        weight = reference.adapted_weight(reference.image_shift(calls), plain, adapted, "logits")
+        close(answer, adapted if weight > 0.5 else plain)
+        chosen.append(weight > 0.5)
+    assert len(set(chosen)) == 2
+
+
+def test_names_keep_their_order_and_meaning(tmp_path: Path) -> None:
+    """Eagerly, compiled, and after saving."""
+    model = several(z=lambda s: s, a=lambda s: 3 * s, m=ops.exp)
+    adapted, batch = sita.adapt(model, output="z"), batch_of()
+    adapted.save(tmp_path / "it.keras")
+    again = keras.saving.load_model(tmp_path / "it.keras")
+    expected = keras_reference.auto(model, batch, "logits", scores=lambda output: output["z"])
+    plain = odd.run(model, batch)
+    for use in odd.ways(adapted, again):
+        found = use(batch)
+        assert sorted(found) == sorted(plain)
+        close(dict(sorted(found.items())), dict(sorted(expected.items())))
+    assert list(ops_names(adapted, batch)) == list(ops_names(model, batch))
+    assert list(ops_names(again, batch)) == list(ops_names(model, batch))
+
+
+def ops_names(model: keras.Model, batch: np.ndarray) -> Any:
+    return model(batch)
+
+
+def test_mixed_precision() -> None:
+    model, batch = nets.mixed(), batch_of()
+    adapted = sita.adapt(model)
+    assert sita.describe(adapted).scores == "probabilities"
+    expected = keras_reference.auto(model, batch, "probabilities")
+    for use in odd.ways(adapted):
+        np.testing.assert_allclose(use(batch), expected, atol=0.05)
+
+
+# Parts that are compiled already
+
+
+class Compiling(keras.Model):
+    """Runs one BatchNorm itself, and one inside a function that may be compiled."""
+
+    def __init__(self, hold: Callable[[Compiling], Any] | None = None) -> None:
+        super().__init__()
+        self.seen, self.norm = layers.BatchNormalization(), layers.BatchNormalization(name="inner")
+        self.pool, self.head = layers.GlobalAveragePooling2D(), layers.Dense(4)
+        self.fast = hold(self) if hold else self.slow
+
+    def slow(self, x: Any) -> Any:
+        return ops.relu(self.norm(x))
+
+    def call(self, x: Any) -> Any:
+        return self.head(self.pool(self.fast(self.seen(x))))
+
+
+def check_refused(model: keras.Model) -> None:
+    """Refused, also after the compiled part has seen every batch size; without the compilation it works."""
+    for size in (1, 2, 3, 4):
+        model(batch_of(size))
+    nets.settle(model)
+    with pytest.raises(ModelError, match=r"Try: leave compilation to Keras"):
+        sita.adapt(model)
+    plain = odd.built(Compiling())
+    plain.set_weights(model.get_weights())
+    close(sita.adapt(plain).predict_on_batch(batch_of()), keras_reference.auto(plain, batch_of(), "logits"))
+
+
+if BACKEND == "tensorflow":
+    import tensorflow as tf
+
+    class Decorated(Compiling):
+        """Compiles a method."""
+
+        def __init__(self) -> None:
+            super().__init__(lambda model: None)
+
+        @tf.function
+        def fast_method(self, x: Any) -> Any:
+            return ops.relu(self.norm(x))
+
+        def call(self, x: Any) -> Any:
+            return self.head(self.pool(self.fast_method(self.seen(x))))
+
+    class DecoratedCall(Compiling):
+        """Compiles all of it."""
+
+        @tf.function
+        def call(self, x: Any) -> Any:
+            return super().call(x)
+
+    @tf.function
+    def apply_norm(norm: layers.Layer, x: Any) -> Any:
+        return ops.relu(norm(x))
+
+    INNER = {
+        "a decorated method": Decorated,
+        "a decorated call": DecoratedCall,
+        "a compiled attribute": lambda: Compiling(lambda model: tf.function(model.slow)),
+        "a compiled closure": lambda: Compiling(lambda model: tf.function(lambda x: ops.relu(model.norm(x)))),
+        "a global function": lambda: Compiling(lambda model: lambda x: apply_norm(model.norm, x)),
+    }
+
+    @pytest.mark.parametrize("make", INNER.values(), ids=INNER)
+    def test_parts_that_are_compiled_already_are_refused(make: Callable[[], keras.Model]) -> None:
+        if make is INNER["a global function"]:
+            with pytest.raises(ModelError):
+                sita.adapt(odd.built(make()))
+            return
+        check_refused(make())
+
+    def test_a_compiled_part_without_batchnorm_is_fine() -> None:
+        class Harmless(Compiling):
+            @tf.function
+            def double(self, x: Any) -> Any:
+                return 2 * x
+
+            def call(self, x: Any) -> Any:
+                return super().call(self.double(x))
+
+        model = odd.built(Harmless())
+        expected = keras_reference.auto(model, batch_of(), "logits")
+        for use in odd.ways(sita.adapt(model)):
+            close(use(batch_of()), expected)
+
+
+if BACKEND == "jax":
+    import jax
+
+    def test_parts_that_are_compiled_already_are_refused() -> None:
+        check_refused(Compiling(lambda model: jax.jit(model.slow)))
+
+
+if BACKEND == "torch":
+
+    def test_modules_of_torch_inside_are_named() -> None:
+        import torch
+
+        inner = torch.nn.Sequential(torch.nn.BatchNorm2d(16), torch.nn.ReLU()).eval()
+        inputs = keras.Input((16, 16, 3))
+        x = keras.layers.TorchModuleWrapper(inner, name="theirs", output_shape=(None, 16, 16, 3))(inputs)
+        x = layers.GlobalAveragePooling2D()(layers.BatchNormalization(name="ours")(x))
+        model = keras.Model(inputs, layers.Dense(4)(x))
+        with pytest.warns(SitaWarning, match="theirs run another framework's layers"):
+            adapted = sita.adapt(model)
+        assert "theirs" in str(sita.describe(adapted))
+        assert sita.describe(adapted).adapted == ("ours",)
+        close(adapted.predict_on_batch(batch_of()), keras_reference.auto(model, batch_of(), "logits"))
