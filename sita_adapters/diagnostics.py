@@ -149,10 +149,5 @@ thread_observers, global_observers = _ThreadObservers(), _GlobalObservers()
 
 
 def observers_of(adaptation: object) -> list[Any]:
-    """Return the observers of this adaptation in this thread."""
-    return [each for each in (*thread_observers.observers, *global_observers.observers) if each.key is adaptation]
-
-
-def is_observed(adaptation: object) -> bool:
-    """Whether calls of this adapted model are recorded in this thread."""
-    return any(each.key is adaptation for each in (*thread_observers.observers, *global_observers.observers))
+    """Return the observations that record this adapted model in this thread."""
+    return [each for key, each in (*thread_observers.observers, *global_observers.observers) if key is adaptation]

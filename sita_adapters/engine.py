@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from .combining import Answer, Candidates, combine, concatenate, keep_candidates
-from .diagnostics import Diagnostics, LayerMeasurement, is_observed
+from .diagnostics import Diagnostics, LayerMeasurement, observers_of
 from .errors import InputError, ModelError
 from .inputs import Inputs
 from .ops import Array, Ops, SymbolicError
@@ -153,7 +153,7 @@ def _answer(
 ) -> Answer:
     """Run the parts of the Plan one after the other, and combine their candidates."""
     plan, parts = adaptation.plan_for(images.kind)
-    diagnose = diagnose or is_observed(adaptation)
+    diagnose = diagnose or bool(observers_of(adaptation))
     kept: list[Candidates] = []
     for part in parts:
         given = batch if len(parts) == 1 else [images.ops.copy(array) for array in batch]  # a model may write to it

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .ops import Array, Ops
-from .voting import Scores, log_of, log_softmax
+from .voting import Scores, from_logits, to_logits
 
 SOURCE_SHIFT = 0.05
 """d_0: at this shift, with equal confidence, both rows count the same."""
@@ -60,18 +60,8 @@ def mix_scores(rows: Sequence[Array], weights: Sequence[Array], kind: Scores, cl
 
     A model with a final softmax and one without then agree.
     """
-    xp = ops.xp
-    precise = [ops.precise(row) for row in rows]
-    if kind == "probabilities":
-        mixed = xp.exp(log_softmax(mix_arrays([log_of(p, xp) for p in precise], weights, ops), class_axis, xp))
-    elif kind == "log_probabilities":
-        mixed = log_softmax(mix_arrays(precise, weights, ops), class_axis, xp)
-    elif kind == "sigmoid_probabilities":
-        odds = mix_arrays([log_of(p, xp) - log_of(1 - p, xp) for p in precise], weights, ops)
-        mixed = 1 / (1 + xp.exp(-odds))
-    else:
-        return mix_arrays(rows, weights, ops)
-    return ops.cast(mixed, rows[0])
+    mixed = mix_arrays([to_logits(ops.precise(row), kind, ops.xp) for row in rows], weights, ops)
+    return ops.cast(from_logits(mixed, kind, class_axis, ops.xp), rows[0])
 
 
 def larger_row(rows: Sequence[Array], weights: Sequence[Array], xp: Any) -> Array:

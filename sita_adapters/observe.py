@@ -115,6 +115,10 @@ class Observation:
 
     def append(self, diagnostics: Diagnostics, ops: Ops) -> None:
         """Record one call."""
+        try:
+            ops.to_numpy(diagnostics.zeros)
+        except SymbolicError as error:
+            raise refuse_compiled("The adapted model") from error
         values = _to_numpy(diagnostics, ops)
         if self._calls and self._candidates != diagnostics.candidates:
             raise InputError("Images of another shape have other candidates. Try: observe each shape separately.")
@@ -122,21 +126,6 @@ class Observation:
             self.layers = next((each.layers for each in diagnostics.measured if each is not None), ())
             self._candidates = diagnostics.candidates
             self._calls = [*self._calls, values]
-
-
-@dataclass(frozen=True, eq=False)
-class _Observer:
-    """Records the calls of one adaptation."""
-
-    key: object
-    observation: Observation
-
-    def append(self, diagnostics: Diagnostics, ops: Ops) -> None:
-        try:
-            ops.to_numpy(diagnostics.zeros)
-        except SymbolicError as error:
-            raise refuse_compiled("The adapted model") from error
-        self.observation.append(diagnostics, ops)
 
 
 @contextmanager
@@ -158,11 +147,11 @@ def observe(adapted: Any, *, all_threads: bool = False) -> Iterator[Observation]
     """
     group: Any = global_observers if all_threads else thread_observers
     with backend_of(adapted).observing(adapted) as key:
-        observer = _Observer(key, Observation())
+        observer = key, Observation()
         with _lock:
             group.observers = (*group.observers, observer)
         try:
-            yield observer.observation
+            yield observer[1]
         finally:
             with _lock:
                 group.observers = tuple(other for other in group.observers if other is not observer)

@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeAlias
 from .errors import RecipeError, suggestion
 from .recipe import Recipe, expect_one_of
 from .shift import ByShift
-from .views import make_views
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
@@ -87,8 +86,6 @@ def resolve_recipe(recipe: Recipe | str, changes: Mapping[str, Any], task: Task 
     if task == "segmentation":
         chosen, changes = _for_segmentation(chosen, changes, named=isinstance(recipe, str))
     changed = replace(chosen, **changes)
-    if task == "segmentation":
-        _check_segmentation(changed)
     if "augment" in changes and changed.view_count == 0:
         raise RecipeError(
             f"augment: {chosen.name!r} uses no views, and augment={changes['augment']!r} would do nothing. "
@@ -107,14 +104,3 @@ def _for_segmentation(chosen: Recipe, changes: Mapping[str, Any], named: bool) -
         if chosen.shared_views and not {"priors", "combine", "top_k"} & set(changes):
             chosen = replace(chosen, top_k=3)  # as it was measured here
     return chosen, changes
-
-
-def _check_segmentation(recipe: Recipe) -> None:
-    if recipe.candidates != "views":
-        return
-    moving = [v.name for v in make_views(recipe.augment, recipe.view_count, recipe.seed, "square") if v.moves_pixels]
-    if moving:
-        raise RecipeError(
-            f"augment: {recipe.name!r} averages its views pixel by pixel, and these move the pixels: "
-            f"{', '.join(moving)}. Expected views that keep them in place. Try: augment='blur', or your own functions."
-        )

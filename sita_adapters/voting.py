@@ -68,24 +68,38 @@ def decide(
     Each sigmoid label is decided as two classes with logits (0, z).
     """
     xp = ops.xp
+    z = to_logits(candidates, kind, xp)
     if kind in ("sigmoid", "sigmoid_probabilities"):
-        return _decide_each_label(candidates, top_k, combine, kind, ops)
-    z = log_of(candidates, xp) if kind == "probabilities" else candidates
+        zeros = xp.where(z == z, 0.0, z)  # noqa: PLR0124 (a NaN must stay one)
+        pairs = xp.stack([zeros, z], axis=-1)
+        vote = decide(pairs, top_k=top_k, combine=combine, kind="logits", class_axis=-1, ops=ops)
+        answer = from_logits(vote.scores[..., 1] - vote.scores[..., 0], kind, class_axis, xp)
+        return Vote(answer, *(each[..., 0] for each in (vote.labels, vote.entropies, vote.kept, vote.votes)))
     entropies = _entropies(z, class_axis, xp)
     labels = _first_largest(z, class_axis, ops)
     ranks = _ranks(entropies, ops)
     kept = ranks < top_k
     votes = _votes(labels, kept, ops)
     if combine == "mean":
-        mean = _mean(xp.exp(log_softmax(z, class_axis, xp)), kept, ops)
-        answer = mean if kind == "probabilities" else log_of(mean, xp)
+        z = log_of(_mean(xp.exp(log_softmax(z, class_axis, xp)), kept, ops), xp)
     else:
-        answer = _mean(z, _winners(labels, kept, votes, ranks, xp), ops)
-        if kind != "logits":
-            answer = log_softmax(answer, class_axis, xp)
-        if kind == "probabilities":
-            answer = xp.exp(answer)
-    return Vote(answer, labels, entropies, kept, votes)
+        z = _mean(z, _winners(labels, kept, votes, ranks, xp), ops)
+    return Vote(from_logits(z, kind, class_axis, xp), labels, entropies, kept, votes)
+
+
+def to_logits(scores: Array, kind: Scores, xp: Any) -> Array:
+    """Return scores as logits: of probabilities, the logarithm; of sigmoid probabilities, the log-odds."""
+    if kind == "probabilities":
+        return log_of(scores, xp)
+    return log_of(scores, xp) - log_of(1 - scores, xp) if kind == "sigmoid_probabilities" else scores
+
+
+def from_logits(z: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
+    """Return logits as scores of a kind."""
+    if kind in ("probabilities", "log_probabilities"):
+        z = log_softmax(z, class_axis, xp)
+        return xp.exp(z) if kind == "probabilities" else z
+    return 1 / (1 + xp.exp(-z)) if kind == "sigmoid_probabilities" else z
 
 
 def near_ties(entropies: np.ndarray, kept: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -133,21 +147,6 @@ def _entropies(z: Array, class_axis: int, xp: Any) -> Array:
     entropies = xp.log(total) - spread / total
     # A candidate that is NaN counts as the least confident; no comparison would reach it otherwise.
     return xp.where(entropies == entropies, entropies, float("inf"))  # noqa: PLR0124
-
-
-def _decide_each_label(candidates: Array, top_k: int, combine: Literal["vote", "mean"], kind: Scores, ops: Ops) -> Vote:
-    pairs, pair_kind = _two_classes(candidates, kind, ops.xp)
-    vote = decide(pairs, top_k=top_k, combine=combine, kind=pair_kind, class_axis=-1, ops=ops)
-    answer = vote.scores[..., 1] - vote.scores[..., 0] if pair_kind == "logits" else vote.scores[..., 1]
-    return Vote(answer, *(each[..., 0] for each in (vote.labels, vote.entropies, vote.kept, vote.votes)))
-
-
-def _two_classes(values: Array, kind: Scores, xp: Any) -> tuple[Array, Scores]:
-    """Return every label's two classes, false and true, along a new last axis, and what these scores are."""
-    if kind == "sigmoid":
-        zeros = xp.where(values == values, 0.0, values)  # noqa: PLR0124 (a NaN must stay one)
-        return xp.stack([zeros, values], axis=-1), "logits"
-    return xp.stack([1 - values, values], axis=-1), "probabilities"
 
 
 def _first_largest(z: Array, axis: int, ops: Ops) -> Array:

@@ -26,16 +26,16 @@ _LONGEST_NORM = 1024
 """Squares that are added up at once in single precision; the relative error of their sum is then about 2e-7."""
 
 
-class AdaptedBatchNorm1d(nn.BatchNorm1d):
-    """An adapted BatchNorm1d: tools that fuse BatchNorm layers by their exact type skip it."""
+class AdaptedBatchNorm1d(nn.BatchNorm1d):  # noqa: D101
+    pass
 
 
-class AdaptedBatchNorm2d(nn.BatchNorm2d):
-    """An adapted BatchNorm2d: tools that fuse BatchNorm layers by their exact type skip it."""
+class AdaptedBatchNorm2d(nn.BatchNorm2d):  # noqa: D101
+    pass
 
 
-class AdaptedBatchNorm3d(nn.BatchNorm3d):
-    """An adapted BatchNorm3d: tools that fuse BatchNorm layers by their exact type skip it."""
+class AdaptedBatchNorm3d(nn.BatchNorm3d):  # noqa: D101
+    pass
 
 
 _ADAPTED: dict[type[nn.Module], type[nn.Module]] = {
@@ -43,6 +43,7 @@ _ADAPTED: dict[type[nn.Module], type[nn.Module]] = {
     nn.BatchNorm2d: AdaptedBatchNorm2d,
     nn.BatchNorm3d: AdaptedBatchNorm3d,
 }
+"""Adapted layers have classes of their own: tools that fuse BatchNorm layers by their exact type skip them."""
 
 _AFTERWARDS: dict[str, tuple[str, ...]] = {
     "torch.nn.modules.batchnorm.BatchNorm1d": (),

@@ -74,25 +74,30 @@ def _tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [*nn.Module.named_parameters(model), *nn.Module.named_buffers(model)]
 
 
-_GUARDED = ("train", "requires_grad_", "_apply", "_replicate_for_data_parallel", "__prepare_scriptable__")
+_SHARED = "An adapted model shares its weights and statistics with the source model, which this would change. "
+
+_REFUSED = {
+    "_replicate_for_data_parallel": "An adapted model cannot be replicated by DataParallel: replicas would run the "
+    "layers of the original. Try: one adapted model per device (sita.adapt(model).to(device)), or one process per "
+    "device.",
+    "__prepare_scriptable__": "An adapted model cannot be scripted by torch.jit. Try: sita.export(adapted, "
+    "'model.onnx' or 'model.pt2', example=images).",
+}
+"""Methods, most of them private, through which PyTorch would bypass the adaptation."""
 
 
 def guard(model: nn.Module) -> None:
-    """Make a clone refuse training, loaded weights and replication, and keep its memory whole."""
-    vars(model).update(
-        train=functools.partial(_train, model),
-        requires_grad_=functools.partial(_requires_grad, model),
-        _apply=functools.partial(apply_to_all, model),
-        _replicate_for_data_parallel=functools.partial(_refuse_replication, model),
-        __prepare_scriptable__=functools.partial(_refuse_script, model),
-    )
+    """Make a clone refuse training, loaded weights and replication, and share all of its memory or none."""
+    guards: dict[str, Any] = {"train": _train, "requires_grad_": _requires_grad, "_apply": apply_to_all}
+    vars(model).update({name: functools.partial(function, model) for name, function in guards.items()})
+    vars(model).update({name: functools.partial(_refuse, name) for name in _REFUSED})
     for module in _loadable(model):
         module._register_load_state_dict_pre_hook(_refuse_load)  # type: ignore[no-untyped-call]
 
 
 def unguard(model: nn.Module) -> None:
     """Remove the guards of a clone."""
-    for name in _GUARDED:
+    for name in ("train", "requires_grad_", "_apply", *_REFUSED):
         vars(model).pop(name, None)
     for module in _loadable(model):
         hooks = module._load_state_dict_pre_hooks
@@ -117,10 +122,7 @@ def refuse_transforms(model: nn.Module) -> None:
 def _train(model: nn.Module, mode: bool = True) -> nn.Module:
     """`train` of an adapted model: eval() passes, training does not."""
     if mode:
-        raise SharedWeightsError(
-            "An adapted model shares its weights and statistics with the source model, which training would change. "
-            "Try: train the source model (in-place updates are visible here), or sita.unwrap(adapted)."
-        )
+        raise SharedWeightsError(f"{_SHARED}Try: train the source model (in-place updates are visible here).")
     type(model).train(model, mode)  # which may return nothing
     return model
 
@@ -128,30 +130,16 @@ def _train(model: nn.Module, mode: bool = True) -> nn.Module:
 def _requires_grad(model: nn.Module, requires_grad: bool = True) -> nn.Module:
     """`requires_grad_` of an adapted model: the source trains its weights."""
     if requires_grad:
-        raise SharedWeightsError(
-            "The weights of an adapted model are the source model's, and need no gradients here. (Gradients of the "
-            "images work.) Try: train the source model, or sita.unwrap(adapted)."
-        )
+        raise SharedWeightsError(f"{_SHARED}(Gradients of the images work.) Try: train the source model.")
     return model
 
 
 def _refuse_load(*_: Any) -> NoReturn:
     """Pre-hook of `load_state_dict` on every module: it also holds for a part, and for a model around it."""
     raise SharedWeightsError(
-        "Loading weights into an adapted model would overwrite the source model's, which it shares. "
-        "Try: load them into the source model (the adapted one sees them), or into another model."
+        f"{_SHARED}Try: load the weights into the source model (the adapted one sees them), or into another model."
     )
 
 
-def _refuse_replication(model: nn.Module) -> NoReturn:
-    raise ModelError(
-        f"An adapted {type(model).__name__} cannot be replicated by DataParallel: replicas would run the layers of the "
-        "original. Try: one adapted model per device (sita.adapt(model).to(device)), or one process per device."
-    )
-
-
-def _refuse_script(model: nn.Module) -> NoReturn:
-    raise ModelError(
-        f"An adapted {type(model).__name__} cannot be scripted by torch.jit. Try: sita.export(adapted, 'model.onnx' or "
-        "'model.pt2', example=images)."
-    )
+def _refuse(name: str, *_: Any) -> NoReturn:
+    raise ModelError(_REFUSED[name])

@@ -150,21 +150,11 @@ def check_channels(images: torch.Tensor, dimensions: int, channels: int) -> None
 
 def _nothing_to_adapt(model: nn.Module, modules: dict[str, nn.Module]) -> ModelError:
     convolutions = [module for module in modules.values() if isinstance(module, _ConvNd)]
-    fused = any(
-        (isinstance(module, nn.Identity) and "bn" in name.rpartition(".")[2].lower())
-        or ".intrinsic." in type(module).__module__
-        or isinstance(module, torch.fx.GraphModule)
-        for name, module in modules.items()
-    )
-    if fused and convolutions and all(module.bias is not None for module in convolutions):
-        return ModelError(
-            f"{type(model).__name__} has no BatchNorm layer, and all its convolutions have biases: the layers "
-            "seem to be fused into them. Expected BatchNorm layers with running statistics. Try: adapt the model "
-            "before fusing it."
-        )
+    fused = bool(convolutions) and all(module.bias is not None for module in convolutions)
+    hint = " Try: adapt the model before fusing it, if its layers were fused into its convolutions." if fused else ""
     return ModelError(
         f"{type(model).__name__} has no BatchNorm layer with running statistics ({len(modules)} modules searched). "
-        "SITA adapts BatchNorm statistics only; LayerNorm and GroupNorm have none."
+        f"SITA adapts BatchNorm statistics only; LayerNorm and GroupNorm have none.{hint}"
     )
 
 
