@@ -9,9 +9,6 @@ from typing import Any
 
 from .ops import Array
 
-_LARGEST = 3e38
-"""The largest variance in single precision."""
-
 
 def pool(means: Array, variances: Array, *, axis: int, xp: Any) -> tuple[Array, Array]:
     """Return the moments of equally large parts taken together.
@@ -58,7 +55,7 @@ def _lerp(start: Array, end: Array, weight: Array) -> Array:
 
 def mark_overflow(variance: Array, xp: Any) -> Array:
     """Return NaN where the variance overflowed: x / sqrt(∞) would be 0, which looks like an answer."""
-    return xp.where(variance < _LARGEST, variance, float("nan"))
+    return xp.where(variance < float("inf"), variance, float("nan"))
 
 
 def input_affine(
