@@ -82,6 +82,8 @@ class ForwardContext:
     """What the probe established; None while it runs."""
     weights: Array = None
     """(R, R), of the blended rows."""
+    references: Array = None
+    """(R, R), with a 1 for one of the rows that each row draws from."""
     priors: Any = None
     """λ of the blended rows, (R, 1), or a number for all; None if rules set it."""
     rules: tuple[Any, Any, Any] | None = None
@@ -247,6 +249,7 @@ def _bind_plan(plan: Plan, images: Array, context: ForwardContext) -> None:
 
     if not plan.independent:
         context.weights = ops.precise_constant(plan.weights, images)
+        context.references = ops.precise_constant(plan.references, images)
     if plan.rules is None:
         context.priors = column([plan.priors[row] for row in blended])
     else:

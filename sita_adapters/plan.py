@@ -29,6 +29,7 @@ class Plan:
         candidates: The rows whose outputs may answer.
         first, stop: The rows from `first` up to `stop` are blended; the others, λ = 1, keep the source's statistics.
         independent: Whether no row draws from another, as without views.
+        references: Line r has a 1 at the last row that row r draws from; all rows that it draws from have the same.
         rules: (s, d_½, A_½) of every row if there are rules; s is 0 for a row with λ = 1.
         source: The position, among the candidates, of the one with λ = 1.
     """
@@ -41,6 +42,7 @@ class Plan:
     first: int = field(init=False)
     stop: int = field(init=False)
     independent: bool = field(init=False)
+    references: tuple[tuple[float, ...], ...] = field(init=False)
     rules: tuple[tuple[float, float, float], ...] | None = field(init=False)
     source: int | None = field(init=False)
 
@@ -56,6 +58,7 @@ class Plan:
             "first": blended[0] if blended else 0,
             "stop": blended[-1] + 1 if blended else 0,
             "independent": independent,
+            "references": tuple(map(_last, self.weights)),
             "rules": tuple(rules) if any(rule[0] for rule in rules) else None,
             "source": candidate_priors.index(1.0) if 1.0 in candidate_priors else None,
         }
@@ -85,6 +88,11 @@ class Plan:
     def moves_pixels(self, row: int) -> bool:
         """Whether this row runs a view that moves pixels."""
         return self.views[self.view_of_row[row]].moves_pixels
+
+
+def _last(line: tuple[float, ...]) -> tuple[float, ...]:
+    last = max(row for row, weight in enumerate(line) if weight)
+    return tuple(float(row == last) for row in range(len(line)))
 
 
 def _rule(prior: Prior) -> tuple[float, float, float]:

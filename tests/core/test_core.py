@@ -41,7 +41,7 @@ def test_every_plan_is_sound(prior_values: list[float], n: int, shared: bool, fr
     # A row's statistics come from its own image's rows under its own prior, or from shared views.
     for row, line in enumerate(plan.weights):
         for drawn in np.flatnonzero(line):
-            assert plan.reference_rows[drawn] == plan.reference_rows[row] or plan.priors[row] == 1
+            assert plan.references[drawn] == plan.references[row] or plan.priors[row] == 1
             same_prior = plan.priors[drawn] == plan.priors[row]
             assert same_prior or (recipe.shared_views and plan.view_of_row[drawn] > 0)
 
@@ -94,7 +94,7 @@ def test_blend_equals_a_float64_loop(
             mean_of_rows,
             namespace.own(variances),
             weights=namespace.own(weights),
-            reference_rows=namespace.ops.indices([row] * rows, mean_of_rows),
+            references=namespace.own(np.eye(rows, dtype=np.float32)[[row] * rows]),
             xp=xp,
         ),
         priors=namespace.own(prior_values),
@@ -124,7 +124,7 @@ def test_a_source_row_far_from_the_others_costs_them_no_digits(namespace: Namesp
         namespace.own(means),
         namespace.own(variances),
         weights=namespace.own(np.float32(plan.weights)),
-        reference_rows=namespace.ops.indices(plan.reference_rows, namespace.own(means)),
+        references=namespace.own(np.float32(plan.references)),
         xp=namespace.ops.xp,
     )
     adapted = [row for row, prior in enumerate(plan.priors) if prior != 1]

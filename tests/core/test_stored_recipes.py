@@ -36,10 +36,10 @@ def test_functions_cannot_be_stored() -> None:
     ("text", "message"),
     [
         ("{", "to_json"),
-        ("[1]", "fields of a recipe.*list"),
-        (json.dumps({"lambda": 0.5}), "fields of a recipe.*received lambda"),
-        (json.dumps({"priors": [{"by_shift": {"speed": 1}}]}), "priors: expected numbers, or by_shift"),
-        (json.dumps({"priors": [{"other": {}}]}), "priors: expected numbers, or by_shift"),
+        ("[1]", "Recipe.to_json.*received.*list"),
+        (json.dumps({"lambda": 0.5}), "Recipe.to_json.*received.*lambda"),
+        (json.dumps({"priors": [{"by_shift": {"speed": 1}}]}), "Recipe.to_json.*received.*speed"),
+        (json.dumps({"priors": [{"other": {}}]}), "Recipe.to_json.*received.*by_shift"),
         (json.dumps({"priors": [2]}), "priors: expected one or more numbers"),
     ],
 )
