@@ -10,7 +10,7 @@ import reference
 from small_network import EPSILONS, images, run_rows
 
 import sita_adapters as sita
-from sita_adapters.errors import OutputError, RecipeError
+from sita_adapters.errors import OutputError
 
 PRIORS = (0.5, 0.75, 1.0)
 NAMES = tuple(EPSILONS)
