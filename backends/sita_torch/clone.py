@@ -32,12 +32,15 @@ def clone(model: nn.Module, *, keep: object = None, shared: bool = True) -> nn.M
                 if isinstance(value, torch.Tensor) and not value.is_leaf:  # a cached feature, which deepcopy refuses
                     memo[id(value)] = value.detach().clone()
         try:
-            return copy.deepcopy(model, memo)
+            copied = copy.deepcopy(model, memo)
         except Exception as error:
             raise ModelError(
                 f"{type(model).__name__} cannot be copied: {error}. Expected a model that copy.deepcopy can copy. "
                 "Try: remove what cannot be copied from the model while you adapt it, or give it a __deepcopy__."
             ) from error
+    for module, new in zip(nn.Module.modules(model), nn.Module.modules(copied), strict=False):
+        new.training = module.training  # which graph modules forget when they copy themselves
+    return copied
 
 
 def _new_tensor(tensor: torch.Tensor, shared: bool) -> torch.Tensor:
