@@ -82,7 +82,7 @@ class AdaptedSequential(Sequential):
         """Establish what the output is, and that images do not influence each other."""
         random, recorder = random_like(images), InputRecorder(NUMPY)
 
-        def run(which: Sequence[int], *, perturbed: bool = False) -> np.ndarray:
+        def run(which: Sequence[int], *, perturbed: bool = False, fresh: bool = False) -> np.ndarray:
             rows = random[list(which)]
             rows = perturb(rows, np.finfo(rows.dtype).eps) if perturbed else rows
             context = ForwardContext(self.adaptation, engine.PLAIN, len(rows), NUMPY, record=recorder.record)

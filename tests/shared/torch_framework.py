@@ -149,7 +149,7 @@ class TorchFramework:
         changed = {name: value + 1 for name, value in adapted.state_dict().items()}
         return {
             "train the source model": adapted.train,
-            "load them into the source": lambda: adapted.load_state_dict(changed),
+            "into the source": lambda: adapted.load_state_dict(changed),
         }
 
     def epsilon_of(self, layer: nn.Module) -> float:
