@@ -13,8 +13,8 @@ import numpy as np
 
 import sita_adapters as sita
 from sita_adapters.backend import adaptation_of
-from sita_adapters.engine import latest_layout
 from sita_adapters.description import Description
+from sita_adapters.engine import latest_layout
 from sita_adapters.errors import InputError, OutputError, SitaError
 from sita_adapters.recipe import Recipe
 from sita_adapters.recipes import DEFAULT

@@ -16,7 +16,6 @@ from sita_adapters.ops import Ops
 
 @dataclass(frozen=True, eq=False)
 class _Recorder:
-    key: object
     values: dict[str, np.ndarray] = field(default_factory=dict)
 
     def append(self, diagnostics: Diagnostics, ops: Ops) -> None:
@@ -29,8 +28,8 @@ class _Recorder:
 def record_diagnostics(adapted: Any) -> Iterator[dict[str, np.ndarray]]:
     """Yield a dict that gets the diagnostics of one call inside the block, in this thread, named as in a file."""
     with backend_of(adapted).observing(adapted) as key:
-        recorder, others = _Recorder(key), thread_observers.observers
-        thread_observers.observers = (*others, recorder)
+        recorder, others = _Recorder(), thread_observers.observers
+        thread_observers.observers = (*others, (key, recorder))
         try:
             yield recorder.values
         finally:

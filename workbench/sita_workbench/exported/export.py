@@ -15,7 +15,7 @@ import numpy as np
 import sita_adapters as sita
 from sita_adapters.backend import adaptation_of, backend_of
 from sita_adapters.engine import Adaptation
-from sita_adapters.export import Exported, check_place, resolve_format, move
+from sita_adapters.export import Exported, check_place, move, resolve_format
 from sita_adapters.views import spatial_kind
 
 from .check import Expected, expect, verify
@@ -114,7 +114,7 @@ def _describe_file(adaptation: Adaptation, exported: Exported, expected: Expecte
     plan, _ = adaptation.plan_for(kinds[0] if len(kinds) == 1 else spatial_kind(spatial))
     return ExportMetadata(
         recipe=str(adaptation.recipe),
-        scores=expected.scores and expected.scores.kind,
+        scores=None if expected.scores is None else expected.scores.kind,
         class_axis=-1 if expected.scores is None else expected.scores.class_axis,
         scores_name=expected.scores_name,
         input_shape=shape,

@@ -11,6 +11,7 @@ from typing import Any
 from sita_adapters.errors import ExportError
 from sita_adapters.inputs import Inputs
 from sita_adapters.version import __version__
+from sita_adapters.voting import Scores
 
 from ..files import write_text
 
@@ -39,7 +40,7 @@ class ExportMetadata:
     """
 
     recipe: str
-    scores: str | None
+    scores: Scores | None
     class_axis: int
     scores_name: str
     input_shape: tuple[int | None, ...]
