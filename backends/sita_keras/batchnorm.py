@@ -46,9 +46,10 @@ class AdaptedBatchNorm:
         first = next(iter(given.arguments))
         x = given.arguments[first]
         if not in_symbolic_scope():  # in which Keras works out shapes, with batch sizes of its own
-            context = enter_layer(self.sita_name, x)
-            _check_trace(x, self.sita_name, context)
-            if context.plan.blends:
+            context: Any = enter_layer(self.sita_name, x)
+            if trace_of(x) is not context.trace:
+                context.inner.append(self.sita_name)
+            elif context.plan.blends:
                 if type(layer).__bases__[-1] is keras.layers.BatchNormalization:
                     return _normalized(x, given.arguments.get("mask"), layer, context)
                 given.arguments[first] = _rewritten(x, given.arguments.get("mask"), layer, context)
@@ -72,16 +73,20 @@ class FoldedTimeDistributed:
 def prepare(context: Any, rows: Any) -> None:
     """Complete the context of a forward pass by what the layers on these rows need."""
     context.rows = KERAS.at_least_one(context.rows)
-    context.invalid, context.trace = [], trace_of(rows)
+    context.invalid, context.inner, context.trace = [], [], trace_of(rows)
 
 
-def _check_trace(x: Any, name: str, context: Any) -> None:
-    """Raise if a layer runs in an inner graph: what it measures would leak, and a cached graph would not ask again."""
-    if trace_of(x) is not context.trace:
+def check_traces(context: Any) -> None:
+    """Raise if a layer ran in an inner graph: what it measures would leak, and a cached graph would not ask again.
+
+    Not in the layer: whoever traces the inner graph would raise another error instead.
+    """
+    if context.inner:
         raise ModelError(
-            f"The layer {name!r} runs inside an inner graph: a tf.function or jax.jit in the model, or a loop such as "
-            "a recurrence. Expected BatchNorm layers that the model calls itself. Try: leave compilation to Keras, "
-            f"which compiles the whole model; unroll=True for a recurrent layer; or {leave_out(name)}."
+            f"The layer {context.inner[0]!r} runs inside an inner graph: a tf.function or jax.jit in the model, or a "
+            "loop such as a recurrence. Expected BatchNorm layers that the model calls itself. Try: leave compilation "
+            "to Keras, which compiles the whole model; unroll=True for a recurrent layer; or "
+            f"{leave_out(*context.inner)}."
         )
 
 

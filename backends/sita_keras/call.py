@@ -22,7 +22,7 @@ from sita_adapters.selection import LayerInfo
 from sita_adapters.view_steps import ImageLayout
 from sita_adapters.views import SpatialKind
 
-from .batchnorm import prepare
+from .batchnorm import check_traces, prepare
 from .clone import clone
 from .inspection import find_layers, walk_layers
 from .ops import KERAS
@@ -111,14 +111,14 @@ class AdaptedCall(keras.layers.Layer):
             )
         if in_symbolic_scope():  # only shapes are asked for
             return self.hidden.clone(self._arrange(images))
-        return self._run(images, engine.predict, training)
+        return self._run(images, engine.predict)
 
     def call_with_diagnostics(self, images: Any) -> tuple[Any, Diagnostics]:
         """Return an answer for every image, and the diagnostics as arrays, which a graph can return."""
         found: tuple[Any, Diagnostics] = self._run(images, engine.predict_with_diagnostics)
         return found
 
-    def _run(self, images: Any, predict: Callable[..., Any], training: bool | None = None) -> Any:
+    def _run(self, images: Any, predict: Callable[..., Any]) -> Any:
         self.check_source()
         if images.shape[0] == 0:
             raise InputError(f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}.")
@@ -126,19 +126,18 @@ class AdaptedCall(keras.layers.Layer):
         axes = tuple(range(-space, 0)) if self.channels_first else tuple(range(-space - 1, -1))
         channel = -space - 1 if self.channels_first else -1
         image_layout = ImageLayout(KERAS, self.adaptation.kinds[0], channel, axes, self.adaptation.inputs)
+        return predict([images], self.run_clone, self.adaptation, image_layout, self.layout)
 
-        def forward(rows: list[Any]) -> Any:
-            return self.run_clone(rows, training)
-
-        return predict([images], forward, self.adaptation, image_layout, self.layout)
-
-    def run_clone(self, rows: list[Any], training: bool | None = None, cloned: Any = None) -> Any:
+    def run_clone(self, rows: list[Any], cloned: Any = None) -> Any:
         """Run the clone on the rows of all images. (Not named `forward`: on torch, Keras' layers have one.)"""
         cloned = cloned or self.hidden.clone
         context: Any = engine.running_context()
         prepare(context, rows[0])
         cloned._clear_losses()  # as Keras does with the layers of a model that it calls
-        output = cloned(self._arrange(rows[0]), training=training)
+        try:
+            output = cloned(self._arrange(rows[0]), training=False)  # without it, a TorchModuleWrapper trains
+        finally:
+            check_traces(context)
         if keras.backend.backend() == "jax" and self.layout is not None:
             output = self._mark_invalid(output, rows[0], context.invalid)
         return output

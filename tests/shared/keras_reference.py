@@ -20,7 +20,9 @@ SHIFT = reference.Rule(0.375, 0.5, 200)
 
 def run(model: Any, image: np.ndarray) -> Any:
     """The output of one image, layer by layer."""
-    return keras.tree.map_structure(lambda one: ops.convert_to_numpy(one).astype(np.float64), model(image[None]))
+    return keras.tree.map_structure(
+        lambda one: ops.convert_to_numpy(one).astype(np.float64), model(image[None], training=False)
+    )
 
 
 @contextmanager
