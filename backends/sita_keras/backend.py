@@ -15,6 +15,7 @@ from keras.src.models import Functional
 from sita_adapters import engine
 from sita_adapters.backend import Settings, adaptation_of
 from sita_adapters.errors import InputError, ModelError
+from sita_adapters.plan import make_plan
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import select
 
@@ -49,7 +50,7 @@ class KerasBackend:
                 f"({len(list(walk_layers(model)))} layers searched). SITA adapts BatchNorm statistics only."
             )
         names = select(found, settings.layers)
-        channels_first = channels_come_first(model, len(image.shape))
+        channels_first = channels_come_first(model, views=any(make_plan(recipe).view_of_row))
         layer = AdaptedCall(
             model,
             tuple(place for place, name in enumerate(found) if name in names),

@@ -47,12 +47,14 @@ class AdaptedBatchNorm:
         x = given.arguments[first]
         if not in_symbolic_scope():  # in which Keras works out shapes, with batch sizes of its own
             context: Any = enter_layer(self.sita_name, x)
+            if given.arguments.get("mask") is not None:
+                raise _refuse_mask(self.sita_name)
             if trace_of(x) is not context.trace:
                 context.inner.append(self.sita_name)
             elif context.plan.blends:
                 if type(layer).__bases__[-1] is keras.layers.BatchNormalization:
-                    return _normalized(x, given.arguments.get("mask"), layer, context)
-                given.arguments[first] = _rewritten(x, given.arguments.get("mask"), layer, context)
+                    return _normalized(x, layer, context)
+                given.arguments[first] = _rewritten(x, layer, context)
         return super().call(*given.args, **given.kwargs)  # type: ignore[misc]
 
 
@@ -100,9 +102,9 @@ def mixed_class(mixin: Any, kind: Any) -> Any:
     return _classes[mixin, kind]
 
 
-def _normalized(x: Any, mask: Any, layer: Any, context: ForwardContext) -> Any:
+def _normalized(x: Any, layer: Any, context: ForwardContext) -> Any:
     """Return γ · (x − m) / sqrt(v + ε) + β with the blended statistics, which is all that Keras' own class does."""
-    mean, variance = _blend(x, mask, layer, context)
+    mean, variance = _blend(x, layer, context)
     scale, shift = output_affine(
         mean,
         variance,
@@ -114,21 +116,19 @@ def _normalized(x: Any, mask: Any, layer: Any, context: ForwardContext) -> Any:
     return ops.cast(_affine(x, layer.axis, scale, shift), layer.compute_dtype)
 
 
-def _rewritten(x: Any, mask: Any, layer: Any, context: ForwardContext) -> Any:
+def _rewritten(x: Any, layer: Any, context: ForwardContext) -> Any:
     """Return x · scale + shift, which the untouched layer turns into the blended normalization of x."""
-    mean, variance = _blend(x, mask, layer, context)
+    mean, variance = _blend(x, layer, context)
     m_s, v_s = KERAS.cast(layer.moving_mean, mean), KERAS.cast(layer.moving_variance, mean)
     scale, shift = input_affine(mean, variance, source_mean=m_s, source_variance=v_s, epsilon=layer.epsilon, xp=ops)
     rewritten = _affine(x, layer.axis, scale, shift)
     return KERAS.cast(rewritten, x) if KERAS.is_float(x) else rewritten
 
 
-def _blend(x: Any, mask: Any, layer: Any, context: Any) -> tuple[Any, Any]:
+def _blend(x: Any, layer: Any, context: Any) -> tuple[Any, Any]:
     """Return the statistics that each entry of x is normalized with, (N, C)."""
-    if mask is not None and {*context.layout.factors[layer.sita_name]} != {1}:
-        raise _refuse_mask(layer.sita_name)
     mean, variance = blend(
-        functools.partial(_measure, x, layer.axis, mask),
+        functools.partial(_measure, x, layer.axis),
         (layer.moving_mean, layer.moving_variance),
         layer.epsilon,
         KERAS.at_least_one(ops.shape(x)[0]),
@@ -141,34 +141,20 @@ def _blend(x: Any, mask: Any, layer: Any, context: Any) -> tuple[Any, Any]:
     return mean, variance
 
 
-def _measure(  # noqa: PLR0917
-    x: Any, axis: int, mask: Any, n: int, first: int, stop: int
-) -> tuple[Any, Any]:
+def _measure(x: Any, axis: int, n: int, first: int, stop: int) -> tuple[Any, Any]:
     """Return mean and biased variance (B, stop − first, C), in float32 or better.
 
-    Each image has n entries; those from `first` up to `stop` are measured. A mask, of the shape of x without the
-    channels, tells which positions count. Two passes, the mean and then the mean square of what is left, are right to
-    5e-7 at mean/σ = 300 on every backend of Keras; `ops.moments` is not.
+    Each image has n entries; those from `first` up to `stop` are measured. Two passes, the mean and then the mean
+    square of what is left, are right to 5e-7 at mean/σ = 300 on every backend of Keras; `ops.moments` is not.
     """
-    rows = _rows(KERAS.precise(x), n, first, stop)
+    rows = ops.reshape(KERAS.precise(x), (-1, n, *ops.shape(x)[1:]))
+    rows = rows if (first, stop) == (0, n) else rows[:, first:stop]
     channels = axis % len(x.shape) + 1
     space = [place for place in range(2, len(rows.shape)) if place != channels]
     if not space:
         return rows, ops.zeros_like(rows)
-    if mask is None:
-        mean = ops.mean(rows, axis=space, keepdims=True)
-        return ops.squeeze(mean, axis=space), ops.mean(ops.square(rows - mean), axis=space)
-    counted = ops.expand_dims(_rows(ops.cast(mask, "bool"), n, first, stop), channels)
-    count = ops.maximum(ops.sum(ops.cast(counted, rows.dtype), axis=space, keepdims=True), 1)
-    mean = ops.sum(ops.where(counted, rows, 0), axis=space, keepdims=True) / count
-    squares = ops.where(counted, ops.square(rows - mean), 0)
-    return ops.squeeze(mean, axis=space), ops.sum(squares / count, axis=space)
-
-
-def _rows(x: Any, n: int, first: int, stop: int) -> Any:
-    """Return the entries from `first` up to `stop` of the n that each image has: (B, stop − first, …)."""
-    rows = ops.reshape(x, (-1, n, *ops.shape(x)[1:]))
-    return rows if (first, stop) == (0, n) else rows[:, first:stop]
+    mean = ops.mean(rows, axis=space, keepdims=True)
+    return ops.squeeze(mean, axis=space), ops.mean(ops.square(rows - mean), axis=space)
 
 
 def _positions(x: Any, axis: int) -> Any:
@@ -188,6 +174,6 @@ def _affine(x: Any, axis: int, scale: Any, shift: Any) -> Any:
 
 def _refuse_mask(name: str) -> InputError:
     return InputError(
-        f"Layer {name!r} received a mask, and its batch has time or tokens folded in, which would all count the same. "
-        "Try: leave the layer out with layers=, or normalize before the batch is folded."
+        f"Layer {name!r} received a mask; all positions would count the same. Expected layers without masks. Try: "
+        f"{leave_out(name)}, or mask after the layer."
     )

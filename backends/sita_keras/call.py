@@ -30,6 +30,11 @@ from .variables import SharedVariable
 
 PACKAGE = "sita_keras"
 
+UNTRAINABLE = (
+    "An adapted model computes with the source model's weights and statistics, and cannot be trained. Try: train the "
+    "source model. Its adapted model sees the new weights."
+)
+
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class AdaptedCall(keras.layers.Layer):
@@ -104,11 +109,7 @@ class AdaptedCall(keras.layers.Layer):
     def call(self, images: Any, training: bool | None = None) -> Any:
         """Return an answer for every image."""
         if training:
-            raise SharedWeightsError(
-                "An adapted model was called with training=True. It computes with the source model's weights and "
-                "statistics, and cannot be trained. Try: train the source model. Its adapted model sees the new "
-                "weights."
-            )
+            raise SharedWeightsError(f"An adapted model was called with training=True. {UNTRAINABLE}")
         if in_symbolic_scope():  # only shapes are asked for
             return self.hidden.clone(self._arrange(images))
         return self._run(images, engine.predict)

@@ -18,7 +18,9 @@ from keras import tree
 from sita_adapters.errors import ExportError
 from sita_adapters.export import name_outputs, require_exporter
 from sita_adapters.outputs import flatten
+from sita_adapters.random_images import random_like
 
+from .inspection import check_example, type_of_images
 from .model import AdaptedModel
 from .ops import KERAS
 
@@ -67,7 +69,7 @@ def write(adapted: AdaptedModel, path: Path, format: str, example: Any, diagnost
     if format == "litert" and find_spec("keras.src.export.litert") is None:
         raise ExportError(f"Keras {keras.__version__} cannot export to LiteRT. Try: a newer Keras (3.15.1 can).")
     require_exporter(*_PACKAGES.get((format, engine), ()), to=format)
-    images = _check_example(adapted, example)
+    images = _example_of(adapted, example)
     (image,) = tree.flatten(adapted._inputs_struct)
     spec = keras.InputSpec(shape=(None, *images.shape[1:]), dtype=image.dtype, name=image.name)
     signature = [tree.map_structure(lambda _: spec, adapted._inputs_struct)]
@@ -96,42 +98,27 @@ def _name_onnx_outputs(path: Path, names: list[str]) -> None:
     onnx.save(model, str(path))
 
 
-def _check_example(adapted: AdaptedModel, example: Any) -> np.ndarray:
-    """Return at least two images: the example, or noise if the model says how large images are."""
+def _example_of(adapted: AdaptedModel, example: Any) -> np.ndarray:
+    """Return at least two images: the example, or random ones if the model says how large images are."""
     (image,) = tree.flatten(adapted._inputs_struct)
-    sizes = tuple(image.shape[1:])
-    if example is None:
-        if None in sizes:
-            raise ExportError(
-                f"example: the model takes images of any size, {tuple(image.shape)}, and a file is made for one. "
-                "Try: sita.export(adapted, path, example=images) of the size that you will run."
-            )
-        random = np.random.default_rng(0)
-        noise = random.normal(size=(2, *sizes)) if "float" in image.dtype else random.integers(0, 256, (2, *sizes))
-        return noise.astype(image.dtype)
-    images = np.asarray(keras.ops.convert_to_numpy(example)).astype(image.dtype)
-    fits = images.ndim == len(sizes) + 1 and all(
-        size in (None, given) for size, given in zip(sizes, images.shape[1:], strict=True)
-    )
-    if not fits or len(images) == 0:
+    if example is not None:
+        images = check_example(image, example, ExportError)
+        return images if len(images) > 1 else np.concatenate([images, images[..., ::-1, :]])
+    if None in image.shape[1:]:
         raise ExportError(
-            f"example: expected a batch of images as the adapted model takes them, {tuple(image.shape)}; received "
-            f"shape {images.shape}."
+            f"example: the model takes images of any size, {tuple(image.shape)}, and a file is made for one. "
+            "Try: sita.export(adapted, path, example=images) of the size that you will run."
         )
-    return images if len(images) > 1 else np.concatenate([images, images[..., ::-1, :]])
+    return random_like(np.zeros((1, *image.shape[1:]), type_of_images(image)))
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the exporters' own messages off the screen."""
-    loggers = [logging.getLogger(name) for name in ("tf2onnx", "tensorflow", "absl")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    logging.disable(logging.WARNING)
     try:
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about deprecated exporters
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(logging.NOTSET)

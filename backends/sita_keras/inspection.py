@@ -129,32 +129,43 @@ def _input_of_subclassed(model: Any, example: Any) -> Any:
     return keras.KerasTensor((None, *shape[1:]), dtype=keras.backend.standardize_dtype(dtype), name="images")
 
 
-def channels_come_first(model: Any, rank: int) -> bool:
-    """Return whether images of this rank have their channels before their spatial axes.
+def type_of_images(image: Any) -> str:
+    """Return the type of images for this input, in a precision that numpy knows."""
+    return "float32" if KERAS.is_float(image) else str(keras.backend.standardize_dtype(image.dtype))
 
-    As the convolution or pooling nearest the input takes them, or else the nearest BatchNorm; what permutes axes on the
-    way there is followed back.
-    """
-    permutations: list[tuple[int, ...]] = []
-    axis = None
-    for operation in _walk_operations(model):
-        if (found := _permutation(operation)) and len(found) == rank and axis is None:
-            permutations.append(found)
-        if _is_spatial(operation):
-            axis = -1 if operation.data_format == "channels_last" else 1 - _rank_of(operation)
-            break
-        if axis is None and isinstance(operation, keras.layers.BatchNormalization) and operation.input_spec:
-            axis = operation.axis % _rank_of(operation) - _rank_of(operation)
-    if axis is None:
-        return False
-    for permutation in reversed(permutations):
-        axis = permutation[axis] - rank
-    if axis not in (-1, -1 - min(rank - 2, 2)):
-        raise InputError(
-            f"Expected images with their channels first or last; {type(model).__name__} takes images of rank {rank} "
-            f"with channels on axis {axis % rank}. Try: permute the axes before the model, not inside it."
+
+def check_example(image: Any, example: Any, error: type[Exception]) -> np.ndarray:
+    """Return images as the model's input takes them; raise this error if they do not fit it."""
+    parts = tree.flatten(example)
+    shape = tuple(np.shape(parts[0])) if len(parts) == 1 else ()
+    sizes = zip(image.shape[1:], shape[1:], strict=False)
+    if len(shape) != len(image.shape) or not shape[0] or any(size not in (None, given) for size, given in sizes):
+        received = f"{len(parts)} arrays" if len(parts) != 1 else f"shape {shape}"
+        raise error(
+            f"example: expected a batch of images as the model takes them, {tuple(image.shape)}; received {received}."
         )
-    return axis != -1
+    return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(parts[0], type_of_images(image))))
+
+
+def channels_come_first(model: Any, views: bool) -> bool:
+    """Return whether images have their channels before their spatial axes, as the layer nearest the input takes them.
+
+    Raise if their axes are permuted on the way there, and there are views, which are of the images as they come in.
+    """
+    for operation in _walk_operations(model):
+        if isinstance(operation, keras.layers.Permute) or type(operation).__name__ == "Transpose":
+            if not views:
+                return False
+            raise InputError(
+                f"{type(model).__name__} permutes the axes of its images before its first layer that tells where their "
+                "channels are. Try: a recipe without views ('auto', 'shift'), or permute them before the model."
+            )
+        if getattr(operation, "data_format", None) and not isinstance(operation, keras.layers.Flatten):
+            return bool(operation.data_format == "channels_first")
+        if isinstance(operation, keras.layers.BatchNormalization) and operation.input_spec:
+            rank = int(operation.input_spec.ndim)
+            return rank > 2 and operation.axis % rank != rank - 1
+    return False
 
 
 def _walk_operations(model: Any) -> Iterator[Any]:
@@ -163,24 +174,6 @@ def _walk_operations(model: Any) -> Iterator[Any]:
         yield operation
         if isinstance(operation, keras.layers.Layer):
             yield from _walk_operations(operation)
-
-
-def _permutation(operation: Any) -> tuple[int, ...]:
-    if isinstance(operation, keras.layers.Permute):
-        return (0, *operation.dims)
-    return tuple(operation.axes or ()) if type(operation).__name__ == "Transpose" else ()
-
-
-def _is_spatial(operation: Any) -> bool:
-    """Whether this is a convolution or a pooling."""
-    return bool(hasattr(operation, "data_format") and getattr(operation, "input_spec", None)) and any(
-        hasattr(operation, name) for name in ("kernel_size", "pool_size", "keepdims")
-    )
-
-
-def _rank_of(layer: Any) -> int:
-    """Return the rank of what a layer was built for."""
-    return int(layer.input_spec.ndim or layer.input_spec.min_ndim)
 
 
 def image_kind(shape: tuple[int | None, ...], channels_first: bool) -> SpatialKind:

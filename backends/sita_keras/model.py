@@ -13,7 +13,7 @@ from keras.src.models import Functional, Sequential
 
 from sita_adapters.errors import InputError, ModelError, SharedWeightsError
 
-from .call import PACKAGE, AdaptedCall
+from .call import PACKAGE, UNTRAINABLE, AdaptedCall
 from .ops import KERAS
 
 _lock = threading.Lock()
@@ -46,18 +46,14 @@ class AdaptedModel(keras.Model):
                 f"Expected images alone; received {', '.join(others)}, too, which an adapted model cannot pass on. "
                 "Try: adapt a model whose call takes the images, and passes the rest to the source model."
             )
-        self._check_type(inputs)
-        return super().call(inputs, training=training, mask=mask)
-
-    def _check_type(self, inputs: Any) -> None:
-        """Raise where integers would become floats. (A graph converts them itself; another model receives them.)"""
         (images,), expected = tree.flatten(inputs), self.inputs[0]
         casts = KERAS.is_float(expected) and not KERAS.is_float(images)
-        if casts and not isinstance(self.adapted_call.hidden.source, Functional | Sequential):
+        if casts and not isinstance(self.adapted_call.hidden.source, Functional | Sequential):  # a graph casts, too
             raise InputError(
                 f"Expected images of {expected.dtype}; received {images.dtype}. Try: "
                 f"images.astype({expected.dtype!r}), or sita.adapt(model, example=images) for images of their type."
             )
+        return super().call(inputs, training=training, mask=mask)
 
     def make_predict_function(self, force: bool = False) -> Any:
         """Return what `predict` runs; every `predict` asks for it, also where it is compiled already."""
@@ -100,10 +96,7 @@ class AdaptedModel(keras.Model):
 
     def fit(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: the weights are the source model's."""
-        raise SharedWeightsError(
-            "An adapted model computes with the source model's weights and statistics, and cannot be trained. "
-            "Try: train the source model. Its adapted model sees the new weights."
-        )
+        raise SharedWeightsError(UNTRAINABLE)
 
     train_on_batch = fit
 

@@ -20,7 +20,7 @@ from sita_adapters.random_images import perturb, random_like
 
 from .batchnorm import AdaptedBatchNorm, prepare
 from .call import AdaptedCall
-from .inspection import find_layers, walk_layers
+from .inspection import check_example, find_layers, type_of_images, walk_layers
 from .ops import KERAS
 from .variables import SharedVariable
 
@@ -46,7 +46,8 @@ class _Reads(keras.StatelessScope):
 
 def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
     """Return what is established about a clone, on random images like the example or of the model's input shape."""
-    images = random_like(_check_example(image, example))
+    zeros = np.zeros((1, *(size or _OPEN_SIZE for size in image.shape[1:])), type_of_images(image))
+    images = random_like(zeros if example is None else check_example(image, example, InputError))
     recorder, reads, inputs = InputRecorder(KERAS), _Reads(), dict[str, Any]()
 
     def record(name: str, x: Any) -> None:
@@ -91,23 +92,6 @@ def _precision(dtype: Any) -> float:
     """Return the precision of a floating-point type; 0 for others."""
     known = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
     return known.get(keras.backend.standardize_dtype(dtype), 0.0)
-
-
-def _check_example(image: Any, example: Any) -> np.ndarray:
-    """Return images as the model takes them, in a precision that numpy knows."""
-    dtype = "float32" if KERAS.is_float(image) else keras.backend.standardize_dtype(image.dtype)
-    if example is None:
-        return np.zeros((1, *(size or _OPEN_SIZE for size in image.shape[1:])), dtype)
-    parts = tree.flatten(example)
-    shape = tuple(np.shape(parts[0])) if len(parts) == 1 else ()
-    if len(shape) != len(image.shape) or any(
-        size not in (None, given) for size, given in zip(image.shape[1:], shape[1:], strict=True)
-    ):
-        received = f"{len(parts)} arrays" if len(parts) != 1 else f"shape {shape}"
-        raise InputError(
-            f"example: expected a batch of images as the model takes them, {tuple(image.shape)}; received {received}."
-        )
-    return np.asarray(ops.convert_to_numpy(ops.cast(parts[0], dtype)))
 
 
 def _check_parts(output: Any) -> None:

@@ -161,7 +161,7 @@ def two_images() -> keras.Model:
 def two_outputs() -> keras.Model:
     image = keras.Input((8, 8, 3))
     x = layers.BatchNormalization()(image)
-    return keras.Model(image, {"a": x, "b": x})
+    return keras.Model(image, {"a": x, "b": 2 * x})
 
 
 class Overriding(keras.Model):
