@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,7 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if BACKEND is None:
         import torch
 
-        make_torchvision_importable()
+        import sita_workbench.models.torchvision_compat  # noqa: F401  (before timm and torchvision)
+
         torch.set_num_threads(1)
         # Sizes that a trace may freeze: classes, candidates, what is folded into the batch.
         config.addinivalue_line("filterwarnings", "ignore::torch.jit.TracerWarning")
@@ -40,20 +39,6 @@ def pytest_configure(config: pytest.Config) -> None:
         if BACKEND == "jax":  # most of the time of its tests is XLA's, for programs that run once
             quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
             os.environ.setdefault("XLA_FLAGS", f"{quick} --xla_cpu_multi_thread_eigen=false")
-
-
-def make_torchvision_importable() -> None:
-    """Load the workbench's cure for torchvision, before timm and torchvision, and nothing else of the workbench."""
-    package = importlib.util.find_spec("sita_workbench")
-    assert package is not None
-    assert package.origin is not None
-    name = "sita_workbench.models.torchvision_compat"
-    path = Path(package.origin).parent / "models" / "torchvision_compat.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules[name])
 
 
 def pytest_report_header() -> str:
