@@ -154,7 +154,8 @@ def _measure(x: Any, axis: int, n: int, first: int, stop: int) -> tuple[Any, Any
     if not space:
         return rows, ops.zeros_like(rows)
     mean = ops.mean(rows, axis=space, keepdims=True)
-    return ops.squeeze(mean, axis=space), ops.mean(ops.square(rows - mean), axis=space)
+    variance = ops.mean(ops.square(rows - mean), axis=space)
+    return ops.reshape(mean, (-1, stop - first, x.shape[axis])), variance  # not by squeeze, which ONNX lacks
 
 
 def _positions(x: Any, axis: int) -> Any:
