@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from nets import images, small
@@ -26,17 +24,6 @@ def test_unobserved_calls_compute_nothing_for_it() -> None:
         watched = operators()
     assert operators() == before
     assert len(watched) > len(before)
-
-
-def test_only_the_observed_model_is_heard() -> None:
-    model, x = small(), images(1, 3, 16, 16)
-    one, other = sita.adapt(model, "ops"), sita.adapt(model, "ops")
-    with sita.observe(one) as seen:
-        other(x)
-        copy.deepcopy(one)(x)
-        one(x)
-    one(x)
-    assert len(seen) == 1
 
 
 def test_a_compiled_model_cannot_be_observed() -> None:

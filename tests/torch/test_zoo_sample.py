@@ -65,7 +65,7 @@ def test_layers_that_are_named_as_skipped_are_so(monkeypatch: pytest.MonkeyPatch
     outcome = check(Member("ours", "small", "Small", Small, squares(16)))
 
     assert (outcome.verdict, outcome.layers) == ("right", 1)
-    assert "1 BatchNorm layers are left alone" in outcome.note
+    assert "1 BatchNorm layers are skipped" in outcome.note
 
 
 def test_another_prior_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
