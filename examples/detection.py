@@ -18,7 +18,6 @@ import torchvision
 from transformers import RTDetrConfig, RTDetrForObjectDetection, RTDetrResNetConfig
 
 import sita_adapters as sita
-from sita_adapters.errors import ModelError, OutputError
 
 torch.manual_seed(0)
 
@@ -55,7 +54,7 @@ for who, output in (("source", before), ("adapted", after)):
     print(f"  {who:<8} surest box of the first picture: ({box}), score {score:.2f}")
 try:
     sita.adapt(detector, "ops")(foggy)
-except OutputError as error:
+except sita.SitaError as error:
     print(f"a vote: {error}")
 
 # A torchvision detector takes and returns lists; what is adapted is its backbone, one batch of images.
@@ -67,5 +66,5 @@ with torch.inference_mode():
 print(f"Faster R-CNN, its backbone adapted: {len(features)} feature maps, {found}")
 try:
     sita.adapt(fuse(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).eval()), "shift")
-except ModelError as error:
+except sita.SitaError as error:
     print(f"a fused model: {error}")

@@ -101,7 +101,8 @@ def test_timm_pipeline_equals_a_plain_loop_in_float64(capsys: pytest.CaptureFixt
     image = state["transform"](state["take_photo"](1, 0.6))
     rows, _ = reference.ops_rows([1.0, reference.Rule(1.0, 0.5, 200.0)], n=0)
     calls: list[Any] = []
-    source, adapted = reference.run_rows(state["source"], image, [lambda x: x], rows, calls=calls).numpy()
+    outputs = reference.run_rows(state["source"], image, [lambda x: x], rows, calls=calls)
+    source, adapted = (np.asarray(output) for output in outputs)
     weight = reference.adapted_weight(reference.image_shift(calls[1]), source, adapted, "logits")
     with torch.inference_mode():
         found = state["model"](image[None])[0]
