@@ -20,7 +20,7 @@ from sita_adapters.recipe import Recipe
 from sita_adapters.selection import select
 
 from .batchnorm import AdaptedBatchNorm
-from .call import AdaptedCall
+from .call import SETTINGS, AdaptedCall
 from .clone import clone
 from .exporting import FORMATS, write
 from .inspection import channels_come_first, find_image, find_layers, image_kind, walk_layers
@@ -57,14 +57,9 @@ class KerasBackend:
             recipe,
             image_kind(tuple(image.shape), channels_first),
             channels_first,
-            settings.inputs,
-            settings.scores,
-            settings.output,
-            settings.class_axis,
-            settings.max_rows,
+            {name: getattr(settings, name) for name in SETTINGS},
             name=f"adapted_{image.name}",  # an input may have any name; this cannot be the same
         )
-        _check_clone(layer)
         layout = probe(layer, image, settings.example)
         if recipe.combine != "mix" and recipe.candidate_count > 1:
             layout.require_scores()  # now, not when the graph is built
@@ -122,13 +117,3 @@ def _refuse_adapted(model: Any) -> None:
 def _open_input(tensor: Any) -> Any:
     """Return an input like this one, for any number of images."""
     return keras.Input(batch_shape=(None, *tensor.shape[1:]), dtype=tensor.dtype, name=tensor.name)
-
-
-def _check_clone(layer: AdaptedCall) -> None:
-    """Raise if adapted layers were not cloned."""
-    cloned = [each for _, each in walk_layers(layer.hidden.clone) if isinstance(each, AdaptedBatchNorm)]
-    if len(cloned) != len(layer.chosen):
-        raise ModelError(
-            f"Of the {len(layer.chosen)} BatchNorm layers of {layer.source_name}, {len(cloned)} reached its clone. "
-            "Try: hold layers as attributes, in lists or dicts, where Keras tracks them."
-        )

@@ -30,6 +30,9 @@ from .variables import SharedVariable
 
 PACKAGE = "sita_keras"
 
+SETTINGS = ("inputs", "scores", "output", "class_axis", "max_rows")
+"""The arguments of `adapt` that an Adaptation keeps."""
+
 UNTRAINABLE = (
     "An adapted model computes with the source model's weights and statistics, and cannot be trained. Try: train the "
     "source model. Its adapted model sees the new weights."
@@ -54,12 +57,8 @@ class AdaptedCall(keras.layers.Layer):
         chosen: tuple[int, ...],
         recipe: Recipe,
         kind: SpatialKind,
-        channels_first: bool = False,
-        inputs: Inputs | None = None,
-        scores: Any = None,
-        output: Any = None,
-        class_axis: int | None = None,
-        max_rows: int | None = None,
+        channels_first: bool,
+        settings: dict[str, Any],
         **kwargs: Any,
     ) -> None:
         # It computes in whatever precision it is given, under any dtype policy.
@@ -72,15 +71,11 @@ class AdaptedCall(keras.layers.Layer):
         )
         self.adaptation = engine.Adaptation(
             recipe=recipe,
-            inputs=inputs,
-            scores=scores,
-            output=output,
-            class_axis=class_axis,
-            max_rows=max_rows,
             layers=layers,
             kinds=(kind,),
             model_name=type(source).__name__,
             channel_axis=1 if channels_first else -1,
+            **settings,
         )
         adapted = {id(layer): name for place, (name, layer) in enumerate(found.items()) if place in self.chosen}
         self.hidden = _Hidden(source, adapted)
@@ -97,11 +92,6 @@ class AdaptedCall(keras.layers.Layer):
         return self.adaptation.layouts.get(())
 
     @property
-    def source_name(self) -> str:
-        """The name of the source model's class."""
-        return type(self.hidden.source).__name__
-
-    @property
     def saved_source(self) -> keras.Model:
         """The source model as `get_config` writes it. Keras finds it here when it saves and loads weights."""
         return self.hidden.source if self.owns_source else self.hidden.plain
@@ -112,14 +102,14 @@ class AdaptedCall(keras.layers.Layer):
             raise SharedWeightsError(f"An adapted model was called with training=True. {UNTRAINABLE}")
         if in_symbolic_scope():  # only shapes are asked for
             return self.hidden.clone(self._arrange(images))
-        return self._run(images, engine.predict)
+        return self._run(images, engine.predict, training)
 
     def call_with_diagnostics(self, images: Any) -> tuple[Any, Diagnostics]:
         """Return an answer for every image, and the diagnostics as arrays, which a graph can return."""
         found: tuple[Any, Diagnostics] = self._run(images, engine.predict_with_diagnostics)
         return found
 
-    def _run(self, images: Any, predict: Callable[..., Any]) -> Any:
+    def _run(self, images: Any, predict: Callable[..., Any], training: bool | None = None) -> Any:
         self.check_source()
         if images.shape[0] == 0:
             raise InputError(f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}.")
@@ -127,16 +117,18 @@ class AdaptedCall(keras.layers.Layer):
         axes = tuple(range(-space, 0)) if self.channels_first else tuple(range(-space - 1, -1))
         channel = -space - 1 if self.channels_first else -1
         image_layout = ImageLayout(KERAS, self.adaptation.kinds[0], channel, axes, self.adaptation.inputs)
-        return predict([images], self.run_clone, self.adaptation, image_layout, self.layout)
+        forward = functools.partial(self.run_clone, training=training)
+        return predict([images], forward, self.adaptation, image_layout, self.layout)
 
-    def run_clone(self, rows: list[Any], cloned: Any = None) -> Any:
+    def run_clone(self, rows: list[Any], training: bool | None = None, cloned: Any = None) -> Any:
         """Run the clone on the rows of all images. (Not named `forward`: on torch, Keras' layers have one.)"""
         cloned = cloned or self.hidden.clone
         context: Any = engine.running_context()
         prepare(context, rows[0])
         cloned._clear_losses()  # as Keras does with the layers of a model that it calls
         try:
-            output = cloned(self._arrange(rows[0]), training=False)  # without it, a TorchModuleWrapper trains
+            # A TorchModuleWrapper trains unless it is told not to.
+            output = cloned(self._arrange(rows[0]), training=False if self.hidden.opaque else training)
         finally:
             check_traces(context)
         if keras.backend.backend() == "jax" and self.layout is not None:
@@ -166,8 +158,9 @@ class AdaptedCall(keras.layers.Layer):
     def check_source(self) -> None:
         """Raise if the source has other variables than when it was adapted, which its clone does not see."""
         if self.hidden.ids != variable_ids(self.hidden.layers):
+            name = self.adaptation.model_name
             raise ModelError(
-                f"{self.source_name} has other variables than when it was adapted (after quantize or enable_lora, "
+                f"{name} has other variables than when it was adapted (after quantize or enable_lora, "
                 "perhaps), which its adapted model does not have. Try: adapt it again, sita.adapt(model)."
             )
 
@@ -217,11 +210,11 @@ class AdaptedCall(keras.layers.Layer):
             "recipe": recipe,
             "kind": adaptation.kinds[0],
             "channels_first": self.channels_first,
-            "inputs": adaptation.inputs and dataclasses.asdict(adaptation.inputs),
-            "scores": adaptation.scores,
-            "output": None if callable(adaptation.output) else adaptation.output,  # the layout has its position
-            "class_axis": adaptation.class_axis,
-            "max_rows": adaptation.max_rows,
+            "settings": {
+                **{name: getattr(adaptation, name) for name in SETTINGS},
+                "inputs": adaptation.inputs and dataclasses.asdict(adaptation.inputs),
+                "output": None if callable(adaptation.output) else adaptation.output,  # the layout has its position
+            },
             "layout": self.layout and _store_layout(self.layout, self._layer_names),
         }
 
@@ -229,14 +222,9 @@ class AdaptedCall(keras.layers.Layer):
     def from_config(cls, config: dict[str, Any]) -> AdaptedCall:
         """Adapt the saved source model again."""
         source = keras.saving.deserialize_keras_object(config.pop("source"))
-        inputs, layout = config.pop("inputs"), config.pop("layout")
-        recipe = Recipe.from_json(config.pop("recipe"))
-        made = cls(
-            source,
-            recipe=recipe,
-            inputs=inputs and Inputs(**inputs),
-            **config,
-        )
+        layout, recipe, settings = config.pop("layout"), Recipe.from_json(config.pop("recipe")), config["settings"]
+        settings["inputs"] = settings["inputs"] and Inputs(**settings["inputs"])
+        made = cls(source, recipe=recipe, **config)
         made.owns_source = True
         if layout is not None:
             made.adaptation.layouts[()] = _load_layout(layout, made._layer_names)
@@ -245,6 +233,10 @@ class AdaptedCall(keras.layers.Layer):
     @property
     def _layer_names(self) -> list[str]:
         return [info.name for info in self.adaptation.layers]
+
+
+_OPAQUE = ("TorchModuleWrapper", "FlaxLayer", "JaxLayer", "TFSMLayer")
+"""Keras layers that run another framework's model, in which BatchNorm layers cannot be adapted."""
 
 
 class _Hidden:
@@ -256,6 +248,7 @@ class _Hidden:
         self.clone = self.make_clone()
         self.layers = [source, *(layer for _, layer in walk_layers(source))]
         self.ids = variable_ids(self.layers)
+        self.opaque = [path for path, layer in walk_layers(source) if type(layer).__name__ in _OPAQUE]
 
     def make_clone(self) -> keras.Model:
         """Return a clone of the source whose chosen layers blend."""

@@ -27,9 +27,6 @@ from .variables import SharedVariable
 _OPEN_SIZE = 64
 """Height and width of random images if the model takes any."""
 
-_OPAQUE = ("TorchModuleWrapper", "FlaxLayer", "JaxLayer", "TFSMLayer")
-"""Keras layers that run another framework's model, in which BatchNorm layers cannot be adapted."""
-
 
 class _Reads(keras.StatelessScope):
     """Records which variables are read inside: Keras asks the scope for every value."""
@@ -64,7 +61,7 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
         _check_parts(output)
         return output
 
-    layout = probe_model(run, recorder, layer.adaptation, layer.source_name, image)
+    layout = probe_model(run, recorder, layer.adaptation, layer.adaptation.model_name, image)
     blends = layer.adaptation.plan_for(layer.adaptation.kinds[0])[0].blends
     if blends:
         _check_bypass(reads.variables, layer)
@@ -82,7 +79,7 @@ def _run(layer: AdaptedCall, rows: list[Any], fresh: bool) -> Any:
     except Exception as error:
         if unbuilt := [path for path, inner in walk_layers(layer.hidden.source) if not inner.built]:
             raise ModelError(
-                f"{layer.source_name} has layers that are not built ({', '.join(unbuilt[:3])}), and fails: {error} "
+                f"{layer.adaptation.model_name} has unbuilt layers ({', '.join(unbuilt[:3])}), and fails: {error} "
                 "Try: call the model once on an image batch, then adapt it."
             ) from error
         raise
@@ -106,7 +103,7 @@ def _check_parts(output: Any) -> None:
 
 
 def _check_called(names: list[str], called: set[str], layer: AdaptedCall) -> None:
-    source, missed = layer.source_name, [name for name in names if name not in called]
+    source, missed = layer.adaptation.model_name, [name for name in names if name not in called]
     compiled = {name for each in layer.hidden.layers for name, value in vars(each).items() if _is_compiled(value)}
     if missed and compiled:
         raise ModelError(
@@ -146,8 +143,8 @@ def _check_bypass(read: list[Any], layer: AdaptedCall) -> None:
     ]
     if names := [*dict.fromkeys("/".join(path[-2:-1]) for path in paths)]:
         raise ModelError(
-            f"{layer.source_name} runs {', '.join(names)} of the source model, not of its copy: from a closure, a "
-            "class, a global or an object that is no layer. Expected BatchNorm layers that are attributes of the "
+            f"The clone of {layer.adaptation.model_name} runs {', '.join(names)} of the source model: from a closure, "
+            "a class, a global or an object that is no layer. Expected BatchNorm layers that are attributes of the "
             "layers that call them, alone or in lists and dicts. Try: make them such attributes."
         )
 
@@ -204,9 +201,8 @@ def _is_normalizing(norm: Any, x: Any, layer: AdaptedCall) -> bool:
 
 def _notes(layer: AdaptedCall) -> tuple[str, ...]:
     """Return, and warn about, layers in which nothing is adapted."""
-    opaque = [path for path, inner in walk_layers(layer.hidden.source) if type(inner).__name__ in _OPAQUE]
-    if not opaque:
+    if not layer.hidden.opaque:
         return ()
-    note = f"{', '.join(opaque)} run another framework's layers: BatchNorm layers in them are not adapted"
+    note = f"{', '.join(layer.hidden.opaque)} run another framework's layers: BatchNorm layers in them are not adapted"
     warnings.warn(f"{note}.", SitaWarning, stacklevel=4)
     return (note,)
