@@ -107,6 +107,8 @@ class AdaptedModel(keras.Model):
             "source model, or into sita.unwrap(adapted), which shares them. The adapted model sees the new values."
         )
 
+    load_state_dict = half = bfloat16 = double = requires_grad_ = set_weights  # torch's ways to write
+
     def load_weights(self, *args: Any, **kwargs: Any) -> Any:
         """Load where the adapted model was itself loaded, and has a source model of its own; else refuse."""
         if not self.adapted_call.owns_source:

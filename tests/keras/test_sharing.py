@@ -89,7 +89,11 @@ def test_what_writes_is_told_what_to_do(tmp_path: Path) -> None:
             WRITES[name](adapted, tmp_path)
     with pytest.raises(ValueError, match="load them into the source model"):
         load_into_wrapper(adapted, tmp_path)
-    if BACKEND != "torch":  # where there is nothing to write to
+    if BACKEND == "torch":
+        for name in ("load_state_dict", "half", "requires_grad_"):
+            with pytest.raises(SharedWeightsError, match="Try: load them into the source model"):
+                WRITES[name](adapted, tmp_path)
+    else:  # on torch, a wrapper has nothing to write to
         with pytest.raises(SharedWeightsError, match="Try: write to the source model"):
             WRITES["a wrapper's set_weights"](adapted, tmp_path)
 
