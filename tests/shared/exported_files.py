@@ -40,7 +40,7 @@ def _run_saved_model(path: Path, batch: np.ndarray) -> list[np.ndarray]:
     import tensorflow
 
     loaded = tensorflow.saved_model.load(str(path))  # has to be held while its function runs
-    return [np.asarray(loaded.serve(batch))]
+    return [np.asarray(output) for _, output in sorted(loaded.serve(batch).items())]
 
 
 def _run_litert(path: Path, batch: np.ndarray) -> list[np.ndarray]:
