@@ -1,7 +1,7 @@
 """The Keras backend of sita-adapters."""
 
 from .backend import KerasBackend
-from .call import AdaptedModel
+from .model import AdaptedModel
 
 backend = KerasBackend()
 

@@ -25,11 +25,12 @@ from sita_adapters.votable import scores_path
 from sita_adapters.voting import Scores, read_scores
 
 from .batchnorm import AdaptedBatchNorm
-from .call import AdaptedCall, AdaptedModel
+from .call import AdaptedCall
 from .cascade import Cascade
 from .clone import clone
 from .exporting import FORMATS, WithVerdict, file_outputs, read_example, write
 from .inspection import channels_come_first, find_image, find_layers, image_kind, scores_of, walk_layers
+from .model import AdaptedModel
 from .ops import KERAS
 from .trial import try_out
 from .uncompiled import uncompiled
@@ -80,13 +81,13 @@ class KerasBackend:
         return AdaptedModel(inputs, layer(*tree.flatten(inputs)), name=model.name)
 
     def unwrap(self, adapted: Any) -> keras.Model:
-        return clone(adapted.adapted_call.source, {})
+        return clone(adapted.adapted_call.hidden.source, {})
 
     def adaptation_of(self, model: Any) -> engine.Adaptation | None:
         return model.adapted_call.adaptation if isinstance(model, AdaptedModel) else None
 
     def source_name(self, adapted: Any) -> str:
-        return type(adapted.adapted_call.source).__name__
+        return adapted.adapted_call.source_name
 
     def scores_of(self, model: Any) -> Scores:
         return scores_of(model, 1)
@@ -114,7 +115,7 @@ class KerasBackend:
         if len(shape) == 3 and shape[-1] == images.shape[1] != images.shape[-1]:
             raise InputError(
                 f"images: expected channels last, (N, h, w, {shape[-1]}) for {name!r}; received shape {images.shape}, "
-                "which looks like channels first. Remedy: images.transpose(0, 2, 3, 1)."
+                "which looks like channels first. Try: images.transpose(0, 2, 3, 1)."
             )
         raise InputError(f"images: {name!r} takes images of shape {shape}; received {images.shape[1:]}.")
 
@@ -142,7 +143,7 @@ def _refuse_adapted(model: Any) -> None:
         if isinstance(layer, AdaptedModel | AdaptedCall | AdaptedBatchNorm):
             raise AlreadyAdaptedError(
                 f"Expected a plain model, but {f'its {path!r}' if path else 'it'} is adapted already. "
-                "Remedy: adapt the source model, or sita.unwrap(adapted) first."
+                "Try: adapt the source model, or sita.unwrap(adapted) first."
             )
 
 
@@ -167,10 +168,10 @@ def _open_input(tensor: Any) -> Any:
 
 def _check_clone(layer: AdaptedCall) -> None:
     """Raise where adapted layers were not cloned."""
-    source = type(layer.source).__name__
+    source = layer.source_name
     cloned = [each for _, each in walk_layers(layer.hidden.clone) if isinstance(each, AdaptedBatchNorm)]
     if len(cloned) != len(layer.chosen):
         raise CloneError(
             f"Of the {len(layer.chosen)} BatchNorm layers of {source}, {len(cloned)} reached its clone. "
-            "Remedy: hold layers as attributes, in lists or dicts, so that Keras tracks them."
+            "Try: hold layers as attributes, in lists or dicts, where Keras tracks them."
         )

@@ -1,4 +1,4 @@
-"""What an adapted BatchNormalization layer does: measure its rows, blend, normalise.
+"""What an adapted BatchNormalization layer does: measure its rows, blend, normalize.
 
 Subclasses of the source's own classes, made when they are needed, so that a class's own `call` stays.
 """
@@ -12,17 +12,15 @@ from keras import ops
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from sita_adapters import engine
-from sita_adapters.engine import Call
-from sita_adapters.errors import InputError
+from sita_adapters.errors import BatchStatisticsError, InputError
 from sita_adapters.statistics import input_affine, output_affine
 
-from .guards import refuse_training
 from .moments import Features, measure
 from .ops import KERAS
 
 
 class AdaptedBatchNorm:
-    """Mixin before a BatchNormalization class, which then puts out the blend.
+    """Mixin before a BatchNormalization class, which then returns the blend.
 
     It changes the input, so that the layer itself does the rest. Of Keras' own class the arithmetic is known: one
     multiply-add does it all.
@@ -31,16 +29,20 @@ class AdaptedBatchNorm:
     sita_name: str
     """The layer's path in the source model."""
 
-    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Normalise with the blended statistics."""
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Normalize with the blended statistics."""
         layer: Any = self
-        given = layer._call_signature.bind_partial(inputs, *args, **kwargs)
+        given = layer._call_signature.bind_partial(*args, **kwargs)
         if given.arguments.get("training"):
-            raise refuse_training(f"The layer {layer.name!r} of an adapted model")
+            raise BatchStatisticsError(
+                f"The layer {self.sita_name!r} is called with training=True, and so normalizes with the statistics of "
+                "the batch. Expected BatchNorm layers that use their moving statistics. Try: call it without it."
+            )
         if layer._call_has_training_arg:
             given.arguments["training"] = False
-        call = engine.running_call()
-        # While Keras works out shapes it calls layers with made-up batch sizes; there is nothing to blend then.
+        first = next(iter(given.arguments))
+        inputs, call = given.arguments[first], engine.running_call()
+        # While Keras works out shapes it calls layers with random batch sizes; there is nothing to blend then.
         symbolic = in_symbolic_scope()
         if call is not None or not symbolic:
             call = engine.enter_layer(self.sita_name, inputs, call)
@@ -49,10 +51,10 @@ class AdaptedBatchNorm:
             if mask is not None and None is not inputs.shape[0] != call.entries:
                 raise _refuse_mask(f"Layer {self.sita_name!r}, whose batch has more folded in,")
             if call.plan.blends and type(layer).__bases__[-1] is keras.layers.BatchNormalization:
-                return _normalise(inputs, mask, layer, call)
+                return _normalize(inputs, mask, layer, call)
             if call.plan.blends:
-                inputs = _change(inputs, mask, layer, call)
-        return super().call(inputs, *given.args[1:], **given.kwargs)  # type: ignore[misc]
+                given.arguments[first] = _change(inputs, mask, layer, call)
+        return super().call(*given.args, **given.kwargs)  # type: ignore[misc]
 
 
 class FoldedTimeDistributed:
@@ -79,7 +81,7 @@ def mixed_class(mixin: Any, kind: Any) -> Any:
     return _classes[mixin, kind]
 
 
-def _normalise(x: Any, mask: Any, layer: Any, call: Call) -> Any:
+def _normalize(x: Any, mask: Any, layer: Any, call: Any) -> Any:
     """Return γ · (x − m) / sqrt(v + ε) + β with the blended statistics, which is all that Keras' own class does."""
     features, source, mean, variance = _blend(x, mask, layer, call)
     scale, shift = output_affine(
@@ -93,7 +95,7 @@ def _normalise(x: Any, mask: Any, layer: Any, call: Call) -> Any:
     return ops.cast(features.affine(scale, shift), layer.compute_dtype)
 
 
-def _change(x: Any, mask: Any, layer: Any, call: Call) -> Any:
+def _change(x: Any, mask: Any, layer: Any, call: Any) -> Any:
     """Return x · scale + shift, which the untouched layer turns into the blended normalisation of x."""
     features, source, mean, variance = _blend(x, mask, layer, call)
     scale, shift = input_affine(
@@ -103,8 +105,8 @@ def _change(x: Any, mask: Any, layer: Any, call: Call) -> Any:
     return KERAS.cast(changed, x) if KERAS.is_float(x) else changed
 
 
-def _blend(x: Any, mask: Any, layer: Any, call: Call) -> tuple[Features, tuple[Any, Any], Any, Any]:
-    """Return the features, the source's statistics (C,), and those that each entry is normalised with, (N, C)."""
+def _blend(x: Any, mask: Any, layer: Any, call: Any) -> tuple[Features, tuple[Any, Any], Any, Any]:
+    """Return the features, the source's statistics (C,), and those that each entry is normalized with, (N, C)."""
     entries = KERAS.at_least_one(ops.shape(x)[0])
     features, mean, variance = engine.blend(
         lambda some: measure(x, layer.axis, mask, call.places, some),
@@ -114,6 +116,8 @@ def _blend(x: Any, mask: Any, layer: Any, call: Call) -> tuple[Features, tuple[A
         call=call,
         name=layer.sita_name,
     )
+    if keras.backend.backend() == "jax":
+        call.invalid.append(ops.any(ops.logical_not(ops.isfinite(mean + variance)), axis=-1))
     source = KERAS.cast(layer.moving_mean, mean), KERAS.cast(layer.moving_variance, mean)
     return features, source, mean, variance
 
@@ -121,6 +125,6 @@ def _blend(x: Any, mask: Any, layer: Any, call: Call) -> tuple[Features, tuple[A
 def _refuse_mask(what: str) -> InputError:
     return InputError(
         f"{what} received a mask. Expected masks only where an image has one entry in the batch: the parts of an image "
-        "would count alike, however much of each is masked. Remedy: leave the layer out with layers=, or normalise "
+        "would count alike, however much of each is masked. Try: leave the layer out with layers=, or normalize "
         "before the batch is folded."
     )

@@ -8,10 +8,9 @@ import keras
 import numpy as np
 
 from sita_adapters.cascade import CascadeRule, Tally
-from sita_adapters.errors import InputError
+from sita_adapters.errors import InputError, SharedWeightsError
 from sita_adapters.ops import NUMPY
 
-from .guards import refuse_training
 
 
 class Cascade:
@@ -31,7 +30,7 @@ class Cascade:
     def __call__(self, images: Any, training: bool = False) -> Any:
         """Return the model's output, in which unsure images have the adapted model's answer."""
         if training:
-            raise refuse_training("A cascade")
+            raise SharedWeightsError("A cascade cannot be trained. Try: train the source model.")
         return self.predict_on_batch(images)
 
     def predict(self, images: Any, batch_size: int = 32, verbose: int = 0) -> Any:
@@ -59,6 +58,6 @@ def _to_numpy(images: Any) -> np.ndarray:
     if NUMPY.is_array(images) or keras.ops.is_tensor(images):
         return np.asarray(keras.ops.convert_to_numpy(images))
     raise InputError(
-        f"Expected an array or tensor of images; received {type(images).__name__}. Remedy: of a dataset, call the "
+        f"Expected an array or tensor of images; received {type(images).__name__}. Try: of a dataset, call the "
         "cascade batch by batch."
     )

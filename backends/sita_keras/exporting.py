@@ -20,7 +20,7 @@ from sita_adapters.export import require_exporter
 from sita_adapters.gauge import name_outputs
 from sita_adapters.outputs import flatten
 
-from .call import AdaptedModel
+from .model import AdaptedModel
 from .ops import KERAS
 
 FORMATS = ("onnx", "litert", "saved_model")
@@ -58,11 +58,11 @@ def write(adapted: keras.Model, path: Path, format: str, images: np.ndarray) -> 
     if engine not in _ABLE[format]:
         able = {kind: ", ".join(engines) for kind, engines in _ABLE.items() if engine in engines}
         raise ExportError(
-            f"Keras on {engine} cannot export to {format}; {' and '.join(_ABLE[format])} can. Remedy: "
+            f"Keras on {engine} cannot export to {format}; {' and '.join(_ABLE[format])} can. Try: "
             f"KERAS_BACKEND={_ABLE[format][0]} (a saved .keras file loads there), or one of {', '.join(able)}."
         )
     if format == "litert" and find_spec("keras.src.export.litert") is None:
-        raise ExportError(f"Keras {keras.__version__} cannot export to LiteRT. Remedy: a newer Keras (3.15.1 can).")
+        raise ExportError(f"Keras {keras.__version__} cannot export to LiteRT. Try: a newer Keras (3.15.1 can).")
     require_exporter(*_PACKAGES.get((format, engine), ()), to=format)
     signature = [tree.map_structure(lambda _: _spec(adapted, images), adapted._inputs_struct)]
     with _quiet():
@@ -105,7 +105,7 @@ def read_example(adapted: keras.Model, example: Any) -> np.ndarray:
         if None in sizes:
             raise ExportError(
                 f"example: the model takes images of any size, {tuple(image.shape)}, and a file is made for one. "
-                "Remedy: sita.export(adapted, path, example=images) of the size that you will run."
+                "Try: sita.export(adapted, path, example=images) of the size that you will run."
             )
         random = np.random.default_rng(0)
         noise = random.normal(size=(2, *sizes)) if "float" in image.dtype else random.integers(0, 256, (2, *sizes))

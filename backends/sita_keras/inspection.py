@@ -71,11 +71,11 @@ def find_image(model: Any, example: Any = None) -> Any:
     if not isinstance(model, keras.Model):
         raise UnknownModelError(
             f"Expected a keras.Model; received a {type(model).__name__}. "
-            "Remedy: pass the model that computes the predictions."
+            "Try: pass the model that computes the predictions."
         )
     if not model.built:
         raise UninitialisedModelError(
-            f"{type(model).__name__} is not built: it has no weights yet. Remedy: call it once on an image batch, or "
+            f"{type(model).__name__} is not built: it has no weights yet. Try: call it once on an image batch, or "
             "model.build((None, height, width, channels))."
         )
     _check_methods(model)
@@ -85,7 +85,7 @@ def find_image(model: Any, example: Any = None) -> Any:
     if len(images) != 1:
         raise InputError(
             f"Expected a model with one image input; {type(model).__name__} has {len(images)}. "
-            "Remedy: adapt the part of it that takes the image."
+            "Try: adapt the part of it that takes the image."
         )
     return images[0]
 
@@ -109,7 +109,7 @@ def _check_methods(model: Any) -> None:
     if own := own_methods(model, _ANSWERING):
         raise CloneError(
             f"{type(model).__name__} has its own {', '.join(own)}, which an adapted model would not run. Expected a "
-            "model whose images go through `call` alone. Remedy: adapt a plain model around it, "
+            "model whose images go through `call` alone. Try: adapt a plain model around it, "
             "keras.Sequential([keras.Input(shape), model]), and do what these methods do (preprocessing, say) outside."
         )
 
@@ -124,7 +124,7 @@ def _check_layout(model: Any) -> None:
     if first and not tensorflow.config.list_physical_devices("GPU"):
         raise InputError(
             f"The layers {', '.join(first[:3])} have their channels first, which TensorFlow runs on a GPU only; there "
-            "is none. Remedy: KERAS_BACKEND=jax or torch, or a model with channels last."
+            "is none. Try: KERAS_BACKEND=jax or torch, or a model with channels last."
         )
 
 
@@ -133,13 +133,13 @@ def _input_of_subclassed(model: Any, example: Any) -> Any:
     if len(shapes) > 1:
         raise InputError(
             f"Expected a model that is called on images alone; {type(model).__name__} was built with "
-            f"{', '.join(name.removesuffix('_shape') for name in shapes)}. Remedy: wrap it in a model whose call takes "
+            f"{', '.join(name.removesuffix('_shape') for name in shapes)}. Try: wrap it in a model whose call takes "
             "the images, and gives it the rest."
         )
     shape = next(iter(shapes.values()), None)
     if not isinstance(shape, tuple) or not all(size is None or isinstance(size, int) for size in shape):
         raise InputError(
-            f"The input shape of {type(model).__name__} is not known. Remedy: call it once on an image batch."
+            f"The input shape of {type(model).__name__} is not known. Try: call it once on an image batch."
         )
     dtype = model.compute_dtype
     if example is not None and len(given := tree.flatten(example)) == 1 and len(np.shape(given[0])) == len(shape):
@@ -157,7 +157,7 @@ def scores_of(model: Any, candidates: int, selector: Selector = None) -> Scores:
     if ending == "unclear" and candidates > 1:
         raise OutputError(
             f"Whether {type(model).__name__} puts out logits or probabilities cannot be read from the order of its "
-            "layers: it has a softmax that is not the last of them. Remedy: scores='logits' or scores='probabilities'."
+            "layers: it has a softmax that is not the last of them. Try: scores='logits' or scores='probabilities'."
         )
     return _SCORES[ending or "other"]
 
@@ -235,7 +235,7 @@ def channels_come_first(model: Any, rank: int) -> bool:
     if axis not in (-1, -1 - min(rank - 2, 2)):
         raise InputError(
             f"Expected images with their channels first or last; {type(model).__name__} takes images of rank {rank} "
-            f"with channels on axis {axis % rank}. Remedy: permute the axes before the model, not inside it."
+            f"with channels on axis {axis % rank}. Try: permute the axes before the model, not inside it."
         )
     return axis != -1
 

@@ -1,39 +1,54 @@
-"""The trial of a clone: what is found out about a model by running it, when it is adapted."""
+"""The probe of a clone: what is found out about a model by running it, when it is adapted."""
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from types import FrameType
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import keras
 import numpy as np
 from keras import tree
-from keras.src.backend.common import global_state
 
 from sita_adapters import engine
-from sita_adapters.errors import BypassError, InputError, OutputError, SitaWarning
+from sita_adapters.errors import (
+    BypassError,
+    CloneError,
+    InputError,
+    OutputError,
+    SitaError,
+    SitaWarning,
+    UninitialisedModelError,
+)
 from sita_adapters.trial import Findings, Witness, hold_trial, made_up, shake
 
 from .call import AdaptedCall
 from .inspection import find_layers, walk_layers
 from .ops import KERAS
-from .state import left_unchanged
+from .variables import SharedVariable
 
 _OPEN_SIZE = 64
-"""The size of a trial image where the model takes any."""
+"""The size of a random image where the model takes any."""
+
+
+class _Reads(keras.StatelessScope):
+    """Records which variables are read inside. (Keras asks the scope for every value.)"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.variables: list[Any] = []
+
+    def get_current_value(self, variable: Any) -> Any:
+        """Return the value that was assigned inside, if any."""
+        self.variables.append(variable)
+        return super().get_current_value(variable)
 
 
 def try_out(layer: AdaptedCall, image: Any, example: Any) -> Findings:
-    """Hold the clone's trial, on images like the example or of the model's own input shape."""
-    source = type(layer.source).__name__
+    """Probe the clone, on random images like the example or of the model's own input shape."""
     made = made_up(_read_example(image, example))
-    witness, called, left = Witness(KERAS), set(), []
-    norms: list[Any] = []
+    witness, called, reads = Witness(KERAS), set(), _Reads()
 
     def watch(name: str, x: Any) -> None:
         called.add(name)
@@ -43,20 +58,37 @@ def try_out(layer: AdaptedCall, image: Any, example: Any) -> Findings:
         images = shake(made[list(which)], _precision(image.dtype)) if shaken else made[list(which)]
         rows = keras.ops.convert_to_tensor(images, dtype=image.dtype)
         call = engine.Call(layer.adaptation, engine.PLAIN, len(which), KERAS, watch=watch)
-        seeds = [(each.state, np.asarray([seed, 0], "uint32")) for each in _seed_generators(layer.source)]
-        watching = _running_norms(norms) if fresh else nullcontext()  # once is enough, and it takes its time
-        with left_unchanged((layer.hidden.clone, layer.source), seeds) as changed, watching:
-            output = engine.run_rows([rows], layer.run_clone, call)
-        left.extend(changed)
+        with nullcontext() if called else reads:  # the first time
+            output = engine.run_rows([rows], lambda some: _run(layer, some), call)
         _check_parts(output)
         return output
 
-    findings = hold_trial(run, witness, source, image)
+    findings = hold_trial(run, witness, layer.source_name, image)
+    if findings.keeps_state:
+        raise CloneError(
+            f"{layer.source_name} answers differently after earlier calls: it keeps something from call to call. "
+            "Expected an answer that depends on the images alone. Try: adapt a model whose `call` changes nothing."
+        )
     layer.called = tuple(place for place, info in enumerate(layer.adaptation.layers) if info.name in called)
     if layer.adaptation.plan_for(layer.adaptation.kinds[0])[0].blends:
-        _check_strays(norms, layer)
-        _check_called([info.name for info in layer.adaptation.layers if info.adapted], called, source)
-    return replace(findings, keeps_state=bool(left))
+        _check_strays(reads.variables, layer)
+        _check_called([info.name for info in layer.adaptation.layers if info.adapted], called, layer.source_name)
+    return findings
+
+
+def _run(layer: AdaptedCall, rows: list[Any]) -> Any:
+    """Run the clone; where it fails, and layers of the source have never run, say which."""
+    try:
+        return layer.run_clone(rows)
+    except SitaError:
+        raise
+    except Exception as error:
+        if unbuilt := [path for path, inner in walk_layers(layer.hidden.source) if not inner.built]:
+            raise UninitialisedModelError(
+                f"{layer.source_name} has layers that are not built ({', '.join(unbuilt[:3])}), and fails: {error} "
+                "Try: call the model once on an image batch, then adapt it."
+            ) from error
+        raise
 
 
 def _precision(dtype: Any) -> float:
@@ -83,20 +115,14 @@ def _read_example(image: Any, example: Any) -> np.ndarray:
 
 
 def _check_parts(output: Any) -> None:
-    """Raise where an output has something in it that a graph could not put out."""
+    """Raise where an output has something in it that a graph could not return."""
     for path, part in tree.flatten_with_path(output):
         if not KERAS.is_array(part):
             where = f" at {'.'.join(map(str, path))}" if path else ""
             raise OutputError(
-                f"The model returns {part!r}{where}, which no graph of Keras can put out. Expected tensors, or tuples, "
-                "lists and dicts of them. Remedy: adapt a model around it that returns these."
+                f"The model returns {part!r}{where}, which no graph of Keras can return. Expected tensors, or tuples, "
+                "lists and dicts of them. Try: adapt a model around it that returns these."
             )
-
-
-def _seed_generators(model: Any) -> list[Any]:
-    found = [seed for layer in model._flatten_layers() for seed in layer._seed_generators]
-    shared = global_state.get_global_attribute("global_seed_generator")  # None until somebody draws without a seed
-    return found if shared is None else [*found, shared]
 
 
 def _check_called(names: list[str], called: set[str], source: str) -> None:
@@ -108,43 +134,27 @@ def _check_called(names: list[str], called: set[str], source: str) -> None:
         )
     if missed:
         warnings.warn(
-            f"{source} does not call {len(missed)} of its {len(names)} adapted layers, which have no effect then: "
-            f"{', '.join(missed)}. Remedy: leave them out with layers=, if that is as it should be.",
+            f"{source} does not call {len(missed)} of its {len(names)} adapted layers, so they have no effect: "
+            f"{', '.join(missed)}. Try: leave them out with layers=, if that is intended.",
             SitaWarning,
             stacklevel=5,
         )
 
 
-@contextmanager
-def _running_norms(ran: list[Any]) -> Iterator[None]:
-    """Note every BatchNormalization that runs inside, also one that no attribute of the model leads to.
-
-    Nothing of the layers has to be changed for it: Python's profiler tells of every call.
-    """
-
-    def look(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_name == "call":
-            layer = frame.f_locals.get("self")
-            if isinstance(layer, keras.layers.BatchNormalization):
-                ran.append(layer)
-
-    before = sys.getprofile()
-    sys.setprofile(look)
-    try:
-        yield
-    finally:
-        sys.setprofile(before)
-
-
-def _check_strays(ran: list[Any], layer: AdaptedCall) -> None:
-    """Raise where a BatchNorm layer ran that is not the clone's, and so is not adapted."""
-    left_alone = [norm for place, norm in enumerate(find_layers(layer.source).values()) if place not in layer.chosen]
-    known = {id(inner) for _, inner in walk_layers(layer.hidden.clone)} | set(map(id, left_alone))
-    names = [*dict.fromkeys(norm.name for norm in ran if id(norm) not in known)]
-    if names:
+def _check_strays(read: list[Any], layer: AdaptedCall) -> None:
+    """Raise where statistics were read that are not the clone's: a BatchNorm layer ran that is not adapted."""
+    found = enumerate(find_layers(layer.hidden.source).values())
+    left_out = [id(v) for place, norm in found if place not in layer.chosen for v in norm.variables]
+    paths = [
+        variable.path.split("/")
+        for variable in read
+        if variable.name in ("moving_mean", "moving_variance")
+        and not isinstance(variable, SharedVariable)
+        and id(variable) not in left_out
+    ]
+    if names := [*dict.fromkeys("/".join(path[-2:-1]) for path in paths)]:
         raise BypassError(
-            f"{type(layer.source).__name__} runs {', '.join(names)} in a way that a clone cannot follow, so that "
-            "nothing would be adapted there: from a closure, a class, a global or an object that is no layer. Expected "
-            "BatchNorm layers that are attributes of the layers that call them, alone or in lists and dicts. Remedy: "
-            "hold them so."
+            f"{layer.source_name} runs {', '.join(names)} in a way that a clone cannot follow, so it would stay "
+            "unadapted: from a closure, a class, a global or an object that is no layer. Expected BatchNorm layers "
+            "that are attributes of the layers that call them, alone or in lists and dicts. Try: hold them so."
         )

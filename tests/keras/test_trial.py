@@ -102,7 +102,7 @@ REFUSED = {
         lambda: before_a_norm(Noise(True)),
         "random",
     ),
-    "dropout that is always on": (lambda: before_a_norm(Dropping()), "random"),
+    "dropout that is always on": (lambda: before_a_norm(Dropping()), "training=True"),
     "nothing": (lambda: returning(lambda scores: {"logits": scores, "loss": None}), "None at loss"),
     "takes two images alone": (
         lambda: returning(lambda scores: ops.reshape(ops.reshape(scores, (2, nets.CLASSES)), (-1, nets.CLASSES))),

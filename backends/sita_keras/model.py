@@ -1,0 +1,119 @@
+"""The adapted Keras model: what it does as every model does, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import keras
+from keras import tree
+from keras.src.models import Functional, Sequential
+
+from sita_adapters.errors import CloneError, InputError, SharedWeightsError
+
+from .call import PACKAGE, AdaptedCall
+from .ops import KERAS
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class AdaptedModel(keras.Model):
+    """An adapted model: one AdaptedCall. It predicts, evaluates, saves and exports.
+
+    It only reads the source model's weights. Training and writing are refused.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # By these names, `compile` assigns losses and metrics to outputs.
+        self.output_names = getattr(self.adapted_call.hidden.source, "output_names", self.output_names)
+
+    @property
+    def adapted_call(self) -> AdaptedCall:
+        """The layer that does it all."""
+        return next(layer for layer in self.layers if isinstance(layer, AdaptedCall))
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **others: Any) -> Any:
+        """Return an answer for every image."""
+        if others:
+            raise InputError(
+                f"Expected images alone; received {', '.join(others)}, too, which an adapted model cannot pass on. "
+                "Try: adapt a model whose call takes the images, and passes the rest to the source model."
+            )
+        self._check_type(inputs)
+        return super().call(inputs, training=training, mask=mask)
+
+    def _check_type(self, inputs: Any) -> None:
+        """Raise where integers would become floats. (A graph converts them itself; another model receives them.)"""
+        (images,), expected = tree.flatten(inputs), self.inputs[0]
+        casts = KERAS.is_float(expected) and not KERAS.is_float(images)
+        if casts and not isinstance(self.adapted_call.hidden.source, Functional | Sequential):
+            raise InputError(
+                f"Expected images of {expected.dtype}; received {images.dtype}. Try: "
+                f"images.astype({expected.dtype!r}), or sita.adapt(model, example=images) for images of their type."
+            )
+
+    def make_predict_function(self, force: bool = False) -> Any:
+        """Return what `predict` runs; every `predict` asks for it, also where it is compiled already."""
+        self.adapted_call.check_source()
+        return super().make_predict_function(force)
+
+    def make_test_function(self, force: bool = False) -> Any:
+        """Return what `evaluate` runs."""
+        self.adapted_call.check_source()
+        return super().make_test_function(force)
+
+    @property
+    def run_eagerly(self) -> bool:
+        """Whether `predict` runs uncompiled; always where views are drawn by what is in an image."""
+        return bool(self.adapted_call.adaptation.recipe.resample or keras.Model.run_eagerly.fget(self))
+
+    @run_eagerly.setter
+    def run_eagerly(self, value: bool) -> None:
+        keras.Model.run_eagerly.fset(self, value)
+
+    def fit(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: the weights are the source model's."""
+        raise SharedWeightsError(
+            "An adapted model computes with the source model's weights and statistics, and cannot be trained. "
+            "Try: train the source model. Its adapted model sees the new weights."
+        )
+
+    train_on_batch = fit
+
+    def set_weights(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: the weights are the source model's."""
+        raise SharedWeightsError(
+            "The weights of an adapted model are the source model's, which it only reads. Try: load them into the "
+            "source model, or into sita.unwrap(adapted), which shares them. The adapted model sees the new values."
+        )
+
+    def load_weights(self, *args: Any, **kwargs: Any) -> Any:
+        """Load where the adapted model was itself loaded, and has a source model of its own; else refuse."""
+        if not self.adapted_call.owns_source:
+            self.set_weights()
+        return super().load_weights(*args, **kwargs)
+
+    def quantize(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: the layers that compute are the source model's."""
+        raise SharedWeightsError(
+            "An adapted model computes with the source model's weights, which quantize would replace. Try: quantize "
+            "the source model, then adapt it."
+        )
+
+    def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
+        """Return a layer of the adapted model itself; the source model's run inside one call."""
+        try:
+            return super().get_layer(name, index)
+        except ValueError as error:
+            raise InputError(
+                f"An adapted model has no layer {name!r}; the source model's layers run inside one call. "
+                f"Try: sita.unwrap(adapted).get_layer({name!r}), a plain model that shares the weights."
+            ) from error
+
+    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Save to a `.keras` file. It loads adapted."""
+        if str(filepath).endswith((".h5", ".hdf5")):
+            raise CloneError(
+                f"Expected a file name that ends in .keras; received {str(filepath)!r}. A model from an HDF5 file "
+                "could not be adapted again. Try: adapted.save('model.keras')."
+            )
+        super().save(filepath, *args, **kwargs)

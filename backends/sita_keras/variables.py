@@ -1,0 +1,72 @@
+"""The source model's variables as its clone has them: read, never written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras.src.backend.common.stateless_scope import in_stateless_scope
+
+from sita_adapters import engine
+from sita_adapters.errors import CloneError, SharedWeightsError
+
+
+class SharedVariable(keras.Variable):
+    """Reads a variable of the source model, and refuses to be written.
+
+    On TensorFlow and torch it has no value of its own. On JAX it keeps a copy: there, Keras gives a model's arrays away
+    to the functions that it compiles (`donate_argnums`), and what was given away is lost to everybody. Arrays of JAX
+    never change, so a source that has another array was updated, and is copied again.
+    """
+
+    def __init__(self, source: Any) -> None:
+        # Not by Keras' constructor, which would make a value. (TensorFlow's bookkeeping starts with _self_.)
+        described = {
+            name: value for name, value in vars(source).items() if name != "_value" and not name.startswith("_self_")
+        }
+        vars(self).update(described)
+        self.source, self._trainable = source, False
+        self._copied: Any = None
+        self._copy: Any = None
+
+    @property
+    def _value(self) -> Any:
+        """The source's value, where Keras looks for a variable's own."""
+        value = self.source._value
+        if keras.backend.backend() != "jax":
+            return value
+        if value is None:  # the source runs right now, and Keras has its array
+            return self._copy
+        if value is not self._copied or self._is_taken():
+            self._copied, self._copy = value, value.copy()
+        return self._copy
+
+    @_value.setter
+    def _value(self, value: None) -> None:
+        """Let Keras on JAX take the copy, as it does with every variable while it predicts."""
+        self._copy = None
+
+    def assign(self, value: Any) -> Any:
+        """Refuse. What Keras on JAX took, it may give back."""
+        if in_stateless_scope() or engine.running_call() is not None:
+            raise CloneError(
+                f"The model writes to its variable {self.path!r} while it predicts, so its answers would depend on "
+                "earlier calls. Expected a model that only reads its variables. Try: move what it counts or records "
+                "out of `call`, or do it with training=True only."
+            )
+        if self._copied is None or not self._is_taken() or not isinstance(value, type(self._copied)):
+            raise SharedWeightsError(
+                f"The variable {self.path!r} is the source model's; an adapted model, or one around it, can only read "
+                "it. Try: write to the source model. Its adapted model sees the new values."
+            )
+        self._copy = value
+        return value
+
+    _direct_assign = assign
+
+    def _restore_from_tensors(self, restored_tensors: Any) -> Any:
+        """Refuse a checkpoint of TensorFlow."""
+        return self.assign(restored_tensors)
+
+    def _is_taken(self) -> bool:
+        return self._copy is None or bool(self._copy.is_deleted())
