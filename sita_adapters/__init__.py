@@ -5,6 +5,10 @@
 >>> prediction = adapted(images)
 """
 
+import contextlib
+import importlib
+import sys
+
 from .api import adapt, describe, unwrap
 from .calibrate import calibrate
 from .cascade import cascade
@@ -79,3 +83,8 @@ __all__ = [
     "observe",
     "unwrap",
 ]
+
+# Keras loads a saved adapted model only if its classes are registered. Importing the backend registers them.
+if "keras" in sys.modules:
+    with contextlib.suppress(ImportError):
+        importlib.import_module("sita_keras")

@@ -83,7 +83,8 @@ class _Cloner:
         if own := own_methods(model, ("call", "__call__")):
             raise CloneError(
                 f"{type(model).__name__} is a functional model with a `{own[0]}` of its own, which cloning would lose. "
-                "Try: make it a subclass of keras.Model that holds the functional model as an attribute."
+                "Try: put its plain graph in its place, keras.Model(part.input, part.output), and do what that method "
+                "does around it; or hold the graph as an attribute of a subclass of keras.Model."
             )
         if isinstance(model, Sequential):
             inputs = [_copy_input(tensor) for tensor in model.inputs]

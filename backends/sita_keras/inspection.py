@@ -107,10 +107,13 @@ def own_methods(model: Any, names: Sequence[str]) -> list[str]:
 def _check_methods(model: Any) -> None:
     """Raise where a model answers in ways of its own, which its adapted model would not have."""
     if own := own_methods(model, _ANSWERING):
+        plain = "keras.Sequential([keras.Input(shape), model])"
+        if isinstance(model, Functional):
+            plain = "keras.Model(model.input, model.output)"
         raise CloneError(
             f"{type(model).__name__} has its own {', '.join(own)}, which an adapted model would not run. Expected a "
-            "model whose images go through `call` alone. Try: adapt a plain model around it, "
-            "keras.Sequential([keras.Input(shape), model]), and do what these methods do (preprocessing, say) outside."
+            f"model whose images go through `call` alone. Try: adapt a plain model, {plain}, and do what these methods "
+            "do (preprocessing, say) outside."
         )
 
 

@@ -38,7 +38,10 @@ class SharedVariable(keras.Variable):
         if value is None:  # the source runs right now, and Keras has its array
             return self._copy
         if value is not self._copied or self._is_taken():
-            self._copied, self._copy = value, value.copy()
+            import jax
+
+            with jax.ensure_compile_time_eval():  # whatever Keras traces around this
+                self._copied, self._copy = value, value.copy()
         return self._copy
 
     @_value.setter
@@ -54,7 +57,7 @@ class SharedVariable(keras.Variable):
                 "earlier calls. Expected a model that only reads its variables. Try: move what it counts or records "
                 "out of `call`, or do it with training=True only."
             )
-        if self._copied is None or not self._is_taken() or not isinstance(value, type(self._copied)):
+        if value is None or (value is not self._copy and not (self._is_taken() and hasattr(value, "is_deleted"))):
             raise SharedWeightsError(
                 f"The variable {self.path!r} is the source model's; an adapted model, or one around it, can only read "
                 "it. Try: write to the source model. Its adapted model sees the new values."
@@ -69,4 +72,5 @@ class SharedVariable(keras.Variable):
         return self.assign(restored_tensors)
 
     def _is_taken(self) -> bool:
-        return self._copy is None or bool(self._copy.is_deleted())
+        """Whether Keras on JAX has the copy: it took it out of the variable, or gave the array away."""
+        return self._copied is not None and (self._copy is None or bool(self._copy.is_deleted()))
