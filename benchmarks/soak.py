@@ -146,7 +146,7 @@ class Keras:
         """Count what a call or an adaptation could leave behind."""
         from keras.src.saving import object_registration
 
-        from sita_keras import batchnorm, uncompiled
+        from sita_keras import batchnorm
 
         keras = self.keras
         alive = [type(item) for item in gc.get_objects()]
@@ -158,7 +158,7 @@ class Keras:
             "layers": sum(issubclass(kind, keras.layers.Layer) for kind in alive),
             "nodes on the source": sum(len(each._inbound_nodes) + len(each._outbound_nodes) for each in held),
             "attributes of the source": sum(len(vars(each)) for each in held),
-            "registries": len(batchnorm._classes) + len(uncompiled._states) + registered,
+            "registries": len(batchnorm._classes) + registered,
         }
 
     def forget(self) -> None:

@@ -33,7 +33,6 @@ from .inspection import channels_come_first, find_image, find_layers, image_kind
 from .model import AdaptedModel
 from .ops import KERAS
 from .trial import try_out
-from .uncompiled import uncompiled
 
 
 class KerasBackend:
@@ -96,7 +95,7 @@ class KerasBackend:
     def observing(self, adapted: Any) -> Iterator[engine.Adaptation]:
         """Give the adaptation. The model runs uncompiled meanwhile: a graph has no values to record."""
         adaptation = read_adaptation(adapted)
-        with uncompiled(adapted):
+        with adapted.uncompiled():
             yield adaptation
 
     def cascade(self, model: Any, adapted: Any, rule: CascadeRule) -> Cascade:

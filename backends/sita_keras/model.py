@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import keras
@@ -12,6 +15,8 @@ from sita_adapters.errors import CloneError, InputError, SharedWeightsError
 
 from .call import PACKAGE, AdaptedCall
 from .ops import KERAS
+
+_lock = threading.Lock()
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -25,6 +30,7 @@ class AdaptedModel(keras.Model):
         super().__init__(*args, **kwargs)
         # By these names, `compile` assigns losses and metrics to outputs.
         self.output_names = getattr(self.adapted_call.hidden.source, "output_names", self.output_names)
+        self._watchers = 0
 
     @property
     def adapted_call(self) -> AdaptedCall:
@@ -64,11 +70,31 @@ class AdaptedModel(keras.Model):
     @property
     def run_eagerly(self) -> bool:
         """Whether `predict` runs uncompiled; always where views are drawn by what is in an image."""
-        return bool(self.adapted_call.adaptation.recipe.resample or keras.Model.run_eagerly.fget(self))
+        needed = self._watchers or self.adapted_call.adaptation.recipe.resample
+        return bool(needed or keras.Model.run_eagerly.fget(self))
 
     @run_eagerly.setter
     def run_eagerly(self, value: bool) -> None:
         keras.Model.run_eagerly.fset(self, value)
+
+    @contextmanager
+    def uncompiled(self) -> Iterator[None]:
+        """Make `predict` and `evaluate` call the model layer by layer while inside, in whichever thread."""
+        self._watch(1)
+        try:
+            yield
+        finally:
+            self._watch(-1)
+
+    def _watch(self, more: int) -> None:
+        """Count who watches, and make the functions again that Keras keeps once they are compiled.
+
+        Another thread may be in one of them, so there is always one.
+        """
+        with _lock:
+            self._watchers += more
+            self.make_predict_function(force=True)
+            self.make_test_function(force=True)
 
     def fit(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: the weights are the source model's."""

@@ -14,9 +14,9 @@ from sita_adapters.errors import CloneError, SharedWeightsError
 class SharedVariable(keras.Variable):
     """Reads a variable of the source model, and refuses to be written.
 
-    On TensorFlow and torch it has no value of its own. On JAX it keeps a copy: there, Keras gives a model's arrays away
-    to the functions that it compiles (`donate_argnums`), and what was given away is lost to everybody. Arrays of JAX
-    never change, so a source that has another array was updated, and is copied again.
+    On TensorFlow and torch it uses the source's memory. On JAX it keeps a copy: there, Keras gives a model's arrays
+    away to the functions that it compiles (`donate_argnums`), and what was given away is lost to everybody. Arrays of
+    JAX never change: a source that has another array was updated, and is copied again.
     """
 
     def __init__(self, source: Any) -> None:
@@ -33,15 +33,12 @@ class SharedVariable(keras.Variable):
     def _value(self) -> Any:
         """The source's value, where Keras looks for a variable's own."""
         value = self.source._value
-        if keras.backend.backend() != "jax":
+        if keras.backend.backend() == "tensorflow":
             return value
         if value is None:  # the source runs right now, and Keras has its array
             return self._copy
         if value is not self._copied or self._is_taken():
-            import jax
-
-            with jax.ensure_compile_time_eval():  # whatever Keras traces around this
-                self._copied, self._copy = value, value.copy()
+            self._copied, self._copy = value, _copy(value)
         return self._copy
 
     @_value.setter
@@ -73,4 +70,15 @@ class SharedVariable(keras.Variable):
 
     def _is_taken(self) -> bool:
         """Whether Keras on JAX has the copy: it took it out of the variable, or gave the array away."""
-        return self._copied is not None and (self._copy is None or bool(self._copy.is_deleted()))
+        taken = self._copied is not None and self._copy is None
+        return taken or (hasattr(self._copy, "is_deleted") and bool(self._copy.is_deleted()))
+
+
+def _copy(value: Any) -> Any:
+    """Return an array of JAX that Keras may take; of torch, the same memory, through which no gradient passes."""
+    if keras.backend.backend() == "torch":
+        return value.detach()
+    import jax
+
+    with jax.ensure_compile_time_eval():  # whatever Keras traces around this
+        return value.copy()

@@ -77,7 +77,7 @@ def test_open_sizes_are_the_examples(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted({"model.onnx", "model.tflite", "model"} - set(ABLE)))
 def test_what_this_backend_cannot_write_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(sita.ExportError, match=f"Keras on {ENGINE} cannot export to .* can. Remedy: KERAS_BACKEND="):
+    with pytest.raises(sita.ExportError, match=f"Keras on {ENGINE} cannot export to .* can. Try: KERAS_BACKEND="):
         sita.export(sita.adapt(nets.sequential(), "augbn"), tmp_path / name)
     assert not list(tmp_path.iterdir())
 

@@ -118,7 +118,9 @@ class KerasFramework:
 
     def memory(self, model: keras.Model) -> list[int]:
         """Which variables it computes with."""
-        return sorted(id(variable) for variable in model.variables)
+        adapted = getattr(model, "adapted_call", None)
+        shared = None if adapted is None else [each.source for each in adapted.hidden.shared.values()]
+        return sorted(map(id, model.variables if shared is None else shared))
 
     def values(self, model: keras.Model) -> list[np.ndarray]:
         return [weight.copy() for weight in model.get_weights()]
