@@ -86,7 +86,7 @@ class KerasBackend:
         return model.adapted_call.adaptation if isinstance(model, AdaptedModel) else None
 
     def source_name(self, adapted: Any) -> str:
-        return adapted.adapted_call.source_name
+        return str(adapted.adapted_call.source_name)
 
     def scores_of(self, model: Any) -> Scores:
         return scores_of(model, 1)

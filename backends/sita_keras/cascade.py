@@ -12,7 +12,6 @@ from sita_adapters.errors import InputError, SharedWeightsError
 from sita_adapters.ops import NUMPY
 
 
-
 class Cascade:
     """Predicts as a Keras model does, in numpy. Which images go on is read from values, which a graph cannot do.
 

@@ -29,7 +29,9 @@ class AdaptedModel(keras.Model):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # By these names, `compile` assigns losses and metrics to outputs.
-        self.output_names = getattr(self.adapted_call.hidden.source, "output_names", self.output_names)
+        names = getattr(self.adapted_call.hidden.source, "output_names", None)
+        if names is not None:
+            self.output_names = names
         self._watchers = 0
 
     @property

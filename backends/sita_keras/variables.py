@@ -24,7 +24,7 @@ class SharedVariable(keras.Variable):
         described = {
             name: value for name, value in vars(source).items() if name != "_value" and not name.startswith("_self_")
         }
-        vars(self).update(described)
+        self.__dict__.update(described)
         self.source, self._trainable = source, False
         self._copied: Any = None
         self._copy: Any = None

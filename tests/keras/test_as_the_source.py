@@ -23,7 +23,8 @@ def test_a_saved_model_loads_in_a_new_process(tmp_path: Path) -> None:
     np.save(tmp_path / "batch.npy", batch)
     program = (
         "import keras, sita_adapters, numpy as np\n"
-        f"model, batch = keras.saving.load_model({str(tmp_path / 'it.keras')!r}), np.load({str(tmp_path / 'batch.npy')!r})\n"
+        f"model = keras.saving.load_model({str(tmp_path / 'it.keras')!r})\n"
+        f"batch = np.load({str(tmp_path / 'batch.npy')!r})\n"
         f"np.save({str(tmp_path / 'answer.npy')!r}, model.predict(batch, verbose=0))"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
@@ -45,7 +46,7 @@ class Holding(keras.Model):
 
 
 def test_graphs_with_layers_as_attributes_load(tmp_path: Path) -> None:
-    model, batch = odd.graph(lambda x: Holding()(x)), nets.images(2)
+    model, batch = odd.graph(Holding()), nets.images(2)
     adapted = sita.adapt(model, "augbn", priors=0.5)
     adapted.save(tmp_path / "it.keras")
     again = keras.saving.load_model(tmp_path / "it.keras")
