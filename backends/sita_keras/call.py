@@ -133,8 +133,8 @@ class AdaptedCall(keras.layers.Layer):
         """
         spoiled = ops.any(ops.logical_not(ops.isfinite(KERAS.precise(rows))), axis=range(1, len(rows.shape)))
         for flags in invalid:
-            flags = ops.any(ops.reshape(flags, (spoiled.shape[0], -1)), axis=1) if flags.shape[0] > 1 else flags
-            spoiled = ops.logical_or(spoiled, flags)
+            by_row = ops.any(ops.reshape(flags, (spoiled.shape[0], -1)), axis=1) if flags.shape[0] > 1 else flags
+            spoiled = ops.logical_or(spoiled, by_row)
 
         def mark(array: Any, axis: int | None) -> Any:
             if not KERAS.is_float(array) or axis is None or axis < 0:

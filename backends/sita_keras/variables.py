@@ -77,7 +77,9 @@ class SharedVariable(keras.Variable):
 def _copy(value: Any) -> Any:
     """Return an array of JAX that Keras may take; of torch, the same memory, through which no gradient passes."""
     if keras.backend.backend() == "torch":
-        return value.detach()
+        import torch
+
+        return torch.nn.Parameter(value.detach(), requires_grad=False)
     import jax
 
     with jax.ensure_compile_time_eval():  # whatever Keras traces around this
