@@ -116,7 +116,7 @@ def test_the_source_survives_what_interrupts_its_adapted_model() -> None:
     def batches() -> Any:
         for _ in range(3):
             meanwhile.append(model.predict_on_batch(batch))
-            yield batch
+            yield (batch,)
         raise KeyError("lost")
 
     with pytest.raises(Exception, match="lost"):
