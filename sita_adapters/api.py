@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
-from .backend import Settings, adaptation_of, backend_of
+from .adaptation import Settings
+from .backend import adaptation_of, backend_of
 from .description import Description
 from .errors import OutputError
 from .inputs import Inputs, resolve_inputs
@@ -88,17 +89,7 @@ def describe(adapted: Any) -> Description:
     Example:
         >>> print(sita.describe(adapted))
     """
-    found = adaptation_of(adapted)
-    return Description(
-        model=found.model_name,
-        backend=backend_of(adapted).label,
-        recipe=found.recipe,
-        inputs=found.inputs,
-        layers=found.layers,
-        layout=next(reversed(found.layouts.values()), None),
-        max_rows=found.max_rows,
-        kinds=found.kinds,
-    )
+    return Description(backend_of(adapted).label, adaptation_of(adapted))
 
 
 def unwrap(adapted: Model) -> Model:

@@ -4,40 +4,22 @@ from __future__ import annotations
 
 import functools
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
+from .adaptation import Adaptation, Settings
+from .engine import latest_layout
 from .errors import BackendImportError, InputError, ModelError, install
-from .inputs import Inputs
 from .ops import Ops
-from .outputs import OutputLayout, Selector, flatten
+from .outputs import OutputLayout, flatten
 from .recipe import Recipe
-from .selection import Layers
-from .voting import Scores
-
-if TYPE_CHECKING:
-    from .engine import Adaptation
 
 GROUP = "sita_adapters.backends"
 """The entry-point group. An entry's name is the import package whose classes the backend's models descend from."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The arguments of `adapt` that belong to the model rather than to the method."""
-
-    inputs: Inputs | None = None
-    scores: Scores | None = None
-    output: Selector = None
-    class_axis: int | None = None
-    layers: Layers = None
-    max_rows: int | None = None
-    example: Any = None
 
 
 class Backend(Protocol):
@@ -114,14 +96,12 @@ def adaptation_of(adapted: Any) -> Adaptation:
 
 def run_scores(adapted: Any, images: np.ndarray, *, channels_last: bool = False) -> tuple[np.ndarray, OutputLayout]:
     """Return an adapted model's scores for numpy images, images first, and the layout of its output."""
-    from .engine import latest_layout
-
     backend, adaptation = backend_of(adapted), adaptation_of(adapted)
     output = backend.run(adapted, images, channels_last=channels_last)
     layout = latest_layout(adaptation)
-    place = layout.require_scores().place
-    array = backend.ops.to_numpy(flatten(output, backend.ops.is_array)[place][1])
-    return np.moveaxis(array, layout.axes[place] or 0, 0), layout
+    index = layout.require_scores().index
+    array = backend.ops.to_numpy(flatten(output, backend.ops.is_array)[index][1])
+    return np.moveaxis(array, layout.axes[index] or 0, 0), layout
 
 
 def batches_of(images: np.ndarray, batch_size: Any) -> list[np.ndarray]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .adaptation import Adaptation
 from .diagnostics import LayerMeasurement
-from .engine import Adaptation, ForwardContext, running_context
+from .engine import ForwardContext, running_context
 from .errors import InputError, ModelError
-from .ops import Array, Ops
-from .shift import divergence_from_source, priors_by_shift
+from .ops import Array
+from .shift import priors_by_shift, source_divergence
 from .statistics import blend_with_source, mark_overflow, pool, target
 
 
@@ -27,9 +28,9 @@ def enter_layer(name: str, x: Array, adaptation: Adaptation | None = None) -> Fo
     return context
 
 
-Measure = Callable[[int, int, int], "tuple[Array, Array]"]
-"""measure(n, first, stop): the mean and biased variance, (B, stop − first, C), of the batch entries from `first` up to
-`stop` of each image, which has n of them side by side."""
+Measure = Callable[[int, int], "tuple[Array, Array]"]
+"""measure(n, first): the mean and biased variance, (B, n − first, C), of the batch entries of each image from `first`
+on. An image has n of them, side by side."""
 
 
 def blend(
@@ -47,24 +48,25 @@ def blend(
     `source` is the source's mean and variance, (C,); `batch_rows` N, the number of entries; `positions` A, their
     number of spatial positions. A row has `factor` entries if the model folds time or tokens into its batch.
     """
-    ops, xp, plan = context.ops, context.ops.xp, context.plan
+    ops, plan = context.ops, context.plan
     factor = _factor(name, batch_rows, context)
-    means, variances = measure(plan.rows * factor, plan.first * factor, plan.stop * factor)
+    means, variances = measure(plan.rows * factor, plan.first * factor)
     source = ops.cast(source[0], means), ops.cast(source[1], means)
     if factor > 1:
-        shape = (-1, len(plan.blended), factor, int(source[0].shape[-1]))
-        means, variances = pool(xp.reshape(means, shape), xp.reshape(variances, shape), axis=2, xp=xp)
+        shape = (-1, plan.rows - plan.first, factor, int(source[0].shape[-1]))
+        means, variances = pool(ops.xp.reshape(means, shape), ops.xp.reshape(variances, shape), axis=2, xp=ops.xp)
         positions = positions * factor
     mean, variance = _target(means, variances, context)
     divergence = None
-    if context.rules is not None or context.measurements is not None:
-        divergence = divergence_from_source(mean, variance, *source, epsilon=epsilon, xp=xp)
-    priors = context.priors if context.rules is None else _priors(divergence, positions, context)
+    if plan.rule is not None or context.measurements is not None:
+        divergence = source_divergence(mean, variance, *source, epsilon=epsilon, xp=ops.xp)
+    rule = plan.rule
+    priors = ops.cast(context.priors, means) if rule is None else priors_by_shift(divergence, positions, rule)
     if context.measurements is not None:
         context.measurements.append(LayerMeasurement(name, positions, divergence, priors))
-    mean, variance = blend_with_source(mean, variance, *source, priors=_cast(priors, mean, ops), xp=xp)
-    if context.rules is None:  # a rule marks an overflow itself, by λ
-        variance = mark_overflow(variance, xp)
+    mean, variance = blend_with_source(mean, variance, *source, priors=priors, xp=ops.xp)
+    if plan.rule is None:  # a rule marks an overflow by λ
+        variance = mark_overflow(variance, ops.xp)
     return _for_all_entries((mean, variance), source, factor, context)
 
 
@@ -93,42 +95,25 @@ def _factor(name: str, batch_rows: Any, context: ForwardContext) -> int:
 
 def _target(means: Array, variances: Array, context: ForwardContext) -> tuple[Array, Array]:
     """Return the target statistics of the blended rows of each image, (B, R, C)."""
-    xp, plan = context.ops.xp, context.plan
-    shared = context.adaptation.recipe.share == "batch"
-    if plan.independent and not shared:
-        return means, variances
-    every_image = xp.zeros_like(means)
+    xp, shared = context.ops.xp, context.adaptation.recipe.share == "batch"
+    every_image = xp.zeros_like(means) if shared else 0.0
     if shared:
         means, variances = (moment[None] for moment in pool(means, variances, axis=0, xp=xp))
-    if not plan.independent:
-        weights, references = (context.ops.cast(each, means) for each in (context.weights, context.references))
-        means, variances = target(means, variances, weights=weights, references=references, xp=xp)
+    if not context.plan.independent:
+        means, variances = target(means, variances, weights=context.ops.cast(context.weights, means), xp=xp)
     return (means + every_image, variances + every_image) if shared else (means, variances)
-
-
-def _priors(divergence: Array, positions: Any, context: ForwardContext) -> Array:
-    """Return λ (B, R, 1) as the rules set it."""
-    assert context.rules is not None
-    strengths, half_shifts, half_areas = (_cast(each, divergence, context.ops) for each in context.rules)
-    return priors_by_shift(divergence, positions, strengths=strengths, half_shifts=half_shifts, half_areas=half_areas)
 
 
 def _for_all_entries(
     statistics: tuple[Array, Array], source: tuple[Array, Array], factor: int, context: ForwardContext
 ) -> tuple[Array, Array]:
-    """Return the statistics of all entries, (N, C): those given, (B, R, C), for the blended rows, the source's else."""
+    """Return the statistics of all entries, (N, C): the source's for its rows, those given, (B, R, C), for the rest."""
     ops, plan = context.ops, context.plan
-    channels = int(source[0].shape[-1])
     found = []
     for statistic, value in zip(statistics, source, strict=True):
-        rows = [statistic]
-        if len(plan.blended) < plan.rows:
-            one = ops.for_every_image(value, statistic)
-            rows = [*[one] * plan.first, statistic, *[one] * (plan.rows - plan.stop)]
-        entries = ops.xp.reshape(rows[0] if len(rows) == 1 else ops.concat(rows, axis=1), (-1, channels))
+        rows = statistic
+        if plan.first:
+            rows = ops.concat([*[ops.for_every_image(value, statistic)] * plan.first, statistic], axis=1)
+        entries = ops.xp.reshape(rows, (-1, int(value.shape[-1])))
         found.append(ops.repeat_rows(entries, factor) if factor > 1 else entries)
     return found[0], found[1]
-
-
-def _cast(value: Any, like: Array, ops: Ops) -> Any:
-    return value if isinstance(value, float) else ops.cast(value, like)

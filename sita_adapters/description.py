@@ -6,28 +6,36 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from .adaptation import Adaptation
 from .inputs import ENCODINGS, Inputs
 from .outputs import OutputLayout
-from .plan import make_plan
 from .recipe import Recipe
 from .recipes import IN_WORDS
 from .selection import LayerInfo
 from .version import __version__
-from .views import SpatialKind
 
 
 @dataclass(frozen=True)
 class Description:
-    """An adapted model: its recipe, cost per image, layers, and what the latest probe established (None before it)."""
+    """An adapted model: its recipe, cost per image, layers, and what the latest probe established. Print it."""
 
-    model: str
     backend: str
-    recipe: Recipe
-    inputs: Inputs | None
-    layers: tuple[LayerInfo, ...]
-    layout: OutputLayout | None
-    max_rows: int | None
-    kinds: tuple[SpatialKind, ...]
+    adaptation: Adaptation
+
+    @property
+    def recipe(self) -> Recipe:
+        """What is computed."""
+        return self.adaptation.recipe
+
+    @property
+    def layers(self) -> tuple[LayerInfo, ...]:
+        """The BatchNorm layers of the model."""
+        return self.adaptation.layers
+
+    @property
+    def layout(self) -> OutputLayout | None:
+        """What the latest probe established; None before it."""
+        return next(reversed(self.adaptation.layouts.values()), None)
 
     @property
     def adapted(self) -> tuple[str, ...]:
@@ -42,7 +50,7 @@ class Description:
     @property
     def rows(self) -> int:
         """Number of rows that one image becomes; of a square image if that matters."""
-        return make_plan(self.recipe, self.kinds[0]).rows
+        return self.adaptation.plan_for(self.adaptation.kinds[0])[0].rows
 
     @property
     def scores(self) -> str | None:
@@ -50,10 +58,10 @@ class Description:
         return None if self.layout is None or self.layout.scores is None else self.layout.scores.kind
 
     def __str__(self) -> str:
-        plans = [make_plan(self.recipe, kind) for kind in self.kinds]
-        bound = "" if self.max_rows is None else f", at most {self.max_rows} at once"
+        settings, plans = self.adaptation.settings, [plan for plan, _ in self.adaptation.plans.values()]
+        bound = "" if settings.max_rows is None else f", at most {settings.max_rows} at once"
         facts = [
-            ("model", f"{self.model}, {self.backend} backend, sita-adapters {__version__}"),
+            ("model", f"{self.adaptation.model_name}, {self.backend} backend, sita-adapters {__version__}"),
             ("recipe", str(self.recipe)),
             ("", IN_WORDS.get(self.recipe.name, "")),
             ("rows", _each(f"{plan.rows} per image" for plan in plans) + bound),
@@ -64,7 +72,7 @@ class Description:
         facts += [
             ("output", _describe_output(self.layout)),
             *((("note", note) for note in self.layout.notes) if self.layout else ()),
-            ("inputs", _name_inputs(self.inputs)),
+            ("inputs", _name_inputs(settings.inputs)),
             ("layers", _describe_layers(self.layers)),
         ]
         return "\n".join(f"{name:<8}{text}" for name, text in facts if text)
@@ -75,7 +83,7 @@ def _describe_output(layout: OutputLayout | None) -> str:
         return "unknown before the first call (or example=)"
     if layout.scores is None:
         return f"no class scores assumed. {layout.why_no_scores}"
-    path, kind = layout.paths[layout.scores.place], layout.scores.kind.replace("_", " ")
+    path, kind = layout.paths[layout.scores.index], layout.scores.kind.replace("_", " ")
     which = "" if len(layout.paths) == 1 else f" in {path}"
     if kind == "logits":
         return f"assumed to be class logits{which}, classes on axis {layout.scores.class_axis}"

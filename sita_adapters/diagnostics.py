@@ -9,15 +9,18 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import OutputError
+from .mixing import largest_probability
 from .ops import Array, Ops
-from .outputs import ScoresLayout
 from .plan import Plan
 from .recipe import Prior
-from .shift import HALF_AREA, ByShift, shift_of
-from .voting import Vote
+from .shift import HALF_AREA, shift_of
+from .voting import Vote, first_largest, lowest_entropy
+
+if TYPE_CHECKING:
+    from .engine import Call
 
 NAMES = ("prior", "entropy", "source")
 """The names of the diagnostics in an exported file."""
@@ -30,7 +33,7 @@ class LayerMeasurement:
     name: str
     positions: Any
     divergence: Array
-    priors: Any
+    priors: Array
 
 
 @dataclass(frozen=True)
@@ -60,15 +63,11 @@ def measure_candidates(measurements: Sequence[LayerMeasurement] | None, plan: Pl
     known = all(isinstance(area, float) for area in areas)
     weights = ops.precise_constant(areas, shifts) if known else xp.stack(areas)
     total = xp.sum(shifts * ops.cast(weights, shifts), axis=-1) / (math.fsum(areas) if known else xp.sum(weights))
-    priors = None
-    if plan.rules is not None:
-        priors = ops.concat([each.priors for each in measurements], axis=-1)
+    priors = None if plan.rule is None else ops.concat([each.priors for each in measurements], axis=-1)
     found: list[Measured | None] = []
-    for row in plan.candidates:
-        place = row - plan.first
-        blended = row in plan.blended and plan.priors[row] != 1.0
-        layer_priors = None if priors is None or not blended else priors[:, place]
-        found.append(Measured(names, total[:, place], shifts[:, place], layer_priors) if blended else None)
+    for row in (candidate - plan.first for candidate in plan.candidates):
+        layer_priors = None if priors is None else priors[:, row]
+        found.append(None if row < 0 else Measured(names, total[:, row], shifts[:, row], layer_priors))
     return found
 
 
@@ -76,36 +75,13 @@ def measure_candidates(measurements: Sequence[LayerMeasurement] | None, plan: Pl
 class Diagnostics:
     """What was measured and decided for N images with P candidates.
 
-    Attributes:
-        candidates: λ of each candidate, or its rule.
-        measured: What the layers measured for each candidate.
-        zeros: Zeros (N,).
-        vote: The candidates' labels and entropies; None if the output has no class scores.
-        scores: The candidates' scores, (N, P, …), and their layout.
-        answer: The scores of the answer, (N, …).
+    `candidates` has λ of each candidate, or its rule; `layers` the names of the layer calls; `arrays` what
+    `Observation` documents, by name, and the scores of the source model.
     """
 
     candidates: tuple[Prior, ...]
-    measured: list[Measured | None]
-    zeros: Array
-    vote: Vote | None = None
-    scores: Array = None
-    layout: ScoresLayout | None = None
-    answer: Array = None
-
-    def without_classes(self, array: Array, xp: Any) -> Array:
-        """Return an array of the vote without its class axis, which has size 1 unless labels have sigmoids."""
-        assert self.layout is not None
-        return array if self.layout.kind.startswith("sigmoid") else xp.squeeze(array, axis=self.layout.class_axis)
-
-    def candidate_priors(self, ops: Ops) -> Array:
-        """Return λ (N, P), the mean over the layers where a rule sets it."""
-        found = []
-        for prior, measured in zip(self.candidates, self.measured, strict=True):
-            rule = measured is not None and measured.layer_priors is not None
-            value = ops.cast(ops.xp.mean(measured.layer_priors, axis=-1), self.zeros) if rule else prior  # type: ignore[union-attr]
-            found.append(self.zeros + (1.0 if isinstance(value, ByShift) else value))
-        return ops.xp.stack(found, axis=1)
+    layers: tuple[str, ...]
+    arrays: dict[str, Array]
 
     def outputs(self, ops: Ops) -> dict[str, Array]:
         """Return the diagnostics of an exported file by name, at every position that gets a label: (N, …).
@@ -113,41 +89,69 @@ class Diagnostics:
         `prior`: λ of the most confident candidate. `entropy`: that candidate's, in nats. `source`: the scores of the
         source model, if λ = 1 is a candidate.
         """
-        if self.vote is None:
+        if "entropies" not in self.arrays:
             raise OutputError(
                 "diagnostics: expected class scores, which the probe did not find. Try: sita.adapt(model, output=…, "
                 "scores=…), or export without diagnostics."
             )
-        xp = ops.xp
-        entropies = self.without_classes(self.vote.entropies, xp)
-        priors = self.candidate_priors(ops)
-        column = (-1, *[1] * (len(entropies.shape) - 2))
-        chosen, lowest = xp.reshape(priors[:, 0], column) + 0 * entropies[:, 0], entropies[:, 0]
-        for place in range(1, len(self.candidates)):  # not argmin, which not every exporter supports
-            better = entropies[:, place] < lowest
-            chosen = xp.where(better, xp.reshape(priors[:, place], column), chosen)
-            lowest = xp.where(better, entropies[:, place], lowest)
-        found = {"prior": chosen, "entropy": lowest}
-        if 1.0 in self.candidates:
-            found["source"] = self.scores[:, self.candidates.index(1.0)]
-        return found
+        entropies, priors = self.arrays["entropies"], self.arrays["candidate_priors"]
+        priors = ops.xp.reshape(priors, (-1, len(self.candidates), *[1] * (len(entropies.shape) - 2))) + 0 * entropies
+        every = range(len(self.candidates))
+        found = {
+            "prior": lowest_entropy(priors, entropies, every, ops.xp),
+            "entropy": lowest_entropy(entropies, entropies, every, ops.xp),
+        }
+        return found | {name: array for name, array in self.arrays.items() if name == "source"}
 
 
-class _ThreadObservers(threading.local):
+def diagnose_candidates(
+    measured: Sequence[Measured | None], vote: Vote | None, scores: tuple[Array, Array] | None, array: Array, call: Call
+) -> Diagnostics:
+    """Return the diagnostics of a call. `scores` are the candidates' and the answer's; `array` has N images first."""
+    ops, xp, priors = call.ops, call.ops.xp, call.plan.candidate_priors
+    zeros = ops.precise(xp.zeros_like(xp.reshape(array, (ops.shape(array)[0], -1))[:, 0]))
+    some = next((each for each in measured if each is not None), None)
+    pairs = zip(priors, measured, strict=True)
+    found = {"candidate_priors": xp.stack([zeros + _mean_prior(*pair, ops, zeros) for pair in pairs], axis=1)}
+    for name, of_source in (("shifts", math.nan), ("layer_shifts", math.nan), ("layer_priors", 1.0)):
+        known = None if some is None else getattr(some, name)
+        if known is not None:
+            each = [0 * known + of_source if one is None else getattr(one, name) for one in measured]
+            found[name] = xp.stack(each, axis=1)
+    layout = call.layout.scores
+    if vote is not None and scores is not None and layout is not None:
+        candidates, answer = (ops.precise(each) for each in scores)
+        sigmoid = layout.kind.startswith("sigmoid")
+        for name in ("entropies", "kept", "votes", "labels"):
+            array = getattr(vote, name)
+            found[name] = array if sigmoid else xp.squeeze(array, axis=layout.class_axis)
+        found["confidences"] = largest_probability(candidates, layout.kind, layout.class_axis, xp)
+        if sigmoid:
+            found["answers"] = answer > (0.5 if layout.kind == "sigmoid_probabilities" else 0.0)
+        else:
+            found["answers"] = xp.squeeze(first_largest(answer, layout.class_axis, ops), axis=layout.class_axis)
+        if 1.0 in priors:
+            found["source"] = scores[0][:, priors.index(1.0)]
+    return Diagnostics(priors, () if some is None else some.layers, found)
+
+
+def _mean_prior(prior: Prior, measured: Measured | None, ops: Ops, like: Array) -> Any:
+    """Return λ of a candidate, the mean over the layers where a rule sets it."""
+    if isinstance(prior, float):
+        return prior
+    assert measured is not None
+    return ops.cast(ops.xp.mean(measured.layer_priors, axis=-1), like)
+
+
+class _Thread(threading.local):
     """The observers of this thread. A plain thread-local, which compilers can trace."""
 
     observers: tuple[Any, ...] = ()
 
 
-class _GlobalObservers:
-    """The observers of all threads. Replaced as a whole: readers need no lock."""
-
-    observers: tuple[Any, ...] = ()
-
-
-thread_observers, global_observers = _ThreadObservers(), _GlobalObservers()
+thread = _Thread()
 
 
 def observers_of(adaptation: object) -> list[Any]:
     """Return the observations that record this adapted model in this thread."""
-    return [each for key, each in (*thread_observers.observers, *global_observers.observers) if key is adaptation]
+    return [each for key, each in thread.observers if key is adaptation]

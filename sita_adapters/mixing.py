@@ -19,21 +19,22 @@ SOURCE_SHIFT = 0.05
 """d_0: at this shift, with equal confidence, both rows count the same."""
 
 
-def confidence(scores: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
-    """Return c (B, P) of scores (B, P, …): the largest class probability, averaged over pixels.
-
-    Of sigmoid scores, the mean over labels of max(p, 1 − p).
-    """
+def largest_probability(scores: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
+    """Return the largest class probability of scores, without their class axis; of sigmoids, max(p, 1 − p) of each."""
     if kind in ("sigmoid", "sigmoid_probabilities"):
         p = 1 / (1 + xp.exp(-scores)) if kind == "sigmoid" else scores
-        largest = xp.where(p > 0.5, p, 1 - p)
-    elif kind == "probabilities":
-        largest = xp.max(scores, axis=class_axis)
-    else:
-        top = xp.max(scores, axis=class_axis, keepdims=True)
-        largest = 1 / xp.sum(xp.exp(scores - top), axis=class_axis)
-    positions = tuple(range(2, len(largest.shape)))
-    return xp.mean(largest, axis=positions) if positions else largest
+        return xp.where(p > 0.5, p, 1 - p)
+    if kind == "probabilities":
+        return xp.max(scores, axis=class_axis)
+    top = xp.max(scores, axis=class_axis, keepdims=True)
+    return 1 / xp.sum(xp.exp(scores - top), axis=class_axis)
+
+
+def confidence(scores: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
+    """Return c (B, P) of scores (B, P, …): the largest class probability, averaged over pixels or labels."""
+    largest = largest_probability(scores, kind, class_axis, xp)
+    others = tuple(range(2, len(largest.shape)))
+    return xp.mean(largest, axis=others) if others else largest
 
 
 def mix_weights(shift: Array, confidences: Array | None, source: int) -> tuple[Array, Array]:

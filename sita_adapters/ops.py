@@ -61,10 +61,6 @@ class Ops:
         """Return an array in float32, or unchanged if it is more precise."""
         return array.astype(np.result_type(array.dtype, np.float32))
 
-    def mask_to_float(self, mask: Array, like: Array) -> Array:
-        """Return 1 where a mask is true and 0 elsewhere."""
-        return mask.astype(like.dtype)
-
     def as_constants(self, function: Callable[..., tuple[np.ndarray, ...]], *numbers: Any) -> tuple[Any, ...]:
         """Call a function of plain numbers that returns numpy arrays; a compiler must treat these as constants."""
         return function(*numbers)

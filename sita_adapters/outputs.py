@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -27,7 +27,7 @@ _SCALARS = (type(None), bool, int, float, complex, str, bytes)
 class ScoresLayout:
     """Which of an output's arrays is the scores, what they are, and the class axis, counted from the end."""
 
-    place: int
+    index: int
     kind: Scores
     class_axis: int
 
@@ -68,73 +68,64 @@ class OutputLayout:
 
 
 def flatten(output: Any, is_array: IsArray) -> list[tuple[str, Array]]:
-    """Return every array of an output with its path, for error messages."""
-    return [(path, value) for path, value in _walk(output, "", is_array) if is_array(value)]
+    """Return every array of an output with its path. An array that occurs twice is listed once."""
+    found: dict[int, tuple[str, Array]] = {}
+    for path, leaf in leaves(output, is_array):
+        if is_array(leaf):
+            found.setdefault(id(leaf), (path, leaf))
+    return list(found.values())
 
 
-def flatten_all(output: Any, is_array: IsArray) -> list[tuple[str, Any]]:
+def leaves(output: Any, is_array: IsArray) -> list[tuple[str, Any]]:
     """Return every array, number, string and None of an output with its path."""
-    return list(_walk(output, "", is_array))
+    found: list[tuple[str, Any]] = []
+    _map(output, "", is_array, lambda path, leaf: found.append((path or "the output", leaf)))
+    return found
 
 
 def rebuild(output: Any, arrays: Sequence[Array], is_array: IsArray) -> Any:
     """Return an output of the same type and structure with these arrays, in the order of `flatten`."""
+    old = flatten(output, is_array)
+    new = {id(array): made for (_, array), made in zip(old, arrays, strict=True)}
+    return _map(output, "", is_array, lambda path, leaf: new.get(id(leaf), leaf))
+
+
+def _map(output: Any, path: str, is_array: IsArray, function: Callable[[str, Any], Any]) -> Any:
+    """Return an output with a function of (path, leaf) applied to its leaves: arrays, numbers, strings and None."""
+    if is_array(output) or isinstance(output, _SCALARS):
+        return function(path, output)
+
+    def inner(step: str, part: Any) -> Any:
+        return _map(part, f"{path}{step}".lstrip("."), is_array, function)
+
     try:
-        return _rebuild(output, iter(arrays), is_array)
-    except TypeError as error:
-        raise OutputError(
-            f"The model's {type(output).__name__} cannot be rebuilt with other tensors: {error}. Expected tensors, or "
-            "tuples, lists, dicts, named tuples and dataclasses of them. Try: adapt a module that returns one of these."
-        ) from error
-
-
-def _rebuild(output: Any, arrays: Iterator[Array], is_array: IsArray) -> Any:  # noqa: PLR0911 (one for each type)
-    if is_array(output):
-        return next(arrays)
-    if isinstance(output, Mapping):
-        changed = {key: _rebuild(part, arrays, is_array) for key, part in output.items()}
         if type(output) is dict:
-            return changed
-        made: Any = copy.copy(output)  # an OrderedDict, a ModelOutput: with whatever else it carries
-        for key, part in changed.items():
-            made[key] = part
-        return made
-    if isinstance(output, tuple) and hasattr(output, "_fields"):
-        return type(output)(*(_rebuild(part, arrays, is_array) for part in output))
-    if isinstance(output, list | tuple):
-        return type(output)([_rebuild(part, arrays, is_array) for part in output])
-    if _is_record(output):
-        made = copy.copy(output)
-        for each in dataclasses.fields(output):
-            if hasattr(output, each.name):
-                # Even a frozen one: it has just been made, and nobody has seen it yet.
-                object.__setattr__(made, each.name, _rebuild(getattr(output, each.name), arrays, is_array))
-        return made
-    return output
+            return {key: inner(f".{key}", part) for key, part in output.items()}
+        if isinstance(output, tuple) and hasattr(output, "_fields"):
+            return type(output)(*(inner(f".{name}", part) for name, part in zip(output._fields, output, strict=True)))
+        if isinstance(output, list | tuple):
+            return type(output)([inner(f"[{index}]", part) for index, part in enumerate(output)])
+        made = copy.copy(output)  # an OrderedDict, a ModelOutput, a dataclass: with whatever else it carries
+        if isinstance(output, Mapping):
+            for key, part in output.items():
+                made[key] = inner(f".{key}", part)
+            return made
+        if _is_record(output):
+            for each in dataclasses.fields(output):
+                if hasattr(output, each.name):  # frozen or not: nobody has seen the copy yet
+                    object.__setattr__(made, each.name, inner(f".{each.name}", getattr(output, each.name)))
+            return made
+    except TypeError as error:
+        raise _unknown(output, path, f", which cannot be rebuilt with other tensors ({error})") from error
+    raise _unknown(output, path)
 
 
-def _walk(output: Any, path: str, is_array: IsArray) -> Iterator[tuple[str, Any]]:
-    if is_array(output):
-        yield path or "the output", output
-    elif isinstance(output, Mapping):
-        for key, part in output.items():
-            yield from _walk(part, f"{path}.{key}" if path else str(key), is_array)
-    elif isinstance(output, list | tuple):
-        names = getattr(output, "_fields", None)
-        for place, part in enumerate(output):
-            step = f".{names[place]}" if names else f"[{place}]"
-            yield from _walk(part, f"{path}{step}".lstrip("."), is_array)
-    elif _is_record(output):
-        for each in dataclasses.fields(output):
-            yield from _walk(getattr(output, each.name, None), f"{path}.{each.name}".lstrip("."), is_array)
-    elif isinstance(output, _SCALARS):
-        yield path or "the output", output
-    else:
-        where = f" at {path}" if path else ""
-        raise OutputError(
-            f"The model returns an object of type {type(output).__name__}{where}. Expected tensors, or tuples, lists, "
-            "dicts, named tuples and dataclasses of them. Try: adapt a module that returns one of these."
-        )
+def _unknown(output: Any, path: str, why: str = "") -> OutputError:
+    return OutputError(
+        f"The model returns an object of type {type(output).__name__}{f' at {path}' if path else ''}{why}. Expected "
+        "tensors, or tuples, lists, dicts, named tuples and dataclasses of them. Try: adapt a module that returns one "
+        "of these."
+    )
 
 
 def check_selector(selector: Any) -> None:
@@ -148,15 +139,15 @@ def check_selector(selector: Any) -> None:
 
 
 def find_selected(output: Any, selector: Selector, is_array: IsArray) -> int:
-    """Return the position, in the order of `flatten`, of the array that a selector names."""
+    """Return the index, in the order of `flatten`, of the array that a selector names."""
     found = flatten(output, is_array)
     paths = [path for path, _ in found]
     if isinstance(selector, str) and selector in paths:
         return paths.index(selector)
     part = selector(output) if callable(selector) else _part(output, selector)
-    for place, (_, array) in enumerate(found):
+    for index, (_, array) in enumerate(found):
         if array is part:
-            return place
+            return index
     what = "nothing" if part is None else f"a {type(part).__name__} that is not a tensor of the output"
     raise OutputError(
         f"output={selector!r} gives {what}. Its tensors are: {', '.join(paths) or 'none'}. Try: one of these."
@@ -164,10 +155,10 @@ def find_selected(output: Any, selector: Selector, is_array: IsArray) -> int:
 
 
 def named_scores(output: Any, is_array: IsArray) -> list[int]:
-    """Return the positions of the arrays that have one of the usual names of scores."""
+    """Return the indices of the arrays that have one of the usual names of scores."""
     parts = [part for name in USUAL_NAMES if is_array(part := _part(output, name))]
     found = flatten(output, is_array)
-    return [place for place, (_, array) in enumerate(found) if any(array is part for part in parts)]
+    return [index for index, (_, array) in enumerate(found) if any(array is part for part in parts)]
 
 
 def _is_record(value: Any) -> bool:

@@ -19,7 +19,7 @@ from .views import IMAGE, SpatialKind, View, content_seed, make_views
 
 @dataclass(frozen=True)
 class Plan:
-    """One image as R rows of a batch.
+    """One image as R rows of a batch. Rows with λ = 1, which keep the source's statistics, come first.
 
     Attributes:
         views: The views of the image; 0 is the image itself.
@@ -27,11 +27,9 @@ class Plan:
         weights: Row r's target statistics are Σ_q weights[r][q] · statistics of row q; each line sums to 1.
         priors: λ of row r: a number, or a rule.
         candidates: The rows whose outputs may answer.
-        first, stop: The rows from `first` up to `stop` are blended; the others, λ = 1, keep the source's statistics.
+        first: The first blended row. Those before it have λ = 1; only blended rows draw from each other.
         independent: Whether no row draws from another, as without views.
-        references: Line r has a 1 at the last row that row r draws from; all rows that it draws from have the same.
-        rules: (s, d_½, A_½) of every row if there are rules; s is 0 for a row with λ = 1.
-        source: The position, among the candidates, of the one with λ = 1.
+        rule: The rule that sets λ of all blended rows; None if they have numbers.
     """
 
     views: tuple[View, ...]
@@ -40,30 +38,15 @@ class Plan:
     priors: tuple[Prior, ...]
     candidates: tuple[int, ...]
     first: int = field(init=False)
-    stop: int = field(init=False)
     independent: bool = field(init=False)
-    references: tuple[tuple[float, ...], ...] = field(init=False)
-    rules: tuple[tuple[float, float, float], ...] | None = field(init=False)
-    source: int | None = field(init=False)
+    rule: ByShift | None = field(init=False)
 
     def __post_init__(self) -> None:
         # Set now, not computed on demand: a compiler that traces a call meets plain numbers.
         independent = all(line[row] == 1.0 for row, line in enumerate(self.weights))
-        blended = [row for row, prior in enumerate(self.priors) if prior != 1.0]
-        if blended and not independent:
-            blended = list(range(self.rows))
-        rules = [_rule(prior) for prior in self.priors]
-        candidate_priors = [self.priors[row] for row in self.candidates]
-        values = {
-            "first": blended[0] if blended else 0,
-            "stop": blended[-1] + 1 if blended else 0,
-            "independent": independent,
-            "references": tuple(map(_last, self.weights)),
-            "rules": tuple(rules) if any(rule[0] for rule in rules) else None,
-            "source": candidate_priors.index(1.0) if 1.0 in candidate_priors else None,
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "first", sum(prior == 1.0 for prior in self.priors))
+        object.__setattr__(self, "independent", independent)
+        object.__setattr__(self, "rule", next((prior for prior in self.priors if isinstance(prior, ByShift)), None))
 
     @property
     def rows(self) -> int:
@@ -73,12 +56,7 @@ class Plan:
     @property
     def blends(self) -> bool:
         """Whether any row is normalized with other statistics than the source's."""
-        return self.stop > 0
-
-    @property
-    def blended(self) -> range:
-        """The rows for which statistics are measured and blended."""
-        return range(self.first, self.stop)
+        return self.first < self.rows
 
     @property
     def candidate_priors(self) -> tuple[Prior, ...]:
@@ -90,23 +68,37 @@ class Plan:
         return self.views[self.view_of_row[row]].moves_pixels
 
 
-def _last(line: tuple[float, ...]) -> tuple[float, ...]:
-    last = max(row for row, weight in enumerate(line) if weight)
-    return tuple(float(row == last) for row in range(len(line)))
-
-
-def _rule(prior: Prior) -> tuple[float, float, float]:
-    if isinstance(prior, ByShift):
-        return prior.strength, prior.half_shift, prior.half_area
-    return 0.0, 1.0, 1.0
-
-
 def make_plan(recipe: Recipe, kind: SpatialKind = "square") -> Plan:
-    """Compile a recipe for images of this kind."""
+    """Compile a recipe for images of this kind.
+
+    Every prior has a row for the image, which weighs ½ in its statistics, and one for each of the n views, 1/2n each.
+    λ = 1 needs no statistics: it has views only if they are candidates. With `shared_views`, the lowest prior's views
+    serve all priors.
+    """
     views = make_views(recipe.augment, recipe.view_count, recipe.seed, kind)
-    rows = _shared_rows(recipe, len(views)) if recipe.shared_views else _grouped_rows(recipe, len(views))
-    view_of_row, weights, priors, candidates = rows
-    return Plan((IMAGE, *views), view_of_row, tuple(map(tuple, weights.tolist())), priors, candidates)
+    count = len(views)
+    lowest = min(cast("tuple[float, ...]", recipe.prior_values)) if recipe.shared_views else None
+    view_of_row: list[int] = []
+    priors: list[Prior] = []
+    groups: dict[Prior, list[int]] = {}  # the rows of each prior, the image's first
+    for prior in sorted(recipe.prior_values, key=lambda prior: prior != 1.0):
+        with_views = prior != 1.0 or recipe.candidates == "views" if lowest is None else prior == lowest
+        size = 1 + count if with_views else 1
+        groups[prior] = list(range(len(priors), len(priors) + size))
+        view_of_row += range(size)
+        priors += [prior] * size
+    weights = np.eye(len(priors))
+    for prior, (image, *own) in groups.items():
+        drawn_from = own if lowest is None else groups[lowest][1:]
+        if prior != 1.0 and drawn_from:
+            weights[[image, *own]] = 0.0
+            weights[[image, *own], image] = 0.5
+            weights[np.ix_([image, *own], drawn_from)] = 0.5 / count
+    candidates = [row for prior in recipe.prior_values for row in groups[prior]]
+    if recipe.candidates == "priors":
+        candidates = [groups[prior][0] for prior in recipe.prior_values]
+    lines = tuple(map(tuple, weights.tolist()))
+    return Plan((IMAGE, *views), tuple(view_of_row), lines, tuple(priors), tuple(candidates))
 
 
 def redraw(plan: Plan, recipe: Recipe, kind: SpatialKind, image: np.ndarray) -> Plan:
@@ -140,12 +132,13 @@ def resolve_max_rows(max_rows: Any, recipe: Recipe) -> int | None:
 def split(plan: Plan, max_rows: int | None) -> tuple[Plan, ...]:
     """Return Plans of at most `max_rows` rows that together have all the candidates, in order.
 
-    A row travels with every row that its statistics draw from, so no output changes. Rows that several parts draw from
-    (shared views) run in each of them.
+    A row travels with every row that its statistics draw from, directly or not, so no output changes. Rows that several
+    parts draw from (shared views) run in each of them.
     """
     if max_rows is None or plan.rows <= max_rows:
         return (plan,)
-    needed = [_needed(plan, candidate) for candidate in plan.candidates]
+    drawn_from = np.linalg.matrix_power(np.asarray(plan.weights) > 0, plan.rows)
+    needed = [set(np.flatnonzero(drawn_from[candidate]).tolist()) for candidate in plan.candidates]
     least = max(map(len, needed))
     if least > max_rows:
         raise RecipeError(
@@ -162,79 +155,12 @@ def split(plan: Plan, max_rows: int | None) -> tuple[Plan, ...]:
     return tuple(_restrict(plan, sorted(rows), candidates) for rows, candidates in parts)
 
 
-def _needed(plan: Plan, row: int) -> set[int]:
-    """Return the rows that have to run for this one: those that it draws from, those that they draw from, …"""
-    needed, waiting = {row}, [row]
-    while waiting:
-        row = waiting.pop()
-        if plan.priors[row] == 1.0:  # it uses no statistics
-            continue
-        drawn_from = {other for other, weight in enumerate(plan.weights[row]) if weight} - needed
-        needed |= drawn_from
-        waiting.extend(drawn_from)
-    return needed
-
-
 def _restrict(plan: Plan, rows: list[int], candidates: list[int]) -> Plan:
     """Return the Plan of these rows alone."""
-    weights = []
-    for place, row in enumerate(rows):
-        line = tuple(plan.weights[row][other] for other in rows)
-        whole = abs(sum(line) - 1.0) < 1e-9  # a row with λ = 1 may have lost rows, which it does not use
-        weights.append(line if whole else tuple(float(other == place) for other in range(len(rows))))
     return Plan(
         plan.views,
         tuple(plan.view_of_row[row] for row in rows),
-        tuple(weights),
+        tuple(tuple(plan.weights[row][other] for other in rows) for row in rows),
         tuple(plan.priors[row] for row in rows),
         tuple(rows.index(candidate) for candidate in candidates),
     )
-
-
-_Rows = tuple[tuple[int, ...], np.ndarray, tuple[Prior, ...], tuple[int, ...]]
-
-
-def _grouped_rows(recipe: Recipe, n: int) -> _Rows:
-    """Every prior has a group of its own: the image's row (weight ½) and its views' (1/2n each).
-
-    λ = 1 needs no statistics: its views are left out unless they are candidates themselves.
-    """
-    view_of_row: list[int] = []
-    priors: list[Prior] = []
-    candidates: list[int] = []
-    groups: list[int] = []
-    for prior in recipe.prior_values:
-        with_views = prior != 1.0 or recipe.candidates == "views"
-        size = 1 + n if with_views else 1
-        first = len(view_of_row)
-        candidates.extend(range(first, first + size) if recipe.candidates == "views" else [first])
-        view_of_row.extend(range(size))
-        priors.extend([prior] * size)
-        groups.append(size)
-    weights = np.zeros((len(priors), len(priors)))
-    first = 0
-    for size in groups:
-        weights[first : first + size, first : first + size] = _image_and_views(size - 1)
-        first += size
-    return tuple(view_of_row), weights, tuple(priors), tuple(candidates)
-
-
-def _shared_rows(recipe: Recipe, n: int) -> _Rows:
-    """Rows 0 … P−1 run the image under each prior, rows P … P+n−1 the views under the lowest.
-
-    Row p weighs itself ½ and each view 1/2n; the views take the row of the lowest prior as their image.
-    """
-    priors, count = recipe.prior_values, len(recipe.prior_values)
-    lowest = min(range(count), key=lambda place: cast("float", priors[place]))
-    weights = np.zeros((count + n, count + n))
-    line = _image_and_views(n)
-    for row in range(count + n):
-        weights[row, row if row < count else lowest] = line[0]
-        weights[row, count:] = line[1:]
-    view_of_row = (*[0] * count, *range(1, n + 1))
-    return view_of_row, weights, (*priors, *[priors[lowest]] * n), tuple(range(count))
-
-
-def _image_and_views(n: int) -> np.ndarray:
-    """(½, 1/2n, …, 1/2n), or (1,) without views."""
-    return np.array([0.5] + [0.5 / n] * n) if n else np.ones(1)

@@ -24,11 +24,11 @@ import numpy as np
 
 from .errors import InputError, ModelError, OutputError, SitaError
 from .ops import Array, Ops
-from .outputs import OutputLayout, flatten, flatten_all
+from .outputs import OutputLayout, flatten, leaves
 from .scores import resolve_scores
 
 if TYPE_CHECKING:
-    from .engine import Adaptation
+    from .adaptation import Adaptation
 
 BATCHES = ((0, 1), (2, 1, 0), (2,), (0,), (0,))
 """Which of the random images are in each batch. The second has all of them."""
@@ -108,10 +108,10 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
             ) from error
         found = flatten(output, ops.is_array)
         arrays = [_Values(path, ops.to_numpy(array), _noise(array)) for path, array in found]
-        others = {path: value for path, value in flatten_all(output, ops.is_array) if not ops.is_array(value)}
+        others = {path: value for path, value in leaves(output, ops.is_array) if not ops.is_array(value)}
         return _Result(which, output, arrays, others, recorder.take())
 
-    *results, again = [result(which, fresh=place == len(BATCHES) - 1) for place, which in enumerate(BATCHES)]
+    *results, again = [result(which, fresh=run == len(BATCHES) - 1) for run, which in enumerate(BATCHES)]
     if not _same(results[-1], again):
         raise ModelError(
             f"{model} is not deterministic, or keeps state: the same image gave different outputs. Expected a model "
@@ -132,16 +132,7 @@ def _layout(whole: _Result, axes: tuple[int | None, ...], adaptation: Adaptation
         raise OutputError("Expected an output for each image; received none. Try: adapt a module that keeps the batch.")
     pairs = zip(whole.arrays, axes, strict=True)
     values = [None if axis is None else np.moveaxis(each.array, axis, 0) for each, axis in pairs]
-    scores, why = resolve_scores(
-        whole.output,
-        values,
-        selector=adaptation.output,
-        kind=adaptation.scores,
-        class_axis=adaptation.class_axis,
-        channel_axis=adaptation.channel_axis,
-        is_signal="signal" in adaptation.kinds,
-        is_array=ops.is_array,
-    )
+    scores, why = resolve_scores(whole.output, values, adaptation, ops.is_array)
     factors: dict[str, tuple[int, ...]] = {}
     for each in whole.layers:
         factors[each.name] = (*factors.get(each.name, ()), len(each.array) // len(whole.images))

@@ -8,7 +8,7 @@ Embeddings cannot be told from logits by their values: `describe` prints what wa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,79 +17,76 @@ from .ops import Ops
 from .outputs import IsArray, OutputLayout, ScoresLayout, Selector, find_selected, flatten, named_scores
 from .voting import Scores
 
-_ROOM = 5e-3
+if TYPE_CHECKING:
+    from .adaptation import Adaptation
+
+_TOLERANCE = 5e-3
 """What rounding in half precision may add to a sum of probabilities."""
 
 
-class _UnclearError(Exception):
-    """The scores cannot be established; the message says what to give."""
-
-
 def resolve_scores(
-    output: Any,
-    values: Sequence[np.ndarray | None],
-    *,
-    selector: Selector,
-    kind: Scores | None,
-    class_axis: int | None,
-    channel_axis: int,
-    is_signal: bool,
-    is_array: IsArray,
+    output: Any, values: Sequence[np.ndarray | None], adaptation: Adaptation, is_array: IsArray
 ) -> tuple[ScoresLayout | None, str]:
     """Return the layout of the scores, or None and the reason.
 
     `values` has, for each array of the output, its values on random images with the images first; None if it has no
     entry for each image. Raise an OutputError where the values contradict what the caller said.
     """
-    try:
-        place = _find(output, values, selector, kind, is_array)
-        array = values[place]
-        assert array is not None
-        usual = array.ndim - 1 if array.ndim == 2 or channel_axis == -1 else 1
-        if array.ndim == 3 and channel_axis == 1 and not is_signal:
-            usual = 0  # unclear: (N, a, b) may be queries of an image
-        found, axis = _resolve(array, kind, class_axis, usual)
-        return ScoresLayout(place, found, axis - array.ndim), ""
-    except _UnclearError as error:
-        return None, str(error)
+    settings = adaptation.settings
+    index = _find(output, values, settings.output, settings.scores, is_array)
+    if isinstance(index, str):
+        return None, index
+    array = values[index]
+    assert array is not None
+    usual: int | None = array.ndim - 1 if array.ndim == 2 or adaptation.channel_axis == -1 else 1
+    if array.ndim == 3 and adaptation.channel_axis == 1 and "signal" not in adaptation.kinds:
+        usual = None  # (N, a, b) may be the queries of an image
+    found = _resolve(array, settings.scores, settings.class_axis, usual)
+    if isinstance(found, str):
+        return None, found
+    return ScoresLayout(index, found[0], found[1] - array.ndim), ""
 
 
 def _find(
     output: Any, values: Sequence[np.ndarray | None], selector: Selector, kind: Scores | None, is_array: IsArray
-) -> int:
-    """Return the position of the scores: the selected array, one with a usual name, or the only eligible one."""
+) -> int | str:
+    """Return the index of the scores (the selected array, one with a usual name, the only eligible one), or why not."""
     paths = [path for path, _ in flatten(output, is_array)]
     least = 0 if (kind or "").startswith("sigmoid") else 1
     eligible = [
-        place
-        for place, array in enumerate(values)
+        index
+        for index, array in enumerate(values)
         if array is not None and array.dtype.kind == "f" and array.ndim > least
     ]
     if selector is not None:
-        place = find_selected(output, selector, is_array)
-        if place not in eligible:
+        index = find_selected(output, selector, is_array)
+        if index not in eligible:
             raise OutputError(
-                f"output: expected floating-point scores with one entry per image; {paths[place]} is not. Try: another "
+                f"output: expected floating-point scores with one entry per image; {paths[index]} is not. Try: another "
                 f"of {', '.join(paths)}."
             )
-        return place
-    found = [place for place in named_scores(output, is_array) if place in eligible] or eligible
-    arrays = [array for _, array in flatten(output, is_array)]
-    if found and all(arrays[place] is arrays[found[0]] for place in found):  # one array may occur twice
+        return index
+    found = [index for index in named_scores(output, is_array) if index in eligible] or eligible
+    if len(found) == 1:
         return found[0]
     if not found:
-        raise _UnclearError(
+        return (
             f"Found no class scores (N, classes, …) in the model's {type(output).__name__}, which has "
             f"{', '.join(paths)}. Try: a recipe that needs none ('auto', 'augbn'), or adapt a module that returns them."
         )
-    raise _UnclearError(
-        f"Several outputs could be the class scores: {', '.join(paths[place] for place in found)}. Try: output= with "
+    return (
+        f"Several outputs could be the class scores: {', '.join(paths[index] for index in found)}. Try: output= with "
         "a key, a position, or a function of the output."
     )
 
 
-def _resolve(values: np.ndarray, kind: Scores | None, class_axis: int | None, usual: int) -> tuple[Scores, int]:
-    """Return what scores (N, …) are, and their class axis. `usual` is the framework's, 0 if unclear."""
+def _resolve(
+    values: np.ndarray, kind: Scores | None, class_axis: int | None, usual: int | None
+) -> tuple[Scores, int] | str:
+    """Return what scores (N, …) are, and their class axis; or why that is unclear.
+
+    `usual` is the framework's class axis of logits, None if it has none.
+    """
     shape = f"(N, {', '.join(map(str, values.shape[1:]))})"
     in_unit_interval = bool(values.min() >= 0.0 and values.max() <= 1.0)
     if kind is not None and kind.startswith("sigmoid"):
@@ -98,16 +95,17 @@ def _resolve(values: np.ndarray, kind: Scores | None, class_axis: int | None, us
         return kind, values.ndim - 1
     axes = [axis for axis in range(1, values.ndim) if values.shape[axis] > 1]
     if class_axis is not None:
-        usual = class_axis % values.ndim if -values.ndim <= class_axis < values.ndim else 0
+        usual = class_axis % values.ndim if -values.ndim <= class_axis < values.ndim else None
         if usual not in axes:
             raise OutputError(
                 f"class_axis: expected an axis with two classes or more in scores of shape {shape}; received "
                 f"{class_axis}."
             )
-        axes = [usual]
+        axes = [axis for axis in axes if axis == usual]
+    powers = np.exp(np.minimum(values, 1.0))
     normalized: dict[Scores, list[int]] = {
         "probabilities": [axis for axis in axes if _sums_to_one(values, axis)],
-        "log_probabilities": [axis for axis in axes if values.max() <= _ROOM and _sums_to_one(np.exp(values), axis)],
+        "log_probabilities": [axis for axis in axes if _sums_to_one(powers, axis)],
     }
     for name, found in normalized.items():
         if len(found) == 1 and kind in (None, name):
@@ -115,17 +113,17 @@ def _resolve(values: np.ndarray, kind: Scores | None, class_axis: int | None, us
         if found and kind == "logits":
             raise _contradiction(kind, "that are not normalized", values)
         if len(found) > 1:
-            raise _UnclearError(f"Scores of shape {shape} sum to 1 along several axes. Try: class_axis=.")
+            return f"Scores of shape {shape} sum to 1 along several axes. Try: class_axis=."
     if kind in normalized:
         raise _contradiction(kind, "that sum to 1 along one axis", values)
     if kind is None and (not axes or in_unit_interval):
         what = "values from 0 to 1 that do not sum to 1" if axes else "a single class"
-        raise _UnclearError(
+        return (
             f"Scores of shape {shape} have {what}: whether these are logits or probabilities is unclear. Try: scores="
             "'sigmoid' or 'sigmoid_probabilities' if each label is true or not, 'logits' if they are logits."
         )
-    if usual == 0 or values.shape[usual] < 2:
-        raise _UnclearError(
+    if usual is None or values.shape[usual] < 2:
+        return (
             f"The class axis of scores of shape {shape} is unclear. Try: class_axis=, or scores='sigmoid' if each "
             "label is true or not."
         )
@@ -140,7 +138,7 @@ def check_kind(output: Any, layout: OutputLayout, ops: Ops) -> None:
     found = flatten(output, ops.is_array)
     if layout.scores is None or layout.scores.kind.startswith("sigmoid") or len(found) != len(layout.paths):
         return
-    array, axis = found[layout.scores.place][1], layout.axes[layout.scores.place]
+    array, axis = found[layout.scores.index][1], layout.axes[layout.scores.index]
     values = np.moveaxis(ops.to_numpy(array), axis or 0, 0)[:1]
     raised = np.exp(values) if layout.scores.kind == "log_probabilities" else values
     normalized = _sums_to_one(raised, layout.scores.class_axis)
@@ -159,4 +157,4 @@ def _contradiction(kind: str, expected: str, values: np.ndarray) -> OutputError:
 
 
 def _sums_to_one(values: np.ndarray, axis: int) -> bool:
-    return bool(values.min() >= -_ROOM and np.abs(values.sum(axis=axis) - 1).max() <= _ROOM)
+    return bool(values.min() >= -_TOLERANCE and np.abs(values.sum(axis=axis) - 1).max() <= _TOLERANCE)

@@ -53,7 +53,7 @@ class ByShift:
         return f"by shift, at least {1 - self.strength:.3g}"
 
 
-def divergence_from_source(
+def source_divergence(
     mean: Array, variance: Array, source_mean: Array, source_variance: Array, *, epsilon: float, xp: Any
 ) -> Array:
     """Return E (B, R, 1) of statistics (B, R, C) from the source's (C,), with ε added to both variances.
@@ -73,12 +73,12 @@ def shift_of(divergence: Array) -> Array:
     return 0.5 * divergence - 0.5
 
 
-def priors_by_shift(divergence: Array, positions: Any, *, strengths: Any, half_shifts: Any, half_areas: Any) -> Array:
-    """Return λ (B, R, 1) for E (B, R, 1) in a layer with A positions. If s is 0, λ is 1; if E is infinite, NaN.
+def priors_by_shift(divergence: Array, positions: Any, rule: ByShift) -> Array:
+    """Return λ (B, R, 1) for E (B, R, 1) in a layer with A positions; NaN if E is infinite.
 
     λ = 1 − w · d / (d + d_½) = ((1 − w) · a + 2 · d_½ · w) / a,   a = E + 2 · d_½ − 1,   w = s · A / (A + A_½)
     """
-    most = strengths * positions / (half_areas + positions)
-    if not isinstance(half_shifts, float) or half_shifts != 0.5:  # the usual value adds nothing
-        divergence = divergence + (2 * half_shifts - 1)
-    return (divergence * (1 - most) + 2 * half_shifts * most) / divergence
+    most = rule.strength * positions / (rule.half_area + positions)
+    if rule.half_shift != 0.5:  # the usual value adds nothing
+        divergence = divergence + (2 * rule.half_shift - 1)
+    return (divergence * (1 - most) + 2 * rule.half_shift * most) / divergence

@@ -6,6 +6,7 @@ with the classes on any later axis. Each of the other positions (pixels) has a v
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -76,7 +77,7 @@ def decide(
         answer = from_logits(vote.scores[..., 1] - vote.scores[..., 0], kind, class_axis, xp)
         return Vote(answer, *(each[..., 0] for each in (vote.labels, vote.entropies, vote.kept, vote.votes)))
     entropies = _entropies(z, class_axis, xp)
-    labels = _first_largest(z, class_axis, ops)
+    labels = first_largest(z, class_axis, ops)
     ranks = _ranks(entropies, ops)
     kept = ranks < top_k
     votes = _votes(labels, kept, ops)
@@ -149,12 +150,27 @@ def _entropies(z: Array, class_axis: int, xp: Any) -> Array:
     return xp.where(entropies == entropies, entropies, float("inf"))  # noqa: PLR0124
 
 
-def _first_largest(z: Array, axis: int, ops: Ops) -> Array:
+def first_largest(z: Array, axis: int, ops: Ops) -> Array:
     """Return min {c : z_c ≥ max z}, as a float; K if there is none, as among NaNs."""
     count = z.shape[axis]
     indices = ops.xp.reshape(ops.constant(list(range(count)), z), (count, *[1] * (-axis - 1)))
     largest = z >= ops.xp.max(z, axis=axis, keepdims=True)
     return ops.xp.min(ops.xp.where(largest, indices, float(count)), axis=axis, keepdims=True)
+
+
+def lowest_entropy(array: Array, entropies: Array, candidates: Sequence[int], xp: Any) -> Array:
+    """Return, of an array (B, P, …), the candidate of lowest entropy (B, P, …) among these.
+
+    Each is compared with the best so far: not every exporter supports argmin.
+    """
+    first, *others = candidates
+    chosen, lowest = array[:, first], entropies[:, first]
+    column = (-1, *lowest.shape[1:], *[1] * (len(array.shape) - len(entropies.shape)))
+    for candidate in others:
+        better = entropies[:, candidate] < lowest
+        chosen = xp.where(xp.reshape(better, column), array[:, candidate], chosen)
+        lowest = xp.where(better, entropies[:, candidate], lowest)
+    return chosen
 
 
 def _pairs(array: Array) -> tuple[Array, Array]:
@@ -165,17 +181,17 @@ def _pairs(array: Array) -> tuple[Array, Array]:
 def _ranks(entropies: Array, ops: Ops) -> Array:
     """rank_p = Σ_q [H_q < H_p, or H_q = H_p and q < p]: a permutation of 0 … P−1."""
     count, trailing = entropies.shape[1], len(entropies.shape) - 2
-    places = ops.xp.reshape(ops.constant(list(range(count)), entropies), (1, count, *[1] * trailing))
-    (first, second), (first_place, second_place) = _pairs(entropies), _pairs(places)
-    ahead = (second < first) | ((second == first) & (second_place < first_place))
-    return ops.xp.sum(ops.mask_to_float(ahead, entropies), axis=2)
+    order = ops.xp.reshape(ops.constant(list(range(count)), entropies), (1, count, *[1] * trailing))
+    (p, q), (order_p, order_q) = _pairs(entropies), _pairs(order)
+    ahead = (q < p) | ((q == p) & (order_q < order_p))
+    return ops.xp.sum(ops.cast(ahead, entropies), axis=2)
 
 
 def _votes(labels: Array, kept: Array, ops: Ops) -> Array:
     """votes_p = Σ_q [label_p = label_q and kept_q]."""
     first, second = _pairs(labels)
     _, second_kept = _pairs(kept)
-    return ops.xp.sum(ops.mask_to_float((first == second) & second_kept, labels), axis=2)
+    return ops.xp.sum(ops.cast((first == second) & second_kept, labels), axis=2)
 
 
 def _winners(labels: Array, kept: Array, votes: Array, ranks: Array, xp: Any) -> Array:
@@ -189,6 +205,6 @@ def _winners(labels: Array, kept: Array, votes: Array, ranks: Array, xp: Any) ->
 
 def _mean(values: Array, chosen: Array, ops: Ops) -> Array:
     """Return the mean of the chosen candidates; the others leave no trace, even if they are infinite."""
-    weights = ops.mask_to_float(chosen, values)
+    weights = ops.cast(chosen, values)
     total = ops.xp.sum(ops.xp.where(chosen, values, 0.0) * weights, axis=1)
     return total / ops.xp.sum(weights, axis=1)

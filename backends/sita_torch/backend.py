@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from sita_adapters.backend import Settings, adaptation_of
+from sita_adapters.adaptation import Settings
+from sita_adapters.backend import adaptation_of
 from sita_adapters.errors import InputError, ModelError, SitaWarning
 from sita_adapters.observe import refuse_compiled
 from sita_adapters.recipe import Recipe
@@ -44,11 +45,7 @@ class TorchBackend:
         stem = find_stem(source)
         adaptation = Adaptation(
             recipe=recipe,
-            inputs=settings.inputs,
-            scores=settings.scores,
-            output=settings.output,
-            class_axis=settings.class_axis,
-            max_rows=settings.max_rows,
+            settings=settings,
             layers=tuple(
                 LayerInfo(name, type(layer).__name__, source_statistics(layer)[0].numel(), name in chosen)
                 for name, layer in found.items()

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from sita_adapters.adaptation import Adaptation
 from sita_adapters.blending import blend, enter_layer
-from sita_adapters.engine import Adaptation, ForwardContext
+from sita_adapters.engine import ForwardContext
 from sita_adapters.errors import SharedWeightsError
 from sita_adapters.statistics import input_affine, output_affine
 
@@ -180,13 +181,13 @@ def _first_tensor(kwargs: dict[str, Any]) -> tuple[str, torch.Tensor]:
     return next((key, value) for key, value in kwargs.items() if isinstance(value, torch.Tensor))
 
 
-def measure(x: torch.Tensor, n: int, first: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean and biased variance (B, stop − first, C) of features (N, C, …), in float32 or better.
+def measure(x: torch.Tensor, n: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return mean and biased variance (B, n − first, C) of features (N, C, …), in float32 or better.
 
-    Each image has n entries; those from `first` up to `stop` are measured. Two passes: the mean, then the mean square
-    of what is left. One pass would cancel where the mean is large.
+    Each image has n entries, of which those from `first` on are measured. Two passes: the mean, then the mean square of
+    what is left. One pass would cancel where the mean is large.
     """
-    rows = x if stop - first == n == 1 else x.view(-1, n, *x.shape[1:])[:, first:stop]
+    rows = x if n == 1 else x.view(-1, n, *x.shape[1:])[:, first:]
     rows = TORCH.precise(rows if rows.ndim > x.ndim else rows.unsqueeze(1))
     if x.ndim == 2:
         return rows, torch.zeros_like(rows)

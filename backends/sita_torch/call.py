@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sita_adapters import adaptation as core
 from sita_adapters import engine
 from sita_adapters.diagnostics import Diagnostics
 from sita_adapters.errors import InputError, ModelError
@@ -27,7 +28,7 @@ from .probe import probe
 
 
 @dataclass(eq=False)
-class Adaptation(engine.Adaptation):
+class Adaptation(core.Adaptation):
     """What makes a clone an adapted model; it is the clone's attribute `_sita`."""
 
     stem: Stem = field(default_factory=Stem)
@@ -54,11 +55,6 @@ def _run(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) ->
     layout = adaptation.layouts.get(arguments.signature)
     if layout is None:
         layout = _outside_compiler(_probe)(model, adaptation, arguments)
-    axes = tuple(range(-min(dimensions, 2), 0))
-    kind = spatial_kind(images.shape[images.ndim - dimensions :])
-    image_layout = ImageLayout(TORCH, kind, -(dimensions + 1), axes, adaptation.inputs)
-    for tensor in arguments.tensors[1:]:
-        engine.check_map(tensor, images, adaptation, image_layout)
 
     def forward(rows: list[torch.Tensor]) -> Any:
         args, kwargs = arguments.fill(rows, layout.aligned)
@@ -67,7 +63,13 @@ def _run(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) ->
             check_kind(output, layout, TORCH)
         return output
 
-    return predict(arguments.batch(layout.aligned), forward, adaptation, image_layout, layout)
+    axes = tuple(range(-min(dimensions, 2), 0))
+    kind = spatial_kind(images.shape[images.ndim - dimensions :])
+    image_layout = ImageLayout(TORCH, kind, -(dimensions + 1), axes, adaptation.settings.inputs)
+    call = engine.Call(adaptation, forward, image_layout, layout)
+    for tensor in arguments.tensors[1:]:
+        engine.check_map(tensor, images, call)
+    return predict(call, arguments.batch(layout.aligned))
 
 
 def own_forward(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -84,9 +84,6 @@ class TorchOps(Ops):
     def precise(self, array: torch.Tensor) -> torch.Tensor:
         return array if array.dtype in (torch.float32, torch.float64) else array.float()
 
-    def mask_to_float(self, mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        return mask.to(like.dtype)
-
     def as_constants(self, function: Callable[..., tuple[np.ndarray, ...]], *numbers: Any) -> tuple[torch.Tensor, ...]:
         """Return tensors, which a compiler treats as constants, however they were computed."""
         if torch.compiler.is_compiling():

@@ -1,0 +1,58 @@
+"""What makes a model an adapted one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .inputs import Inputs
+from .outputs import OutputLayout, Selector
+from .plan import Plan, make_plan, split
+from .recipe import Recipe
+from .selection import LayerInfo, Layers
+from .views import SpatialKind
+from .voting import Scores
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of `adapt` that belong to the model rather than to the method."""
+
+    inputs: Inputs | None = None
+    scores: Scores | None = None
+    output: Selector = None
+    class_axis: int | None = None
+    layers: Layers = None
+    max_rows: int | None = None
+    example: Any = None
+
+
+@dataclass(eq=False)
+class Adaptation:
+    """The recipe, the caller's settings, and what the probe established."""
+
+    recipe: Recipe
+    settings: Settings
+    layers: tuple[LayerInfo, ...]
+    kinds: tuple[SpatialKind, ...]
+    """The kinds of images that the model may take."""
+    model_name: str = ""
+    """The name of the source model's class."""
+    channel_axis: int = 1
+    """The axis of the channels in the framework's feature maps, and of the classes in logits: 1 or −1."""
+    plans: dict[SpatialKind, tuple[Plan, tuple[Plan, ...]]] = field(init=False, repr=False)
+    """The Plan for images of each kind, and the parts of it that run at once."""
+    layouts: dict[Any, OutputLayout] = field(default_factory=dict, repr=False)
+    """What the probe established, for each signature of the model's input."""
+
+    def __post_init__(self) -> None:
+        # Made now: a compiler that traces a call meets no numpy, and a bad max_rows is found early.
+        self.plans = {kind: self._make_plan(kind) for kind in self.kinds}
+
+    def plan_for(self, kind: SpatialKind) -> tuple[Plan, tuple[Plan, ...]]:
+        """Return the Plan for images of this kind, and its parts."""
+        return self.plans.get(kind) or self._make_plan(kind)
+
+    def _make_plan(self, kind: SpatialKind) -> tuple[Plan, tuple[Plan, ...]]:
+        plan = make_plan(self.recipe, kind)
+        return plan, split(plan, self.settings.max_rows)
