@@ -9,22 +9,20 @@ from .inputs import Inputs
 from .outputs import OutputLayout, Selector
 from .plan import Plan, make_plan, split
 from .recipe import Recipe
-from .selection import LayerInfo, Layers
+from .selection import LayerInfo
 from .views import SpatialKind
 from .voting import Scores
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The arguments of `adapt` that belong to the model rather than to the method."""
+    """The arguments of `adapt` that an adapted model keeps beside its recipe."""
 
     inputs: Inputs | None = None
     scores: Scores | None = None
     output: Selector = None
     class_axis: int | None = None
-    layers: Layers = None
     max_rows: int | None = None
-    example: Any = None
 
 
 @dataclass(eq=False)

@@ -72,9 +72,9 @@ def adapt(
     if class_axis is not None and (isinstance(class_axis, bool) or not isinstance(class_axis, int)):
         raise OutputError(f"class_axis: expected an integer, or None; received {class_axis!r}.")
     rows = resolve_max_rows(max_rows, chosen)
-    settings = Settings(resolve_inputs(inputs), scores, output, class_axis, layers, rows, example)
+    settings = Settings(resolve_inputs(inputs), scores, output, class_axis, rows)
     check_inputs(make_plan(chosen).views, settings.inputs)
-    return cast("Model", backend_of(model).adapt(model, chosen, settings))
+    return cast("Model", backend_of(model).adapt(model, chosen, settings, layers, example))
 
 
 def describe(adapted: Any) -> Description:

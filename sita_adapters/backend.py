@@ -17,6 +17,7 @@ from .errors import BackendImportError, InputError, ModelError, install
 from .ops import Ops
 from .outputs import OutputLayout, flatten
 from .recipe import Recipe
+from .selection import Layers
 
 GROUP = "sita_adapters.backends"
 """The entry-point group. An entry's name is the import package whose classes the backend's models descend from."""
@@ -30,7 +31,7 @@ class Backend(Protocol):
     """The framework's name, and what it computes with."""
     export_formats: tuple[str, ...]
 
-    def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> Any:
+    def adapt(self, model: Any, recipe: Recipe, settings: Settings, layers: Layers, example: Any) -> Any:
         """Return an adapted clone that shares the weights of a model, which is not modified."""
 
     def unwrap(self, adapted: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,6 @@ from .backend import batches_of, run_scores
 from .errors import InputError, RecipeError, SitaWarning
 from .recipe import Recipe
 from .recipes import DEFAULT, RECIPES, Task, resolve_recipe
-from .shift import ByShift
 
 STRENGTHS = (1.0, 0.75, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625)
 """The strengths that are tried, from the strongest to the most cautious: of a rule; of a number, twice 1 − λ."""
@@ -92,9 +91,9 @@ def calibrate(
     def predictions(chosen: Recipe | str, done: int) -> np.ndarray:
         adapted = adapt(model, chosen, task=task, **settings)
         found = []
-        for place, batch in enumerate(batches):
+        for number, batch in enumerate(batches, 1):
             found.append(_labels(adapted, batch))
-            report(done + place + 1, total)
+            report(done + number, total)
         return np.concatenate(found)
 
     source = predictions("source", 0)
@@ -102,8 +101,8 @@ def calibrate(
         raise InputError(f"labels: expected shape {source.shape}, like the predictions; received {truth.shape}.")
     right = None if truth is None else float((source == truth).mean())
     points: list[Point] = []
-    for place, each in enumerate(tried):
-        found = predictions(each, len(batches) * (1 + place))
+    for number, each in enumerate(tried, 1):
+        found = predictions(each, len(batches) * number)
         accuracy = None if truth is None else float((found == truth).mean())
         points.append(Point(each, float((found == source).mean()), accuracy))
         loss = 1 - points[-1].agreement if right is None or accuracy is None else right - accuracy
@@ -121,14 +120,10 @@ def calibrate(
 
 
 def _with_strength(recipe: Recipe, strength: float) -> Recipe:
-    """Return a recipe whose strongest rule has this strength, or whose number is 1 − strength / 2."""
-    if recipe.rules:
-        most = max(rule.strength for rule in recipe.rules)
-        priors: Sequence[Any] = [
-            replace(prior, strength=prior.strength * strength / most) if isinstance(prior, ByShift) else prior
-            for prior in recipe.prior_values
-        ]
-        return replace(recipe, priors=priors)
+    """Return a recipe whose rule has this strength, or whose number is 1 − strength / 2."""
+    if recipe.rule is not None:
+        rule = replace(recipe.rule, strength=strength)
+        return replace(recipe, priors=[rule if prior == recipe.rule else prior for prior in recipe.prior_values])
     if len(recipe.prior_values) != 1 or recipe.has_source:
         raise RecipeError(
             f"recipe: {recipe.name!r} has no number to calibrate. Expected a rule, or one number below 1, for its "

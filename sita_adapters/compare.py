@@ -19,11 +19,12 @@ from .voting import near_ties, probabilities
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """One model's answers for N images.
+    """One model's answers for N images, and how close they are to the first model's.
 
     `labels` and `entropies` (in nats) are (N,), or (N, h, w) if it answers for every pixel; `probabilities` have the
     classes last. `priors` is λ of the most confident candidate; None for a plain model. `near_ties` tells where
-    rounding could change a vote. `seconds` is the mean time per image.
+    rounding could change a vote; `seconds` is the mean time per image. `same_labels` is the share of labels that the
+    first model gives as well, and `largest_difference` that of a probability, near ties aside.
     """
 
     name: str
@@ -35,51 +36,31 @@ class Answers:
     priors: np.ndarray | None
     near_ties: np.ndarray
     seconds: float
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How close a model is to the first one.
-
-    `same_labels` is a share; `largest_difference` that of a probability, without the share of `near_ties`, where
-    rounding could change the vote of one of the two.
-    """
-
-    name: str
     same_labels: float
     largest_difference: float
-    near_ties: float
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Every model's answers, and the agreement of all but the first with the first. Print it for a table."""
+    """Every model's answers. Print it for a table."""
 
     models: tuple[Answers, ...]
-    agreements: tuple[Agreement, ...]
 
     def __getitem__(self, name: str) -> Answers:
         return {answers.name: answers for answers in self.models}[name]
 
     def __str__(self) -> str:
-        headings = ("model", "framework", "recipe", "entropy", "prior", "ms per image", "same label", "largest Δp")
-        rows: list[tuple[str, ...]] = [headings]
-        for answers, agreement in zip(self.models, (None, *self.agreements), strict=True):
-            ties = f" ({100 * agreement.near_ties:.2g} % near ties)" if agreement and agreement.near_ties else ""
-            rows.append(
-                (
-                    answers.name,
-                    answers.framework,
-                    "none" if answers.recipe is None else answers.recipe.name,
-                    f"{answers.entropies.mean():.3f}",
-                    "" if answers.priors is None else f"{answers.priors.mean():.2f}",
-                    f"{1e3 * answers.seconds:.1f}",
-                    "" if agreement is None else f"{100 * agreement.same_labels:.1f} %{ties}",
-                    "" if agreement is None else f"{agreement.largest_difference:.1e}",
-                )
-            )
+        rows = [("model", "framework", "recipe", "entropy", "prior", "ms per image", "same label", "largest Δp")]
+        for each in self.models:
+            ties = f" ({100 * each.near_ties.mean():.2g} % near ties)" if each.near_ties.any() else ""
+            recipe, prior = each.recipe and each.recipe.name, "" if each.priors is None else f"{each.priors.mean():.2f}"
+            numbers = f"{each.entropies.mean():.3f}", prior, f"{1e3 * each.seconds:.1f}"
+            close = f"{100 * each.same_labels:.1f} %{ties}", f"{each.largest_difference:.1e}"
+            rows.append((each.name, each.framework, recipe or "none", *numbers, *close))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         heading = f"{len(self.models[0].labels)} images; labels and probabilities against {self.models[0].name!r}"
-        return "\n".join([heading, "", *_table(rows)])
+        return "\n".join([heading, "", lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
 
 
 def compare(
@@ -114,19 +95,14 @@ def compare(
     arrays = images if isinstance(images, Mapping) else dict.fromkeys(models, images)
     if set(arrays) != set(models) or len({len(array) for array in arrays.values()}) > 1:
         raise InputError(f"images: expected one array, or equally many images for each of {', '.join(models)}.")
-    found = [_answer(name, model, arrays[name], recipe, batch_size, changes) for name, model in models.items()]
-    shapes = {answers.name: answers.probabilities.shape[1:] for answers in found}
-    if len(set(shapes.values())) > 1:
-        raise OutputError(f"Expected models with the same classes; received {shapes}.")
-    return Comparison(tuple(found), tuple(_agree(found[0], other) for other in found[1:]))
+    found: list[Answers] = []
+    for name, model in models.items():
+        found.append(_answer(name, _adapted(name, model, recipe, changes), arrays[name], batch_size, found[:1]))
+    return Comparison(tuple(found))
 
 
-def _answer(  # noqa: PLR0917
-    name: str, model: Any, images: Any, recipe: Recipe | str | None, batch_size: int, changes: Mapping[str, Any]
-) -> Answers:
-    if not isinstance(images, np.ndarray) or images.ndim != 4 or not images.size or images.dtype.kind not in "fiu":
-        shape = getattr(images, "shape", type(images).__name__)
-        raise InputError(f"images: expected a numpy array of numbers (N, h, w, channels); received {shape}.")
+def _adapted(name: str, model: Any, recipe: Recipe | str | None, changes: Mapping[str, Any]) -> tuple[Any, bool]:
+    """Return the model that runs, and whether it is as it was given, and plain."""
     plain = backend_of(model).adaptation_of(model) is None
     if not plain and (recipe is not None or changes):
         raise RecipeError(
@@ -135,7 +111,14 @@ def _answer(  # noqa: PLR0917
         )
     if recipe is None and (fields := [name for name in changes if name in Recipe.__dataclass_fields__]):
         raise RecipeError(f"{fields[0]}: there is no recipe to change. Try: compare(models, images, 'ops', …).")
-    adapted = adapt(model, recipe or "source", **changes) if plain else model
+    return adapt(model, recipe or "source", **changes) if plain else model, plain and recipe is None
+
+
+def _answer(name: str, model: tuple[Any, bool], images: Any, batch_size: int, first: list[Answers]) -> Answers:
+    if not isinstance(images, np.ndarray) or images.ndim != 4 or not images.size or images.dtype.kind not in "fiu":
+        shape = getattr(images, "shape", type(images).__name__)
+        raise InputError(f"images: expected a numpy array of numbers (N, h, w, channels); received {shape}.")
+    adapted, plain = model
     batches = batches_of(images, batch_size)
     for batch in {len(batch): batch for batch in batches}.values():  # probe and compile before the clock starts
         run_scores(adapted, batch, channels_last=True)
@@ -145,27 +128,25 @@ def _answer(  # noqa: PLR0917
     scores = outputs[0][1].require_scores()
     if scores.kind.startswith("sigmoid"):
         raise OutputError(f"Expected one label per image or pixel; {name!r} has labels with a sigmoid each.")
-    with observe(adapted) as observation:
-        for batch in batches:
-            run_scores(adapted, batch, channels_last=True)
     raw = np.concatenate([values for values, _ in outputs]).astype(np.float64)
     p = np.moveaxis(probabilities(raw, scores.kind, scores.class_axis), scores.class_axis, -1)
-    entropies = -np.sum(p * np.log(p, out=np.zeros_like(p), where=p > 0), axis=-1)
-    used = None if plain and recipe is None else adaptation_of(adapted).recipe
-    votes = used is not None and used.combine == "vote" and used.candidate_count > 1
-    ties = near_ties(observation.entropies, observation.kept, observation.labels) if votes else entropies < 0
-    priors = None if used is None else np.broadcast_to(observation.priors, entropies.shape)
-    return Answers(name, backend_of(model).label, used, p.argmax(-1), p, entropies, priors, ties, seconds)
-
-
-def _agree(first: Answers, other: Answers) -> Agreement:
-    ties = first.near_ties | other.near_ties
-    gaps = np.abs(first.probabilities - other.probabilities).max(axis=-1)
-    largest = float(gaps.max() if ties.all() else gaps[~ties].max())
-    return Agreement(other.name, float((first.labels == other.labels).mean()), largest, float(ties.mean()))
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [lines[0], "  ".join("─" * width for width in widths), *lines[1:]]
+    labels, entropies = p.argmax(-1), -np.sum(p * np.log(p, out=np.zeros_like(p), where=p > 0), axis=-1)
+    recipe = None if plain else adaptation_of(adapted).recipe
+    priors, ties = None, np.zeros(entropies.shape, bool)
+    if recipe is not None:
+        with observe(adapted) as observation:
+            for batch in batches:
+                run_scores(adapted, batch, channels_last=True)
+        priors = np.broadcast_to(observation.priors, entropies.shape)
+        if recipe.combine == "vote" and recipe.candidate_count > 1:
+            ties = near_ties(observation.entropies, observation.kept, observation.labels)
+    other = first[0] if first else None
+    if other is not None and other.probabilities.shape != p.shape:
+        raise OutputError(f"Expected models with the same classes; received {p.shape} and {other.probabilities.shape}.")
+    same, gaps = 1.0, np.zeros(1)
+    if other is not None:
+        same, ties = float((labels == other.labels).mean()), ties | other.near_ties
+        gaps = np.abs(p - other.probabilities).max(axis=-1)
+        gaps = gaps if ties.all() else gaps[~ties]
+    framework = backend_of(adapted).label
+    return Answers(name, framework, recipe, labels, p, entropies, priors, ties, seconds, same, float(gaps.max()))

@@ -6,7 +6,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -84,17 +85,14 @@ def export(
     backend, adaptation = backend_of(adapted), adaptation_of(adapted)
     if adaptation.recipe.resample:
         raise refuse_resampling("An exported model")
-    if adaptation.max_rows is not None:
+    if adaptation.settings.max_rows is not None:
         raise ExportError(
             "max_rows: an exported graph runs all rows at once; received a model adapted with max_rows="
-            f"{adaptation.max_rows}. Try: adapt without max_rows, and give the file fewer images at a time."
+            f"{adaptation.settings.max_rows}. Try: adapt without max_rows, and give the file fewer images at a time."
         )
     target = Path(path)
     chosen = resolve_format(target, format, backend)
-    check_place(target, chosen)
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.stem}-", dir=target.resolve().parent))
-    try:
-        made = folder / f"model{_ENDINGS[chosen]}"
+    with replacing(target, chosen) as made:
         try:
             shape = backend.write(adapted, made, chosen, example, diagnostics)
         except SitaError:
@@ -105,10 +103,36 @@ def export(
                 f"The adapted model could not be exported to {TITLES[chosen]}: {type(error).__name__}: {error} Try: "
                 f"another format ({others}), if the plain model cannot be exported either."
             ) from error
-        move(made, target)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return Exported(target, chosen, shape)
+
+
+@contextmanager
+def replacing(target: Path, format: str) -> Iterator[Path]:
+    """Yield a temporary path; what is written there takes the place of `target` if nothing fails."""
+    target = target.resolve()
+    replaceable = format != "saved_model"
+    if target.is_dir():
+        replaceable = not replaceable and (not any(target.iterdir()) or (target / "saved_model.pb").is_file())
+    if target.exists() and not replaceable:
+        raise ExportError(
+            f"Expected a new name, or the name of a file of this format; {str(target)!r} is "
+            f"{'a folder' if target.is_dir() else 'something else'}. Try: another name."
+        )
+    folder = None
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.stem}-", dir=target.parent))
+        made, old = folder / f"model{_ENDINGS[format]}", folder / "replaced"
+        yield made
+        if target.is_dir():
+            target.rename(old)
+        os.replace(made, target)
+    except OSError as error:
+        if folder is not None and old.is_dir():
+            old.rename(target)
+        raise ExportError(f"{str(target)!r} could not be written: {error}. Try: another name or folder.") from error
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def require_exporter(*packages: str, to: str) -> None:
@@ -155,31 +179,3 @@ def resolve_format(path: Path, format: str | None, backend: Backend) -> str:
         f"Expected a name that ends in {', '.join(endings)} for a model of {backend.label}; received {str(path)!r}. "
         "Try: another name, or format=."
     )
-
-
-def check_place(path: Path, format: str) -> None:
-    """Raise, before the work starts, if the file cannot be put there."""
-    parent = path.resolve().parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise ExportError(f"Expected a folder to write to; {str(parent)!r} does not exist, or is read-only.")
-    if format != "saved_model":
-        if path.is_dir():
-            raise ExportError(f"Expected the name of a file; {str(path)!r} is a folder. Try: another name.")
-    elif path.is_file() or (path.is_dir() and any(path.iterdir()) and not (path / "saved_model.pb").is_file()):
-        raise ExportError(
-            f"Expected a new or empty folder, or a SavedModel to replace; {str(path)!r} is something else. "
-            "Try: another name."
-        )
-
-
-def move(made: Path, target: Path) -> None:
-    """Put what was made in its place. A folder that is there is moved away first, and put back on failure."""
-    target, old = target.resolve(), made.with_name("replaced")
-    if target.is_dir():
-        target.rename(old)
-    try:
-        os.replace(made, target)
-    except OSError as error:
-        if old.is_dir():
-            old.rename(target)
-        raise ExportError(f"{str(target)!r} could not be written: {error}. Try: another place.") from error

@@ -16,8 +16,7 @@ forward pass writes to no parameter or buffer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -53,7 +52,7 @@ class _Values:
 
     name: str
     array: np.ndarray
-    noise: float
+    rounding: float
 
 
 class InputRecorder:
@@ -67,7 +66,7 @@ class InputRecorder:
         """Keep a sample of every entry of a layer's input (N, …)."""
         flat = self.ops.xp.reshape(x, (x.shape[0], -1))
         step = max(1, flat.shape[1] // _SAMPLE) | 1  # odd: it meets every channel and column
-        self.layers.append(_Values(name, self.ops.to_numpy(flat[:, ::step]), _noise(x)))
+        self.layers.append(_Values(name, self.ops.to_numpy(flat[:, ::step]), _rounding(x)))
 
     def take(self) -> list[_Values]:
         """Return what was kept, and start again."""
@@ -107,29 +106,29 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
                 "Try: check their shape and type, or give an example, sita.adapt(model, example=images)."
             ) from error
         found = flatten(output, ops.is_array)
-        arrays = [_Values(path, ops.to_numpy(array), _noise(array)) for path, array in found]
+        arrays = [_Values(path, ops.to_numpy(array), _rounding(array)) for path, array in found]
         others = {path: value for path, value in leaves(output, ops.is_array) if not ops.is_array(value)}
         return _Result(which, output, arrays, others, recorder.take())
 
-    *results, again = [result(which, fresh=run == len(BATCHES) - 1) for run, which in enumerate(BATCHES)]
+    *results, again = [result(which, fresh=number == len(BATCHES) - 1) for number, which in enumerate(BATCHES)]
     if not _same(results[-1], again):
         raise ModelError(
             f"{model} is not deterministic, or keeps state: the same image gave different outputs. Expected a model "
             "whose answers depend on its input alone. Try: switch off dropout and noise, and anything that the model "
             "remembers from earlier calls."
         )
+    axes = _image_axes(results)
     try:
-        axes = _compare_all(results, results[1])
+        _check_independence(results, results[1], axes)
     except SitaError as mismatch:
-        with suppress(SitaError):  # does the network magnify rounding?
-            return _layout(results[1], _compare_all(results, result(BATCHES[1], perturbed=True)), adaptation, ops)
-        raise mismatch from None
+        try:  # does the network magnify rounding?
+            _check_independence(results, result(BATCHES[1], perturbed=True), axes)
+        except SitaError:
+            raise mismatch from None
     return _layout(results[1], axes, adaptation, ops)
 
 
-def _layout(whole: _Result, axes: tuple[int | None, ...], adaptation: Adaptation, ops: Ops) -> OutputLayout:
-    if all(axis is None for axis in axes):
-        raise OutputError("Expected an output for each image; received none. Try: adapt a module that keeps the batch.")
+def _layout(whole: _Result, axes: Sequence[int | None], adaptation: Adaptation, ops: Ops) -> OutputLayout:
     pairs = zip(whole.arrays, axes, strict=True)
     values = [None if axis is None else np.moveaxis(each.array, axis, 0) for each, axis in pairs]
     scores, why = resolve_scores(whole.output, values, adaptation, ops.is_array)
@@ -138,7 +137,7 @@ def _layout(whole: _Result, axes: tuple[int | None, ...], adaptation: Adaptation
         factors[each.name] = (*factors.get(each.name, ()), len(each.array) // len(whole.images))
     return OutputLayout(
         paths=tuple(each.name for each in whole.arrays),
-        axes=axes,
+        axes=tuple(axes),
         scores=scores,
         why_no_scores=why,
         selects=any(array is not None and array.dtype.kind != "f" for array in values),
@@ -147,109 +146,105 @@ def _layout(whole: _Result, axes: tuple[int | None, ...], adaptation: Adaptation
     )
 
 
-def _compare_all(results: Sequence[_Result], perturbed: _Result) -> tuple[int | None, ...]:
-    """Compare every run with the one of all images; return the axis of the images in each array.
-
-    `perturbed` is the run of all images again. What differs in it, magnified, is rounding.
-    """
-    first, whole, *others = results
-    found = {_compare(some, whole, perturbed) for some in (first, *others)}
-    if len(found) > 1:
-        raise OutputError("The axis of the output that holds the images changes with their number.")
-    return found.pop()
-
-
-def _compare(some: _Result, whole: _Result, perturbed: _Result) -> tuple[int | None, ...]:
-    names = [each.name for each in some.arrays], list(some.others)
-    if names != ([each.name for each in whole.arrays], list(whole.others)) or repr(some.others) != repr(whole.others):
-        raise OutputError(
-            f"The output of {len(some.images)} images has other parts, or other numbers beside its tensors, than that "
-            f"of {len(whole.images)}: {some.others or names[0]} and {whole.others or '…'}. Expected tensors with one "
-            "entry per image. Try: adapt a module that returns such tensors alone."
-        )
-    triples = zip(some.arrays, whole.arrays, perturbed.arrays, strict=True)
-    axes = tuple(_axis_of_images(triple, (some, whole)) for triple in triples)
-    if [each.name for each in some.layers] != [each.name for each in whole.layers]:
-        raise ModelError("The model runs other layers for one number of images than for another.")
-    layers = zip(some.layers, whole.layers, perturbed.layers, strict=True)
-    mixing = dict.fromkeys(triple[0].name for triple in layers if not _is_side_by_side(triple, (some, whole)))
-    if mixing:
-        raise ModelError(
-            f"The batch of layer {', '.join([*mixing][:4])} does not have the same number of entries for every image, "
-            "side by side: the model concatenates or reorders batches, or folds time first. Expected (N, T, …) "
-            f"reshaped to (N·T, …). Try: {leave_out(*mixing)}."
-        )
+def _image_axes(results: Sequence[_Result]) -> list[int | None]:
+    """Return the axis of the images in each array of the output, which has their number in every run."""
+    whole = results[1]
+    for some in results:
+        names, expected = ([each.name for each in result.arrays] for result in (some, whole))
+        if names != expected or repr(some.others) != repr(whole.others):
+            raise OutputError(
+                f"The output of {len(some.images)} images has other parts, or other numbers beside its tensors, than "
+                f"that of {len(whole.images)}: {some.others or names} and {whole.others or expected}. Expected tensors "
+                "with one entry per image. Try: adapt a module that returns such tensors alone."
+            )
+    axes = []
+    counts = tuple(len(each.images) for each in results)
+    for index, path in enumerate(expected):
+        shapes = [each.arrays[index].array.shape for each in results]
+        sizes = list(zip(*shapes, strict=False))
+        differing = [axis for axis, along in enumerate(sizes) if len(set(along)) > 1]
+        if len({*map(len, shapes)}) > 1 or any(sizes[axis] != counts for axis in differing) or len(differing) > 1:
+            raise OutputError(
+                f"Expected one entry of {path} per image, on one axis; received shapes {', '.join(map(str, shapes))} "
+                f"for {', '.join(map(str, counts))} images. Try: adapt a module that returns one entry per image."
+            )
+        axes.append(differing[0] if differing else None)
+    if all(axis is None for axis in axes):
+        raise OutputError("Expected an output for each image; received none. Try: adapt a module that keeps the batch.")
     return axes
 
 
-_Triple = tuple[_Values, _Values, _Values]
-"""An array of some images, of all images, and of all images perturbed."""
+def _check_independence(results: Sequence[_Result], perturbed: _Result, axes: Sequence[int | None]) -> None:
+    """Raise unless every image has the same output, and layers the same input for it, in every run.
+
+    `perturbed` is the run of all images again. What differs in it, magnified, is rounding.
+    """
+    whole = results[1]
+    expected = _by_image(whole, axes)
+    tolerances = [_tolerance(*pair) for pair in zip(expected, _by_image(perturbed, axes), strict=True)]
+    for some in results:
+        if [each.name for each in some.layers] != [each.name for each in whole.layers]:
+            raise ModelError("The model runs other layers for one number of images than for another.")
+        order = [whole.images.index(image) for image in some.images]
+        mixing: dict[str, None] = {}
+        for index, (one, other) in enumerate(zip(_by_image(some, axes), expected, strict=True)):
+            there = other.array if len(other.array) == 1 else other.array[order]
+            if one.array.shape == there.shape and _equal(one.array, there, tolerances[index]):
+                continue
+            if index >= len(axes):
+                mixing[one.name] = None
+            elif axes[index] is None:
+                raise OutputError(
+                    f"{one.name} is one value for the whole batch and depends on its images: a loss, perhaps. Try: "
+                    "call the model without labels, or adapt a module that returns the scores alone."
+                )
+            else:
+                raise ModelError(
+                    f"Images influence each other: {one.name} for an image depends on the other images of its batch, "
+                    "or on their order. Expected a model that treats every image independently. Try: take what looks "
+                    "at the whole batch (a maximum, a branch, a sort) out of the model, and do it before or after the "
+                    "call."
+                )
+        if mixing:
+            raise ModelError(
+                f"The batch of layer {', '.join([*mixing][:4])} does not have the same number of entries for every "
+                "image, side by side: the model concatenates or reorders batches, or folds time first. Expected "
+                f"(N, T, …) reshaped to (N·T, …). Try: {leave_out(*mixing)}."
+            )
 
 
-def _is_side_by_side(triple: _Triple, results: tuple[_Result, _Result]) -> bool:
-    """Whether a layer has the same number of entries for every image, and the same for an image in both runs."""
-    some, whole, perturbed = (each.array for each in triple)
-    counts = [len(each.images) for each in results]
-    if not len(some) or len(some) * counts[1] != len(whole) * counts[0] or len(some) % counts[0]:
-        return False
-    return _agree((some, whole, perturbed), results, triple[0].noise)
+def _by_image(result: _Result, axes: Sequence[int | None]) -> list[_Values]:
+    """Return the arrays of the output, then the layers' inputs, with a line for each image; one line of a constant."""
+    found = []
+    for each, axis in zip(result.arrays, axes, strict=True):
+        array = each.array[None] if axis is None else np.moveaxis(each.array, axis, 0)
+        found.append(replace(each, array=array.reshape(len(array), -1)))
+    for each in result.layers:
+        whole = len(each.array) and len(each.array) % len(result.images) == 0
+        found.append(replace(each, array=each.array.reshape(len(result.images), -1)) if whole else each)
+    return found
 
 
-def _axis_of_images(triple: _Triple, results: tuple[_Result, _Result]) -> int | None:
-    """Return the axis on which an output holds the images; None if it is a constant."""
-    path, noise = triple[0].name, triple[0].noise
-    x, y, perturbed = (each.array for each in triple)
-    counts = tuple(len(result.images) for result in results)
-    differing = [axis for axis, sizes in enumerate(zip(x.shape, y.shape, strict=False)) if sizes[0] != sizes[1]]
-    if x.ndim == y.ndim and not differing:
-        if _equal(x[None], y[None], _tolerance(y[None], perturbed[None], noise)):
-            return None
-        raise OutputError(
-            f"{path} of shape {x.shape} is one value for the whole batch and depends on its images: a loss, perhaps. "
-            "Try: call the model without labels, or adapt a module that returns the scores alone."
-        )
-    if x.ndim != y.ndim or len(differing) > 1 or (x.shape[differing[0]], y.shape[differing[0]]) != counts:
-        raise OutputError(
-            f"Expected one entry of {path} per image, on one axis; received shape {x.shape} for {counts[0]} and "
-            f"{y.shape} for {counts[1]} images. Try: adapt a module that returns one entry per image."
-        )
-    (axis,) = differing
-    moved = tuple(np.moveaxis(array, axis, 0) for array in (x, y, perturbed))
-    if not _agree(moved, results, noise):  # type: ignore[arg-type]
-        raise ModelError(
-            f"Images influence each other: {path} for an image depends on the other images of its batch, or on their "
-            "order. Expected a model that treats every image independently. Try: take what looks at the whole batch (a "
-            "maximum, a branch, a sort) out of the model, and do it before or after the call."
-        )
-    return axis
-
-
-def _agree(arrays: tuple[np.ndarray, np.ndarray, np.ndarray], results: tuple[_Result, _Result], noise: float) -> bool:
-    """Whether the images of a run have the same entries in the run of all images."""
-    some, whole, perturbed = arrays
-    count = len(results[1].images)
-    whole, perturbed = whole.reshape(count, -1), perturbed.reshape(count, -1)
-    there = whole[[results[1].images.index(image) for image in results[0].images]]
-    return _equal(some.reshape(len(there), -1), there, _tolerance(whole, perturbed, noise))
-
-
-def _tolerance(whole: np.ndarray, perturbed: np.ndarray, noise: float) -> np.ndarray:
+def _tolerance(whole: _Values, perturbed: _Values) -> np.ndarray:
     """Return, for each column of entries (N, …), the difference that rounding may cause.
 
     It is judged column by column: one large constant among the scores must not hide that images mix.
     """
-    if not whole.size:
-        return np.zeros(whole.shape[1:])
-    x, y = (np.nan_to_num(each.astype(np.float64), posinf=0.0, neginf=0.0) for each in (whole, perturbed))
+    if not whole.array.size or whole.array.shape != perturbed.array.shape:
+        return np.zeros(whole.array.shape[1:])
+    x, y = (np.nan_to_num(each.array.astype(np.float64), posinf=0.0, neginf=0.0) for each in (whole, perturbed))
     size, spread = np.abs(x).max(axis=0), np.abs(x - x[:1]).max(axis=0)
-    tolerance: np.ndarray = noise * (size + np.median(size)) + 1e-3 * spread + _MAGNIFIED * np.abs(x - y).max(axis=0)
-    return tolerance
+    rounding: np.ndarray = whole.rounding * (size + np.median(size))
+    return rounding + 1e-3 * spread + _MAGNIFIED * np.abs(x - y).max(axis=0)
 
 
 def _same(first: _Result, second: _Result) -> bool:
     """Whether two runs of one image are equal; only the order of sums on a GPU may differ."""
-    pairs = [(x.array[None], y.array[None], x.noise) for x, y in zip(first.arrays, second.arrays, strict=False)]
-    return all(x.shape == y.shape and _equal(x, y, _tolerance(x, x, 0.1 * noise)) for x, y, noise in pairs)
+    for x, y in zip(first.arrays, second.arrays, strict=False):
+        less = _Values(x.name, x.array[None], 0.1 * x.rounding)
+        if x.array.shape != y.array.shape or not _equal(x.array[None], y.array[None], _tolerance(less, less)):
+            return False
+    return len(first.arrays) == len(second.arrays)
 
 
 def _equal(x: np.ndarray, y: np.ndarray, tolerance: np.ndarray) -> bool:
@@ -261,7 +256,7 @@ def _equal(x: np.ndarray, y: np.ndarray, tolerance: np.ndarray) -> bool:
     return bool((np.abs(np.where(finite, x, 0.0) - np.where(finite, y, 0.0)) <= tolerance).all())
 
 
-def _noise(x: Array) -> float:
+def _rounding(x: Array) -> float:
     """Return the relative rounding error of a network's values in the precision of x."""
     dtype = str(x.dtype)
     if "float64" in dtype or "float32" in dtype:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from .errors import RecipeError
 from .shift import ByShift
-from .views import PRESETS, Augment, check_augment, is_random, listed_views
+from .views import PRESETS, Augment, is_random, listed_views, resolve_augment
 
 Prior: TypeAlias = float | ByShift
 """λ, or a rule that sets it."""
@@ -37,8 +37,8 @@ class Recipe:
         n_views: Number of augmented views that contribute statistics. None: as many as `augment` lists; 2 of a preset
             or of random views.
         augment: "lossless" (flips and quarter turns, in a fixed order), "paper" or "paper_segmentation" (the paper's
-            random sets), names (`sita_adapters.views.NAMES`), or your own functions of a batch of images. In a
-            sequence every entry is a view; an entry that is itself a sequence is applied step by step.
+            random sets), names (`sita_adapters.views.NAMES`), or your own functions of a batch of images: one, or a
+            sequence with one for each view.
         shared_views: Run the views once, under the lowest prior, for all priors.
         candidates: The outputs that may answer: "priors", the image under each prior; "views", the views as well
             (test-time augmentation).
@@ -72,7 +72,6 @@ class Recipe:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "priors", _resolve_priors(self.priors))
-        object.__setattr__(self, "augment", _freeze(self.augment))
         expect_one_of("candidates", self.candidates, ("priors", "views"))
         expect_one_of("combine", self.combine, ("vote", "mean", "mix"))
         expect_one_of("share", self.share, ("image", "batch"))
@@ -82,7 +81,7 @@ class Recipe:
         for field, least in (("n_views", 0), ("seed", 0), ("top_k", 1)):
             if getattr(self, field) is not None or field == "seed":
                 object.__setattr__(self, field, _resolve_integer(field, getattr(self, field), least))
-        check_augment(self.augment, self.n_views)
+        object.__setattr__(self, "augment", resolve_augment(self.augment, self.n_views))
         if message := self._contradiction():
             raise RecipeError(message)
 
@@ -96,7 +95,7 @@ class Recipe:
             )
         if (self.shared_views or self.candidates == "views") and self.view_count == 0:
             return "n_views: shared_views=True and candidates='views' need at least one view; received 0."
-        if self.shared_views and (self.candidates == "views" or self.rules):
+        if self.shared_views and (self.candidates == "views" or self.rule):
             return (
                 "shared_views: expected candidates='priors' and priors that are numbers, since shared views run once, "
                 f"under the lowest prior; received {self.candidates!r} and {priors}. Try: leave shared_views out."
@@ -106,8 +105,8 @@ class Recipe:
                 f"top_k: expected at most {self.candidate_count}, the number of candidates, and none with "
                 f"combine='mix'; received {self.top_k}. Try: leave top_k out."
             )
-        mixable = self.candidates == "priors" and len(self.prior_values) == 2 and len(self.rules) == 1
-        if self.combine == "mix" and not (mixable and self.has_source):
+        mixable = self.candidates == "priors" and self.rule is not None and self.has_source
+        if self.combine == "mix" and not mixable:
             return (
                 "combine: 'mix' expects priors=(1, ByShift(…)), the source model and one rule; received "
                 f"{priors}. Try: combine='vote', or 'bn' with one number."
@@ -120,9 +119,9 @@ class Recipe:
         return cast("tuple[Prior, ...]", self.priors)
 
     @property
-    def rules(self) -> tuple[ByShift, ...]:
-        """The priors that are rules."""
-        return tuple(prior for prior in self.prior_values if isinstance(prior, ByShift))
+    def rule(self) -> ByShift | None:
+        """The prior that is a rule."""
+        return next((prior for prior in self.prior_values if isinstance(prior, ByShift)), None)
 
     @property
     def has_source(self) -> bool:
@@ -178,7 +177,7 @@ class Recipe:
 
     def __str__(self) -> str:
         priors = ", ".join(map(prior_text, self.prior_values))
-        parts = [f"λ {priors}" if self.rules else f"λ = {priors}"]
+        parts = [f"λ {priors}" if self.rule else f"λ = {priors}"]
         if self.view_count:
             source = f", {self.augment}" if isinstance(self.augment, str) and self.augment in PRESETS else ""
             shared = ", shared by all priors" if self.shared_views else ""
@@ -187,10 +186,10 @@ class Recipe:
         if self.share == "batch":
             parts.append("statistics of the whole batch")
         if self.candidate_count > 1:
-            among = (
-                "" if self.effective_top_k == self.candidate_count else f" of the {self.effective_top_k} most confident"
+            most = self.effective_top_k
+            parts.append(
+                self.combine if most == self.candidate_count else f"{self.combine} of the {most} most confident"
             )
-            parts.append(f"{self.combine}{among}")
         return f"{self.name}: {'; '.join(parts)}"
 
 
@@ -225,21 +224,9 @@ def _resolve_priors(priors: Any) -> tuple[Prior, ...]:
             "priors: expected one or more numbers from 0 (the test image alone) to 1 (the source model), or a rule "
             f"(ByShift); received {priors!r}."
         )
-    numbers = [p for p in values if not isinstance(p, ByShift)]
-    if len(numbers) < len(values) and set(numbers) - {1.0}:
-        raise RecipeError(f"priors: expected no number but 1 beside a rule, which sets λ itself; received {priors!r}.")
+    others = [p for p in values if p != 1.0]
+    if len(others) > 1 and any(isinstance(p, ByShift) for p in others):
+        raise RecipeError(f"priors: expected nothing but 1 beside a rule, which sets λ itself; received {priors!r}.")
     if len(set(values)) < len(values):
         raise RecipeError(f"priors: expected each number once; received {priors!r}.")
     return values
-
-
-def _freeze(augment: Any, depth: int = 0) -> Augment:
-    """Turn lists into tuples, which can be hashed and compared."""
-    if isinstance(augment, str) or callable(augment):
-        return augment  # type: ignore[no-any-return]
-    if isinstance(augment, Sequence) and depth < 2:
-        return tuple(_freeze(entry, depth + 1) for entry in augment)  # type: ignore[misc]
-    raise RecipeError(
-        "augment: expected 'lossless', 'paper', names, functions of a batch of images, or sequences of these (one step "
-        f"deep); received {augment!r:.80}."
-    )

@@ -24,7 +24,7 @@ SpatialKind: TypeAlias = Literal["square", "rectangle", "signal", "vector"]
 identity, a rectangle three, a one-dimensional signal one, a vector (no spatial axes) none."""
 
 Augmentation: TypeAlias = "str | Callable[[Array], Array]"
-Augment: TypeAlias = "Augmentation | Sequence[Augmentation | Sequence[Augmentation]]"
+Augment: TypeAlias = "Augmentation | Sequence[Augmentation]"
 
 
 def spatial_kind(sizes: Sequence[int]) -> SpatialKind:
@@ -89,23 +89,23 @@ NAMES = (*SYMMETRIES, *_RANDOM)
 
 def make_views(augment: Augment, count: int, seed: int, kind: SpatialKind) -> tuple[View, ...]:
     """Return the `count` views of an image of this kind; fewer if a preset has no more that fit it."""
+    random = np.random.default_rng(seed)
     if augment == "lossless":
-        views = tuple(View(name, SYMMETRIES[name]) for name in _FITTING[kind][:count])
-        fits = bool(views) or not count
+        views = [View(name, SYMMETRIES[name]) for name in _FITTING[kind][:count]]
+    elif augment == "paper":
+        views = [_draw_paper_view(random, kind) for _ in range(count)]
+    elif augment == "paper_segmentation":
+        views = [_draw_segmentation_view(random) for _ in range(count)]
     else:
-        random = np.random.default_rng(seed)
-        if augment in _DRAWN:
-            views = tuple(_DRAWN[augment](random, kind) for _ in range(count))
-        else:
-            entries: Any = [augment] * count if isinstance(augment, str) or callable(augment) else augment
-            views = tuple(_compose(entry, random) for entry in entries[:count])
-        fits = all(step.dimensions <= _DIMENSIONS[kind] for view in views for step in view.steps)
-    if not fits:
+        several = isinstance(augment, tuple | list)
+        views = [_make_view(entry, random) for entry in (augment[:count] if several else [augment] * count)]  # type: ignore[index]
+    fits = all(step.dimensions <= _DIMENSIONS[kind] for view in views for step in view.steps)
+    if not fits or (count and not views):
         raise InputError(
             f"The views {augment!r} need images with a height and a width; this input is a {kind}. "
             "Try: a recipe without views ('auto', 'bn'), or augment= with your own functions of a batch."
         )
-    return views
+    return tuple(views)
 
 
 def listed_views(augment: Augment) -> int | None:
@@ -117,9 +117,8 @@ def listed_views(augment: Augment) -> int | None:
 
 def is_random(augment: Augment) -> bool:
     """Whether anything in the views is drawn from the seed."""
-    if isinstance(augment, str):
-        return augment in (*_RANDOM, "paper", "paper_segmentation")
-    return False if callable(augment) else any(is_random(entry) for entry in augment)
+    entries = [augment] if isinstance(augment, str) or callable(augment) else augment
+    return any(entry in (*_RANDOM, "paper", "paper_segmentation") for entry in entries)
 
 
 def content_seed(image: np.ndarray, seed: int) -> int:
@@ -129,17 +128,22 @@ def content_seed(image: np.ndarray, seed: int) -> int:
     return int.from_bytes(digest.digest()[:8], "little")
 
 
-def check_augment(augment: Augment, count: int | None) -> None:
-    """Raise a RecipeError unless `augment` is a preset, known names, functions, or sequences of these."""
-    listed = len(SYMMETRIES) if augment == "lossless" else listed_views(augment)
-    if not isinstance(augment, str) or augment not in PRESETS:
-        entries: Any = [augment] if isinstance(augment, str) or callable(augment) else augment
-        if not entries:
+def resolve_augment(augment: Any, count: int | None) -> Augment:
+    """Return a preset, a name, a function, or a tuple of names and functions, after checking it."""
+    several = isinstance(augment, Sequence) and not isinstance(augment, str)
+    if not several and augment in PRESETS:
+        listed = len(SYMMETRIES) if augment == "lossless" else None
+    else:
+        resolved = tuple(augment) if several else (augment,)
+        if not resolved:
             raise RecipeError("augment: expected at least one augmentation; received an empty sequence.")
-        for entry in entries:
-            _compose(entry, np.random.default_rng(0))
+        for entry in resolved:
+            _make_view(entry, np.random.default_rng(0))
+        augment = resolved if several else augment
+        listed = listed_views(augment)
     if count is not None and listed is not None and count > listed:
         raise RecipeError(f"n_views={count}: augment={augment!r} has {listed} views. Try: fewer, or another augment=.")
+    return augment  # type: ignore[no-any-return]
 
 
 def check_inputs(views: Sequence[View], inputs: Inputs | None) -> None:
@@ -151,25 +155,16 @@ def check_inputs(views: Sequence[View], inputs: Inputs | None) -> None:
         )
 
 
-def _compose(entry: Any, random: np.random.Generator) -> View:
-    """Make one view of a name, a function, or a sequence of them applied one after the other."""
-    parts = [entry] if isinstance(entry, str) or callable(entry) else list(entry)
-    steps: list[Step] = []
-    for part in parts:
-        if callable(part):
-            steps.append(Custom(part))
-        elif part in SYMMETRIES:
-            steps.extend(SYMMETRIES[part])
-        elif part in _RANDOM:
-            steps.append(_draw(part, random))
-        else:
-            raise RecipeError(
-                f"augment: expected one of {', '.join(NAMES)}, a function of a batch of images, or alone one of "
-                f"{', '.join(map(repr, PRESETS))}; received {part!r}.{suggestion(str(part), NAMES)}"
-            )
-    if not parts:
-        raise RecipeError("augment: expected at least one step in every view; received an empty one.")
-    return View("+".join(getattr(part, "__name__", str(part)) for part in parts), tuple(steps))
+def _make_view(entry: Any, random: np.random.Generator) -> View:
+    """Make one view of a name or a function."""
+    if callable(entry):
+        return View(getattr(entry, "__name__", str(entry)), (Custom(entry),))
+    if isinstance(entry, str) and entry in NAMES:
+        return View(entry, SYMMETRIES[entry] if entry in SYMMETRIES else (_draw(entry, random),))
+    raise RecipeError(
+        f"augment: expected one of {', '.join(NAMES)}, a function of a batch of images, a sequence of these, or one of "
+        f"{', '.join(map(repr, PRESETS))}; received {entry!r:.80}.{suggestion(str(entry), NAMES)}"
+    )
 
 
 def _draw(name: str, random: np.random.Generator) -> Step:
@@ -196,11 +191,8 @@ def _draw_paper_view(random: np.random.Generator, kind: SpatialKind) -> View:
     return View("+".join(kept), tuple(step for name in kept for step in steps[name]))
 
 
-def _draw_segmentation_view(random: np.random.Generator, kind: SpatialKind) -> View:
+def _draw_segmentation_view(random: np.random.Generator) -> View:
     """Draw a view of the paper's set for segmentation: a blur and a rotation of at most 10°, in random order."""
     steps: dict[str, Step] = {"blur": _draw("blur", random), "rotate": Rotate(float(random.uniform(-10.0, 10.0)))}
     order = [str(name) for name in random.permutation(list(steps))]
     return View("+".join(order), tuple(steps[name] for name in order))
-
-
-_DRAWN = {"paper": _draw_paper_view, "paper_segmentation": _draw_segmentation_view}

@@ -19,7 +19,7 @@ from sita_adapters.backend import adaptation_of
 from sita_adapters.errors import InputError, ModelError, SitaWarning
 from sita_adapters.observe import refuse_compiled
 from sita_adapters.recipe import Recipe
-from sita_adapters.selection import LayerInfo, select
+from sita_adapters.selection import LayerInfo, Layers, select
 
 from .batchnorm import attach, detach, is_attached
 from .call import Adaptation, install_forward, probe_example
@@ -36,12 +36,12 @@ class TorchBackend:
     label = "torch"
     export_formats = FORMATS
 
-    def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> nn.Module:
+    def adapt(self, model: Any, recipe: Recipe, settings: Settings, layers: Layers, example: Any) -> nn.Module:
         """Return an adapted clone in eval mode. Everything is checked before anything is made."""
         source = _module_of(model, warn=True)
         _refuse_adapted(source)
         found = find_layers(source)
-        chosen = select(found, settings.layers)
+        chosen = select(found, layers)
         stem = find_stem(source)
         adaptation = Adaptation(
             recipe=recipe,
@@ -60,8 +60,8 @@ class TorchBackend:
         for name, layer in find_layers(cloned).items():
             attach(layer, adaptation, name, adapted=name in chosen)
         install_forward(cloned, adaptation)
-        if settings.example is not None:
-            probe_example(cloned, settings.example)
+        if example is not None:
+            probe_example(cloned, example)
         return cloned
 
     def unwrap(self, adapted: Any) -> nn.Module:

@@ -12,16 +12,16 @@ import numpy as np
 from tinynet import BatchNorm, Sequential
 
 from sita_adapters import engine
-from sita_adapters.backend import Settings
+from sita_adapters.adaptation import Adaptation, Settings
 from sita_adapters.blending import blend, enter_layer
-from sita_adapters.engine import Adaptation, ForwardContext
+from sita_adapters.engine import Call, ForwardContext
 from sita_adapters.errors import InputError, ModelError
 from sita_adapters.ops import NUMPY
 from sita_adapters.outputs import OutputLayout
 from sita_adapters.probe import InputRecorder, probe_model
 from sita_adapters.random_images import perturb, random_like
 from sita_adapters.recipe import Recipe
-from sita_adapters.selection import LayerInfo, select
+from sita_adapters.selection import LayerInfo, Layers, select
 from sita_adapters.statistics import output_affine
 from sita_adapters.view_steps import ImageLayout
 from sita_adapters.views import spatial_kind
@@ -40,8 +40,8 @@ class AdaptedBatchNorm(BatchNorm):
         if not context.plan.blends:
             return layer(x)
 
-        def measure(n: int, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-            rows = x.reshape(-1, n, *x.shape[1:])[:, first:stop]
+        def measure(n: int, first: int) -> tuple[np.ndarray, np.ndarray]:
+            rows = x.reshape(-1, n, *x.shape[1:])[:, first:]
             return rows.mean(axis=(2, 3)), rows.var(axis=(2, 3))
 
         source, positions = (layer.mean, layer.variance), x.shape[1] * x.shape[2]
@@ -71,8 +71,8 @@ class AdaptedSequential(Sequential):
         if signature not in layouts:
             layouts[signature] = self.probe(images)
         kind = spatial_kind(images.shape[1:3])
-        image_layout = ImageLayout(NUMPY, kind, channel=-1, axes=(-3, -2), inputs=self.adaptation.inputs)
-        return engine.predict([images], self.forward, self.adaptation, image_layout, layouts[signature])
+        image_layout = ImageLayout(NUMPY, kind, channel=-1, axes=(-3, -2), inputs=self.adaptation.settings.inputs)
+        return engine.predict(Call(self.adaptation, self.forward, image_layout, layouts[signature]), [images])
 
     def forward(self, batch: list[np.ndarray]) -> np.ndarray:
         """Run the layers, without the engine."""
@@ -99,7 +99,7 @@ class TinynetBackend:
     label = "tinynet"
     export_formats = ()
 
-    def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> AdaptedSequential:
+    def adapt(self, model: Any, recipe: Recipe, settings: Settings, layers: Layers, example: Any) -> AdaptedSequential:
         """Return an adapted model that shares the weights of this one."""
         if isinstance(model, AdaptedSequential):
             raise ModelError("Expected a plain model; received an adapted one. Try: sita.unwrap(adapted).")
@@ -107,22 +107,18 @@ class TinynetBackend:
         norms = {name: layer for name, layer in named.items() if isinstance(layer, BatchNorm)}
         if not norms:
             raise ModelError(f"Expected a BatchNorm among {len(named)} layers; found none.")
-        chosen = select(norms, settings.layers)
+        chosen = select(norms, layers)
         adaptation = Adaptation(
             recipe=recipe,
-            inputs=settings.inputs,
-            scores=settings.scores,
-            output=settings.output,
-            class_axis=settings.class_axis,
-            max_rows=settings.max_rows,
+            settings=settings,
             layers=tuple(LayerInfo(name, "BatchNorm", len(norm.mean), name in chosen) for name, norm in norms.items()),
             kinds=("square", "rectangle"),
             model_name="Sequential",
             channel_axis=-1,
         )
         adapted = AdaptedSequential(model, adaptation)
-        if settings.example is not None:
-            adapted(settings.example)
+        if example is not None:
+            adapted(example)
         return adapted
 
     def unwrap(self, adapted: AdaptedSequential) -> Sequential:

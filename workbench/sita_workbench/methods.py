@@ -115,7 +115,7 @@ class PreparedMethod:
         at_once = self.method.batch or images_per_call(self.method.cost, *images.shape[1:3])
         batches = [images[start : start + at_once] for start in range(0, len(images), at_once)]
         recipe = self.method.recipe
-        if recipe is None or (recipe.candidate_count == 1 and not recipe.rules):
+        if recipe is None or (recipe.candidate_count == 1 and recipe.rule is None):
             return Prediction(np.concatenate([self.loaded.predict(self.model, batch) for batch in batches]))
         with sita.observe(self.model) as observation:
             p = np.concatenate([self.loaded.predict(self.model, batch) for batch in batches])

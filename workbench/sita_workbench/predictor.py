@@ -79,7 +79,7 @@ class ModelPredictor:
         self._adapted = loaded.adapt(opened)
         self._adaptation = adaptation_of(self._adapted)
         # With one candidate and a fixed λ, there are no diagnostics to compute.
-        self._prior = None if opened.candidate_count > 1 or opened.rules else opened.prior_values[0]
+        self._prior = None if opened.candidate_count > 1 or opened.rule else opened.prior_values[0]
         # Of the ensemble every candidate is the source model, each on a view; the first is on the image itself.
         self._runs_source = with_source and not opened.has_source
         self.rows = self.description.rows + self._runs_source

@@ -254,10 +254,10 @@ def _priors(
     method: Method, entries: Mapping[str, metrics.Entries], groups: Mapping[str, Sequence[str]]
 ) -> dict[str, Any] | None:
     recipe = method.recipe
-    if recipe is None or (len(set(recipe.prior_values)) == 1 and not recipe.rules):
+    if recipe is None or (len(set(recipe.prior_values)) == 1 and recipe.rule is None):
         return None
     values = [step / 20 for step in range(21)]
-    if not recipe.rules:
+    if recipe.rule is None:
         values = [prior for prior in recipe.prior_values if isinstance(prior, float)]
     found = {}
     for group, names in groups.items():

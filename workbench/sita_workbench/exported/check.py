@@ -52,7 +52,7 @@ def expect(adapted: Any, images: np.ndarray, *, diagnostics: bool) -> Expected:
     own = [(path, backend.ops.to_numpy(array)) for path, array in flatten(output, backend.ops.is_array)]
     told = recorded if diagnostics else {}
     outputs, scores = name_outputs(own, told), latest_layout(adaptation).scores
-    name = list(outputs)[0 if scores is None else scores.place]
+    name = list(outputs)[0 if scores is None else scores.index]
     ties = {}
     if scores is not None and adaptation.recipe.candidate_count > 1:
         votes = near_ties(observation.entropies, observation.kept, observation.labels)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +11,9 @@ from typing import Any
 import numpy as np
 
 import sita_adapters as sita
+from sita_adapters.adaptation import Adaptation
 from sita_adapters.backend import adaptation_of, backend_of
-from sita_adapters.engine import Adaptation
-from sita_adapters.export import Exported, check_place, move, resolve_format
+from sita_adapters.export import Exported, replacing, resolve_format
 from sita_adapters.views import spatial_kind
 
 from .check import Expected, expect, verify
@@ -76,10 +74,7 @@ def export_checked(
     """
     backend, target = backend_of(adapted), Path(path)
     chosen = resolve_format(target, format, backend)
-    check_place(target, chosen)
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.stem}-", dir=target.resolve().parent))
-    try:
-        made = folder / target.name
+    with replacing(target, chosen) as made:
         exported = sita.export(adapted, made, example=example, format=chosen, diagnostics=diagnostics)
         images = _images(example, exported)
         several = (images, images[:1], np.concatenate([images, images[::-1]]))
@@ -89,9 +84,6 @@ def export_checked(
         if chosen == "onnx":
             write_into_onnx(made, metadata)
         difference = None if installed_runtime(chosen) is None else verify(made, chosen, batches)
-        move(made, target)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     if chosen != "onnx":
         write_beside(target, metadata)
     return CheckedExport(target, chosen, exported.input_shape, difference)
@@ -118,7 +110,7 @@ def _describe_file(adaptation: Adaptation, exported: Exported, expected: Expecte
         class_axis=-1 if expected.scores is None else expected.scores.class_axis,
         scores_name=expected.scores_name,
         input_shape=shape,
-        inputs=adaptation.inputs,
+        inputs=adaptation.settings.inputs,
         diagnostics=expected.diagnostics,
         rows=plan.rows,
     )

@@ -137,8 +137,8 @@ class LoadedModel:
         if scores.kind.startswith("sigmoid"):
             raise OutputError(f"Expected one label per image or pixel; {self.spec} has labels with a sigmoid each.")
         arrays = flatten(output, backend.ops.is_array)
-        place = scores.place if len(arrays) == len(layout.paths) else 0  # a baseline returns the scores alone
-        array = np.moveaxis(backend.ops.to_numpy(arrays[place][1]), layout.axes[scores.place] or 0, 0)
+        place = scores.index if len(arrays) == len(layout.paths) else 0  # a baseline returns the scores alone
+        array = np.moveaxis(backend.ops.to_numpy(arrays[place][1]), layout.axes[scores.index] or 0, 0)
         return np.moveaxis(array, scores.class_axis, -1), scores.kind
 
     @cached_property
