@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast
 
 from .adaptation import Settings
 from .backend import adaptation_of, backend_of
-from .description import Description
+from .description import Description, describe_adaptation
 from .errors import OutputError
 from .inputs import Inputs, resolve_inputs
 from .outputs import Selector, check_selector
@@ -89,7 +89,7 @@ def describe(adapted: Any) -> Description:
     Example:
         >>> print(sita.describe(adapted))
     """
-    return Description(backend_of(adapted).label, adaptation_of(adapted))
+    return describe_adaptation(adaptation_of(adapted), backend_of(adapted).label)
 
 
 def unwrap(adapted: Model) -> Model:

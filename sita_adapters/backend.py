@@ -69,13 +69,11 @@ def backend_of(model: Any) -> Backend:
                     f"{type(model).__name__} belongs to the {package} backend, which cannot be imported: {error}. "
                     f"Try: {install(package)}."
                 ) from error
-    frameworks = [name for name in sorted(installed) if find_spec(name) is not None]
-    if not frameworks:
-        raise ModelError(
-            f"Expected a model of {' or '.join(sorted(installed)) or 'a framework'}; received {_name(model)}, and no "
-            f"such framework is installed. Try: {install('torch')}, or [keras]."
-        )
-    raise ModelError(f"Expected a model of {' or '.join(frameworks)}; received {_name(model)}.{_hint(model)}")
+    name = f"the class {model.__name__}" if isinstance(model, type) else f"an object of type {type(model).__qualname__}"
+    hint = "make an instance of it" if isinstance(model, type) else "build the model, and load weights into it, first"
+    if not any(find_spec(framework) for framework in installed):
+        hint = f"install a framework, {install('torch')}, or [keras]"
+    raise ModelError(f"Expected a model of {' or '.join(sorted(installed))}; received {name}. Try: {hint}.")
 
 
 @functools.cache
@@ -110,17 +108,3 @@ def batches_of(images: np.ndarray, batch_size: Any) -> list[np.ndarray]:
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise InputError(f"batch_size: expected an integer of at least 1; received {batch_size!r}.")
     return [images[start : start + batch_size] for start in range(0, len(images), batch_size)]
-
-
-def _name(model: Any) -> str:
-    if isinstance(model, type):
-        return f"the class {model.__qualname__}"
-    return f"an object of type {type(model).__module__}.{type(model).__qualname__}"
-
-
-def _hint(model: Any) -> str:
-    if isinstance(model, type):
-        return " Try: make an instance of it first."
-    if isinstance(model, dict):
-        return " Try: build the model and load these weights into it first."
-    return ""

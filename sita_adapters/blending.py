@@ -59,9 +59,10 @@ def blend(
     mean, variance = _target(means, variances, context)
     divergence = None
     if plan.rule is not None or context.measurements is not None:
-        divergence = source_divergence(mean, variance, *source, epsilon=epsilon, xp=ops.xp)
+        least = ops.scalar(epsilon, mean)
+        divergence = source_divergence(mean, variance, *source, epsilon=least, xp=ops.xp)
     rule = plan.rule
-    priors = ops.cast(context.priors, means) if rule is None else priors_by_shift(divergence, positions, rule)
+    priors = ops.cast(context.priors, means) if rule is None else priors_by_shift(divergence, positions, rule, ops)
     if context.measurements is not None:
         context.measurements.append(LayerMeasurement(name, positions, divergence, priors))
     mean, variance = blend_with_source(mean, variance, *source, priors=priors, xp=ops.xp)

@@ -80,8 +80,13 @@ def calibrate(
     fields = {name: value for name, value in changes.items() if name in Recipe.__dataclass_fields__}
     settings = {name: value for name, value in changes.items() if name not in fields}
     tried = [_with_strength(resolve_recipe(recipe, fields, task), strength) for strength in STRENGTHS]
-    arrays = _check_images(images)
-    truth = None if labels is None else _check_labels(labels, len(arrays))
+    arrays = _to_numpy("images", images, "fiub")
+    if len(arrays) < FEWEST_IMAGES or not np.isfinite(arrays).all():
+        raise InputError(
+            f"images: expected at least {FEWEST_IMAGES}, better 32 to 256, of finite numbers; received {len(arrays)}"
+            f"{'' if np.isfinite(arrays).all() else ' with NaN or infinity among their values'}."
+        )
+    truth = None if labels is None else _to_numpy("labels", labels, "iub", len(arrays))
     if not isinstance(min_agreement, int | float) or isinstance(min_agreement, bool) or not 0 < min_agreement <= 1:
         raise InputError(f"min_agreement: expected a share above 0, at most 1; received {min_agreement!r}.")
     batches = batches_of(arrays, batch_size)
@@ -132,35 +137,21 @@ def _with_strength(recipe: Recipe, strength: float) -> Recipe:
     return replace(recipe, priors=1 - strength / 2)
 
 
-def _check_images(images: Any) -> np.ndarray:
-    values = _to_numpy("images", images)
-    if values.dtype.kind not in "fiub" or values.ndim < 3:
-        raise InputError(f"images: expected one array (N, …) of images; received shape {values.shape}, {values.dtype}.")
-    if len(values) < FEWEST_IMAGES:
-        raise InputError(f"images: expected at least {FEWEST_IMAGES}, better 32 to 256; received {len(values)}.")
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        bad = int((~np.isfinite(values).reshape(len(values), -1).all(axis=1)).sum())
-        raise InputError(f"images: expected finite numbers; received NaN or infinity in {bad} of {len(values)} images.")
-    return values
-
-
-def _check_labels(labels: Any, count: int) -> np.ndarray:
-    values = _to_numpy("labels", labels)
-    if values.dtype.kind not in "iub" or len(values) != count:
-        raise InputError(
-            f"labels: expected an integer for each of {count} images; received shape {values.shape}, {values.dtype}."
-        )
-    return values
-
-
-def _to_numpy(name: str, values: Any) -> np.ndarray:
+def _to_numpy(name: str, values: Any, kinds: str, count: int | None = None) -> np.ndarray:
+    """Return an array of these kinds of numbers, with an entry for each of `count` images."""
     try:
-        return np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
+        array = np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"{name}: expected an array that numpy can hold, of images of one size; received "
-            f"{type(values).__name__}: {error}. Try: resize the images to one size, and convert bfloat16 to float32."
+            f"{name}: expected an array that numpy can hold; received {type(values).__name__}: {error}. "
+            "Try: resize the images to one size, and convert bfloat16 to float32."
         ) from error
+    if array.dtype.kind not in kinds or array.ndim == 0 or (count is not None and len(array) != count):
+        raise InputError(
+            f"{name}: expected {'numbers' if 'f' in kinds else 'integers'}, one entry for each image; received shape "
+            f"{array.shape}, {array.dtype}."
+        )
+    return array
 
 
 def _labels(adapted: Any, batch: np.ndarray) -> np.ndarray:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .adaptation import Adaptation
-from .inputs import ENCODINGS, Inputs
+from .inputs import ENCODINGS
 from .outputs import OutputLayout
 from .recipe import Recipe
 from .recipes import IN_WORDS
@@ -17,65 +17,70 @@ from .version import __version__
 
 @dataclass(frozen=True)
 class Description:
-    """An adapted model: its recipe, cost per image, layers, and what the latest probe established. Print it."""
+    """An adapted model. Print it for a table.
 
+    Attributes:
+        model: The name of the source model's class.
+        backend: The framework.
+        recipe: What is computed.
+        rows: Number of rows that one image becomes; of a square image if that matters.
+        max_rows: Largest number of rows that run at once; None if there is no limit.
+        layers: The BatchNorm layers.
+        adapted: Names of the layers that are adapted.
+        skipped: Names of the layers that keep the source's statistics.
+        scores: What the class scores are; None if there are none, or before the probe.
+        table: All of it, as a text.
+    """
+
+    model: str
     backend: str
-    adaptation: Adaptation
-
-    @property
-    def recipe(self) -> Recipe:
-        """What is computed."""
-        return self.adaptation.recipe
-
-    @property
-    def layers(self) -> tuple[LayerInfo, ...]:
-        """The BatchNorm layers of the model."""
-        return self.adaptation.layers
-
-    @property
-    def layout(self) -> OutputLayout | None:
-        """What the latest probe established; None before it."""
-        return next(reversed(self.adaptation.layouts.values()), None)
-
-    @property
-    def adapted(self) -> tuple[str, ...]:
-        """Names of the layers that are adapted."""
-        return tuple(layer.name for layer in self.layers if layer.adapted)
-
-    @property
-    def skipped(self) -> tuple[str, ...]:
-        """Names of the BatchNorm layers that keep the source's statistics."""
-        return tuple(layer.name for layer in self.layers if not layer.adapted)
-
-    @property
-    def rows(self) -> int:
-        """Number of rows that one image becomes; of a square image if that matters."""
-        return self.adaptation.plan_for(self.adaptation.kinds[0])[0].rows
-
-    @property
-    def scores(self) -> str | None:
-        """What the class scores were established to be; None if there are none, or before the probe."""
-        return None if self.layout is None or self.layout.scores is None else self.layout.scores.kind
+    recipe: Recipe
+    rows: int
+    max_rows: int | None
+    layers: tuple[LayerInfo, ...]
+    adapted: tuple[str, ...]
+    skipped: tuple[str, ...]
+    scores: str | None
+    table: str = field(repr=False)
 
     def __str__(self) -> str:
-        settings, plans = self.adaptation.settings, [plan for plan, _ in self.adaptation.plans.values()]
-        bound = "" if settings.max_rows is None else f", at most {settings.max_rows} at once"
-        facts = [
-            ("model", f"{self.adaptation.model_name}, {self.backend} backend, sita-adapters {__version__}"),
-            ("recipe", str(self.recipe)),
-            ("", IN_WORDS.get(self.recipe.name, "")),
-            ("rows", _each(f"{plan.rows} per image" for plan in plans) + bound),
-        ]
-        if len(plans[0].views) > 1:
-            drawn = f"{self.recipe.view_count}, drawn for every image" if self.recipe.resample else ""
-            facts.append(("views", drawn or _each(", ".join(view.name for view in plan.views[1:]) for plan in plans)))
-        facts += [
-            ("output", _describe_output(self.layout)),
-            *((("note", note) for note in self.layout.notes) if self.layout else ()),
-            ("inputs", _name_inputs(settings.inputs)),
-            ("layers", _describe_layers(self.layers)),
-        ]
-        return "\n".join(f"{name:<8}{text}" for name, text in facts if text)
+        return self.table
+
+
+def describe_adaptation(adaptation: Adaptation, backend: str) -> Description:
+    """Return the description of an adapted model."""
+    layout = next(reversed(adaptation.layouts.values()), None)
+    return Description(
+        adaptation.model_name,
+        backend,
+        adaptation.recipe,
+        adaptation.plan_for(adaptation.kinds[0])[0].rows,
+        adaptation.settings.max_rows,
+        adaptation.layers,
+        tuple(layer.name for layer in adaptation.layers if layer.adapted),
+        tuple(layer.name for layer in adaptation.layers if not layer.adapted),
+        layout and layout.scores and layout.scores.kind,
+        _table(adaptation, layout, backend),
+    )
+
+
+def _table(adaptation: Adaptation, layout: OutputLayout | None, backend: str) -> str:
+    recipe, settings, plans = adaptation.recipe, adaptation.settings, [plan for plan, _ in adaptation.plans.values()]
+    bound = "" if settings.max_rows is None else f", at most {settings.max_rows} at once"
+    drawn = f"{recipe.view_count}, drawn for every image" if recipe.resample else ""
+    names = [name for name, encoding in ENCODINGS.items() if encoding == settings.inputs]
+    facts = [
+        ("model", f"{adaptation.model_name}, {backend} backend, sita-adapters {__version__}"),
+        ("recipe", str(recipe)),
+        ("", IN_WORDS.get(recipe.name, "")),
+        ("rows", _each(f"{plan.rows} per image" for plan in plans) + bound),
+        ("views", drawn or _each(", ".join(view.name for view in plan.views[1:]) for plan in plans)),
+        ("output", _describe_output(layout)),
+        *(("note", note) for note in (layout.notes if layout else ())),
+        ("inputs", names[0] if names else str(settings.inputs or "not given (needed for color distortion only)")),
+        ("layers", _describe_layers(adaptation.layers)),
+    ]
+    return "\n".join(f"{name:<8}{text}" for name, text in facts if text)
 
 
 def _describe_output(layout: OutputLayout | None) -> str:
@@ -83,24 +88,16 @@ def _describe_output(layout: OutputLayout | None) -> str:
         return "unknown before the first call (or example=)"
     if layout.scores is None:
         return f"no class scores assumed. {layout.why_no_scores}"
-    path, kind = layout.paths[layout.scores.index], layout.scores.kind.replace("_", " ")
-    which = "" if len(layout.paths) == 1 else f" in {path}"
-    if kind == "logits":
-        return f"assumed to be class logits{which}, classes on axis {layout.scores.class_axis}"
-    return f"class scores{which}: {kind}, classes on axis {layout.scores.class_axis}"
+    where = "" if len(layout.paths) == 1 else f" in {layout.paths[layout.scores.index]}"
+    kind = layout.scores.kind.replace("_", " ")
+    what = f"assumed to be class logits{where}" if kind == "logits" else f"class scores{where}: {kind}"
+    return f"{what}, classes on axis {layout.scores.class_axis}"
 
 
 def _each(texts: Iterable[str]) -> str:
     """Return one text if it is the same for all kinds of images."""
     first, *others = dict.fromkeys(texts)
     return first + "".join(f" (images that are not square: {other})" for other in others)
-
-
-def _name_inputs(inputs: Inputs | None) -> str:
-    if inputs is None:
-        return "not given (needed for color distortion only)"
-    names = [name for name, encoding in ENCODINGS.items() if encoding == inputs]
-    return names[0] if names else str(inputs)
 
 
 def _describe_layers(layers: Sequence[LayerInfo]) -> str:

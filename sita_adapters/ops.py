@@ -49,6 +49,10 @@ class Ops:
         """Return numbers as an array, in float32 or better."""
         return np.asarray(values, dtype=np.result_type(like.dtype, np.float32))
 
+    def scalar(self, value: Any, like: Array) -> Any:
+        """Return a number as what the framework computes with at the lowest cost."""
+        return value
+
     def indices(self, values: Any, like: Array) -> Array:
         """Return integers as an array."""
         return np.asarray(values, dtype=np.int64)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .errors import RecipeError
-from .ops import Array
+from .ops import Array, Ops
 
 HALF_AREA = 200.0
 """A_½: statistics of so many positions count half. It also weighs the layers in an image's shift, D."""
@@ -54,7 +54,7 @@ class ByShift:
 
 
 def source_divergence(
-    mean: Array, variance: Array, source_mean: Array, source_variance: Array, *, epsilon: float, xp: Any
+    mean: Array, variance: Array, source_mean: Array, source_variance: Array, *, epsilon: Any, xp: Any
 ) -> Array:
     """Return E (B, R, 1) of statistics (B, R, C) from the source's (C,), with ε added to both variances.
 
@@ -73,7 +73,7 @@ def shift_of(divergence: Array) -> Array:
     return 0.5 * divergence - 0.5
 
 
-def priors_by_shift(divergence: Array, positions: Any, rule: ByShift) -> Array:
+def priors_by_shift(divergence: Array, positions: Any, rule: ByShift, ops: Ops) -> Array:
     """Return λ (B, R, 1) for E (B, R, 1) in a layer with A positions; NaN if E is infinite.
 
     λ = 1 − w · d / (d + d_½) = ((1 − w) · a + 2 · d_½ · w) / a,   a = E + 2 · d_½ − 1,   w = s · A / (A + A_½)
@@ -81,4 +81,5 @@ def priors_by_shift(divergence: Array, positions: Any, rule: ByShift) -> Array:
     most = rule.strength * positions / (rule.half_area + positions)
     if rule.half_shift != 0.5:  # the usual value adds nothing
         divergence = divergence + (2 * rule.half_shift - 1)
-    return (divergence * (1 - most) + 2 * rule.half_shift * most) / divergence
+    least, share = (ops.scalar(number, divergence) for number in (1 - most, 2 * rule.half_shift * most))
+    return (divergence * least + share) / divergence

@@ -21,7 +21,7 @@ from sita_adapters.errors import SharedWeightsError
 from sita_adapters.statistics import input_affine, output_affine
 
 from .inspection import epsilon_of, source_statistics
-from .ops import TORCH, is_traced
+from .ops import TORCH, is_traced, mean
 
 _LONGEST_NORM = 1024
 """Squares that are added up at once in single precision; the relative error of their sum is then about 2e-7."""
@@ -192,8 +192,8 @@ def measure(x: torch.Tensor, n: int, first: int) -> tuple[torch.Tensor, torch.Te
     if x.ndim == 2:
         return rows, torch.zeros_like(rows)
     lines = rows.flatten(3)
-    mean = lines.mean(-1, keepdim=True)
-    return mean.squeeze(-1), _mean_square(lines - mean)
+    means = mean(lines, -1, keepdims=True)
+    return means.squeeze(-1), _mean_square(lines - means)
 
 
 def _mean_square(lines: torch.Tensor) -> torch.Tensor:
@@ -205,7 +205,7 @@ def _mean_square(lines: torch.Tensor) -> torch.Tensor:
     if parts > 1:
         lines = lines.view(*lines.shape[:-1], parts, -1)
     squares: torch.Tensor = torch.linalg.vector_norm(lines, dim=-1).square_()
-    return (squares.sum(-1) if parts > 1 else squares).div_(count)
+    return (squares.sum(-1) if parts > 1 else squares) * TORCH.scalar(1 / count, squares)
 
 
 @functools.cache
