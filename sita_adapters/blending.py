@@ -101,7 +101,8 @@ def _target(means: Array, variances: Array, context: ForwardContext) -> tuple[Ar
     if shared:
         means, variances = (moment[None] for moment in pool(means, variances, axis=0, xp=xp))
     if not context.plan.independent:
-        means, variances = target(means, variances, weights=context.ops.cast(context.weights, means), xp=xp)
+        weights, references = (context.ops.cast(each, means) for each in (context.weights, context.references))
+        means, variances = target(means, variances, weights=weights, references=references, xp=xp)
     return (means + every_image, variances + every_image) if shared else (means, variances)
 
 

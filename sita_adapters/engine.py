@@ -71,6 +71,8 @@ class ForwardContext:
     """What the probe established; None while it runs."""
     weights: Array = None
     """(R, R), of the blended rows; None if they are independent."""
+    references: Array = None
+    """(R, R), with a 1 for one of the rows that each row draws from."""
     priors: Array = None
     """λ of the blended rows, (R, 1); None if a rule sets it."""
     record: Callable[[str, Array], None] | None = None
@@ -137,11 +139,11 @@ def _run_part(call: Call, plan: Plan, batch: list[Array], *, measure: bool) -> C
     rows = [expand(images, plans, call.images), *repeated]
     context = ForwardContext(call.adaptation, plan, call.ops.shape(rows[0])[0], call.ops, call.layout)
     context.measurements = [] if measure else None
-    blended = slice(plan.first, None)
     if not plan.independent:
-        context.weights = call.ops.precise_constant([line[blended] for line in plan.weights[blended]], images)
+        matrices = [[line[plan.first :] for line in each[plan.first :]] for each in (plan.weights, plan.references)]
+        context.weights, context.references = (call.ops.precise_constant(each, images) for each in matrices)
     if plan.blends and plan.rule is None:
-        context.priors = call.ops.precise_constant([[prior] for prior in plan.priors[blended]], images)
+        context.priors = call.ops.precise_constant([[prior] for prior in plan.priors[plan.first :]], images)
     output = run_rows(rows, call.forward, context)
     calls = sum(context.calls.values())
     if plan.blends and calls < call.layout.calls:

@@ -29,6 +29,7 @@ class Plan:
         candidates: The rows whose outputs may answer.
         first: The first blended row. Those before it have λ = 1; only blended rows draw from each other.
         independent: Whether no row draws from another, as without views.
+        references: Line r has a 1 at the last row that row r draws from; all rows that it draws from have the same.
         rule: The rule that sets λ of all blended rows; None if they have numbers.
     """
 
@@ -39,14 +40,20 @@ class Plan:
     candidates: tuple[int, ...]
     first: int = field(init=False)
     independent: bool = field(init=False)
+    references: tuple[tuple[float, ...], ...] = field(init=False)
     rule: ByShift | None = field(init=False)
 
     def __post_init__(self) -> None:
         # Set now, not computed on demand: a compiler that traces a call meets plain numbers.
-        independent = all(line[row] == 1.0 for row, line in enumerate(self.weights))
-        object.__setattr__(self, "first", sum(prior == 1.0 for prior in self.priors))
-        object.__setattr__(self, "independent", independent)
-        object.__setattr__(self, "rule", next((prior for prior in self.priors if isinstance(prior, ByShift)), None))
+        last = [max(row for row, weight in enumerate(line) if weight) for line in self.weights]
+        values = {
+            "first": sum(prior == 1.0 for prior in self.priors),
+            "independent": all(line[row] == 1.0 for row, line in enumerate(self.weights)),
+            "references": tuple(tuple(float(row == each) for row in range(self.rows)) for each in last),
+            "rule": next((prior for prior in self.priors if isinstance(prior, ByShift)), None),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     @property
     def rows(self) -> int:
@@ -81,7 +88,7 @@ def make_plan(recipe: Recipe, kind: SpatialKind = "square") -> Plan:
     view_of_row: list[int] = []
     priors: list[Prior] = []
     groups: dict[Prior, list[int]] = {}  # the rows of each prior, the image's first
-    for prior in sorted(recipe.prior_values, key=lambda prior: prior != 1.0):
+    for prior in sorted(recipe.prior_values, key=lambda prior: (prior != 1.0, prior == lowest)):
         with_views = prior != 1.0 or recipe.candidates == "views" if lowest is None else prior == lowest
         size = 1 + count if with_views else 1
         groups[prior] = list(range(len(priors), len(priors) + size))

@@ -20,20 +20,21 @@ def pool(means: Array, variances: Array, *, axis: int, xp: Any) -> tuple[Array, 
     return xp.sum(mean, axis=axis, keepdims=False), variance
 
 
-def target(means: Array, variances: Array, *, weights: Array, xp: Any) -> tuple[Array, Array]:
-    """Return the target statistics of every row, (B, R, C) (paper, eq. 3), from those of the rows and weights (R, R).
+def target(means: Array, variances: Array, *, weights: Array, references: Array, xp: Any) -> tuple[Array, Array]:
+    """Return the target statistics of every row, (B, R, C) (paper, eq. 3).
 
     m_t = Σ_q w_q · m_q,   v_t = Σ_q w_q · (v_q + (m_q − m_t)²)
 
-    The spread between rows is computed as Σ_q w_q · d_q² − (Σ_q w_q · d_q)², with d_q = m_q − the mean over the rows:
-    moments about zero would cancel.
+    `means` and `variances` are (B, R, C), `weights` (R, R). The spread between rows is computed as
+    Σ_q w_q · d_q² − (Σ_q w_q · d_q)² with d_q = m_q − m_o, where o is one of the rows that row r draws from: line r of
+    `references`, (R, R), has a 1 there. Moments about zero would cancel.
     """
-    center = xp.mean(means, axis=1, keepdims=True)
-    offsets = means - center
+    reference = xp.matmul(references, means)
+    offsets = means - reference
     offset = xp.matmul(weights, offsets)
     variance = xp.matmul(weights, variances + offsets * offsets) - offset * offset
     # Rounding may leave it below 0. (Not `maximum`: compiled by XLA, the maximum of NaN and 0 is 0.)
-    return center + offset, xp.where(variance < 0, 0.0, variance)
+    return reference + offset, xp.where(variance < 0, 0.0, variance)
 
 
 def blend_with_source(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -129,11 +130,8 @@ def _signature(function: Any) -> inspect.Signature | None:
     return inspect.Signature(bare)
 
 
-_SURE_KEYWORDS = ("pixel_values", "image", "images", "img")
-"""Names that only images have; they count even if another tensor comes before."""
-
-_IMAGE_KEYWORDS = (*_SURE_KEYWORDS, "x", "input", "inputs")
-"""Where images are looked for among keyword arguments, before any other tensor."""
+_IMAGE_KEYWORDS = ("pixel_values", "image", "images", "img", "x", "input", "inputs")
+"""Where images are looked for among keyword arguments, before any other tensor. Only images have the first four."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,7 @@ class Arguments:
         self.tensors = [self.images]
         self.has_values = False
         """Whether there are numbers or strings, which the signature leaves out."""
-        self.template = self._take_out((args, kwargs))
+        self.template = _map(self._take_out, (args, kwargs))
 
     @property
     def signature(self) -> Any:
@@ -167,39 +165,41 @@ class Arguments:
         """Return the images, and the tensors with one entry per image; one that all images share is repeated."""
         count = self.images.shape[0]
         found = [self.images]
-        for tensor, is_aligned in zip(self.tensors[1:], aligned, strict=True):
-            if is_aligned:
-                if tensor.shape[0] not in (1, count):
-                    raise InputError(
-                        f"Expected an argument with one entry for each of the {count} images, as in the probe; "
-                        f"received shape {tuple(tensor.shape)}."
-                    )
-                found.append(tensor.expand(count, *tensor.shape[1:]))
+        for tensor in itertools.compress(self.tensors[1:], aligned):
+            if tensor.shape[0] not in (1, count):
+                raise InputError(
+                    f"Expected an argument with one entry for each of the {count} images, as in the probe; received "
+                    f"shape {tuple(tensor.shape)}."
+                )
+            found.append(tensor.expand(count, *tensor.shape[1:]))
         return found
 
     def fill(self, rows: list[torch.Tensor], aligned: tuple[bool, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with these rows in place of the images and of the aligned tensors."""
-        images, *others = rows
-        remaining = iter(others)
-        tensors = [images]
-        for tensor, is_aligned in zip(self.tensors[1:], aligned, strict=True):
-            tensors.append(next(remaining) if is_aligned else tensor)
-        args, kwargs = _fill(self.template, tensors)
+        remaining = iter(rows)
+        pairs = zip(self.tensors, (True, *aligned), strict=True)
+        tensors = [next(remaining) if is_aligned else tensor for tensor, is_aligned in pairs]
+        args, kwargs = _map(lambda leaf: tensors[leaf.number] if isinstance(leaf, _Slot) else leaf, self.template)
         return args, kwargs
 
-    def _take_out(self, value: Any) -> Any:
-        """Return the arguments with slots for the tensors, which are collected."""
-        if value is self.images:
+    def _take_out(self, leaf: Any) -> Any:
+        """Return a slot for a tensor, which is collected."""
+        if leaf is self.images:
             return _Slot(0)
-        if isinstance(value, torch.Tensor):
-            self.tensors.append(value)
+        if isinstance(leaf, torch.Tensor):
+            self.tensors.append(leaf)
             return _Slot(len(self.tensors) - 1)
-        if type(value) in (list, tuple):
-            return type(value)([self._take_out(part) for part in value])
-        if type(value) is dict:
-            return {key: self._take_out(part) for key, part in value.items()}
-        self.has_values = self.has_values or isinstance(value, str | int | float)
-        return value
+        self.has_values = self.has_values or isinstance(leaf, str | int | float)
+        return leaf
+
+
+def _map(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return lists, tuples and dicts with a function applied to everything else in them."""
+    if type(value) in (list, tuple):
+        return type(value)([_map(function, part) for part in value])
+    if type(value) is dict:
+        return {key: _map(function, part) for key, part in value.items()}
+    return function(value)
 
 
 def _kind(template: Any) -> Any:
@@ -212,39 +212,23 @@ def _kind(template: Any) -> Any:
     return template if isinstance(template, bool) else type(template).__name__
 
 
-def _fill(template: Any, tensors: list[torch.Tensor]) -> Any:
-    if isinstance(template, _Slot):
-        return tensors[template.number]
-    if type(template) in (list, tuple):
-        return type(template)([_fill(part, tensors) for part in template])
-    if type(template) is dict:
-        return {key: _fill(part, tensors) for key, part in template.items()}
-    return template
-
-
 def _find_images(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor:
     """Return the images: the argument with such a name, or else the first tensor, also in lists and dicts."""
-    for keyword in _SURE_KEYWORDS:
-        if isinstance(kwargs.get(keyword), torch.Tensor):
-            return kwargs[keyword]  # type: ignore[no-any-return]
-    named = [kwargs[keyword] for keyword in _IMAGE_KEYWORDS if keyword in kwargs]
-    for value in (*args, *named, *kwargs.values()):
-        images = _first_tensor(value)
-        if images is not None:
-            return images
-    received = [type(value).__name__ for value in (*args, *kwargs.values())]
-    raise InputError(
-        "Expected a tensor of images as an argument, or a list or dict that contains one; received "
-        f"{', '.join(received) or 'nothing'}. Try: stack the images to one tensor, (N, C, …)."
-    )
+    sure = {name: kwargs.get(name) for name in _IMAGE_KEYWORDS[:4]}
+    images = _first_tensor([sure, *args, kwargs])
+    if images is None:
+        received = [type(value).__name__ for value in (*args, *kwargs.values())]
+        raise InputError(
+            "Expected a tensor of images as an argument, or a list or dict that contains one; received "
+            f"{', '.join(received) or 'nothing'}. Try: stack the images to one tensor, (N, C, …)."
+        )
+    return images
 
 
 def _first_tensor(value: Any) -> torch.Tensor | None:
     if isinstance(value, torch.Tensor):
         return value
+    parts = list(value) if type(value) in (list, tuple) else []
     if type(value) is dict:
-        named = [value[keyword] for keyword in _IMAGE_KEYWORDS if keyword in value]
-        parts = [*named, *value.values()]
-    else:
-        parts = list(value) if type(value) in (list, tuple) else []
+        parts = [*(value[name] for name in _IMAGE_KEYWORDS if name in value), *value.values()]
     return next((found for found in map(_first_tensor, parts) if found is not None), None)

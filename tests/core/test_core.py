@@ -16,7 +16,7 @@ from sita_adapters.mixing import confidence, larger_row, mix_scores, mix_weights
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import Recipe
 from sita_adapters.recipes import RECIPES, resolve_recipe
-from sita_adapters.shift import divergence_from_source, priors_by_shift, shift_of
+from sita_adapters.shift import ByShift, priors_by_shift, shift_of, source_divergence
 from sita_adapters.statistics import blend_with_source, input_affine, output_affine, pool, target
 from sita_adapters.views import content_seed, spatial_kind
 from sita_adapters.voting import decide, near_ties
@@ -54,12 +54,16 @@ def test_plans_equal_the_definition(prior_values: list[float], n: int) -> None:
     ):
         plan = make_plan(recipe)
         rows, answers = expected
-        assert list(plan.candidates) == answers
-        assert list(plan.view_of_row) == [row.view for row in rows]
-        assert list(plan.priors) == [row.prior for row in rows]
-        for line, row in zip(plan.weights, rows, strict=True):
+        found = list(zip(plan.view_of_row, plan.priors, strict=True))
+        order = [found.index((row.view, row.prior)) for row in rows]  # the source's row comes first in a plan
+        assert sorted(order) == list(range(plan.rows))
+        assert list(plan.candidates) == [order[row] for row in answers]
+        for row, place in zip(rows, order, strict=True):
             if row.prior < 1:
+                line = [plan.weights[place][q] for q in order]
                 np.testing.assert_allclose(line, [row.weights.get(q, 0.0) for q in range(plan.rows)], rtol=1e-15)
+        assert all(prior == 1 for prior in plan.priors[: plan.first])
+        assert all(prior < 1 for prior in plan.priors[plan.first :])
 
 
 @pytest.mark.parametrize(
@@ -162,9 +166,10 @@ def test_shift_and_prior_equal_a_float64_loop(namespace: Namespace, seed: int, h
     mean, m_s = random.normal(size=(2, 3, 4)).astype(np.float32), random.normal(size=4).astype(np.float32)
     variance, v_s = (random.uniform(0.1, 3, each.shape).astype(np.float32) for each in (mean, m_s))
     settings = {"epsilon": 1e-3, "xp": namespace.ops.xp}
-    divergence = divergence_from_source(*map(namespace.own, (mean, variance, m_s, v_s)), **settings)
-    rule = {"strengths": 0.8, "half_shifts": half_shift, "half_areas": 50.0}
-    d, prior = (namespace.numpy(each) for each in (shift_of(divergence), priors_by_shift(divergence, 49, **rule)))
+    divergence = source_divergence(*map(namespace.own, (mean, variance, m_s, v_s)), **settings)
+    rule = ByShift(strength=0.8, half_shift=half_shift, half_area=50.0)
+    found = shift_of(divergence), priors_by_shift(divergence, 49, rule, namespace.ops)
+    d, prior = (namespace.numpy(each) for each in found)
     for b, r in np.ndindex(2, 3):
         expected = reference.shift(*(each.astype(np.float64) for each in (mean[b, r], variance[b, r], m_s, v_s)), 1e-3)
         np.testing.assert_allclose(d[b, r], expected, rtol=1e-5, atol=1e-6)

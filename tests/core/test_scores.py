@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import reference
 
+from sita_adapters.adaptation import Adaptation, Settings
 from sita_adapters.errors import OutputError
 from sita_adapters.outputs import ScoresLayout
+from sita_adapters.recipes import RECIPES
 from sita_adapters.scores import resolve_scores
 
 Z = np.random.default_rng(0).normal(size=(3, 5))
@@ -22,9 +24,10 @@ SQUARE = np.full((3, 4, 4), 0.25)
 def resolve(output: Any, **settings: Any) -> tuple[ScoresLayout | None, str]:
     """The layout of an output whose arrays all have the images first; None stands for a constant."""
     listed = output if isinstance(output, list) else list(output.values()) if isinstance(output, dict) else [output]
-    defaults = {"selector": None, "kind": None, "class_axis": None, "channel_axis": 1, "is_signal": False}
     values = [array if len(array) == 3 else None for array in listed]
-    return resolve_scores(output, values, **{**defaults, **settings}, is_array=lambda a: isinstance(a, np.ndarray))
+    about = {name: settings.pop(name) for name in ("kinds", "channel_axis") if name in settings}
+    adaptation = Adaptation(RECIPES["auto"], Settings(**settings), (), **{"kinds": ("square",), **about})
+    return resolve_scores(output, values, adaptation, lambda a: isinstance(a, np.ndarray))
 
 
 @pytest.mark.parametrize(
@@ -39,16 +42,16 @@ def resolve(output: Any, **settings: Any) -> tuple[ScoresLayout | None, str]:
         (MAPS, {"class_axis": 2}, (0, "logits", -2)),
         (reference.softmax(MAPS), {}, (0, "probabilities", -1)),
         (np.moveaxis(reference.softmax(MAPS), -1, 1), {}, (0, "probabilities", -3)),
-        (MAPS[:, :, 0], {"is_signal": True}, (0, "logits", -2)),
-        (Z[:, :1], {"kind": "sigmoid"}, (0, "sigmoid", -1)),
-        (Z[:, 0], {"kind": "sigmoid"}, (0, "sigmoid", -1)),
-        (1 / (1 + np.exp(-Z)), {"kind": "sigmoid_probabilities"}, (0, "sigmoid_probabilities", -1)),
+        (MAPS[:, :, 0], {"kinds": ("signal",)}, (0, "logits", -2)),
+        (Z[:, :1], {"scores": "sigmoid"}, (0, "sigmoid", -1)),
+        (Z[:, 0], {"scores": "sigmoid"}, (0, "sigmoid", -1)),
+        (1 / (1 + np.exp(-Z)), {"scores": "sigmoid_probabilities"}, (0, "sigmoid_probabilities", -1)),
         (SQUARE, {"class_axis": 1}, (0, "probabilities", -2)),
         ({"boxes": MAPS, "logits": Z}, {}, (1, "logits", -1)),
         ({"labels": Z.argmax(1), "z": Z}, {}, (1, "logits", -1)),
         ({"anchors": np.ones((7, 4)), "z": Z}, {}, (1, "logits", -1)),
-        ([Z, MAPS], {"selector": 1}, (1, "logits", -3)),
-        ([Z, MAPS], {"selector": lambda output: output[0]}, (0, "logits", -1)),
+        ([Z, MAPS], {"output": 1}, (1, "logits", -3)),
+        ([Z, MAPS], {"output": lambda output: output[0]}, (0, "logits", -1)),
     ],
 )
 def test_scores_are_established(output: Any, settings: dict[str, Any], expected: tuple[int, str, int]) -> None:
@@ -75,14 +78,14 @@ def test_what_is_unclear_is_explained(output: Any, settings: dict[str, Any], wor
 @pytest.mark.parametrize(
     ("output", "settings", "words"),
     [
-        (Z, {"kind": "probabilities"}, "scores='probabilities'.*sum to 1"),
-        (P, {"kind": "logits"}, "scores='logits'.*not normalized"),
-        (Z, {"kind": "sigmoid_probabilities"}, "from 0 to 1; received"),
+        (Z, {"scores": "probabilities"}, "scores='probabilities'.*sum to 1"),
+        (P, {"scores": "logits"}, "scores='logits'.*not normalized"),
+        (Z, {"scores": "sigmoid_probabilities"}, "from 0 to 1; received"),
         (Z, {"class_axis": 4}, "class_axis: expected an axis"),
         (Z, {"class_axis": 0}, "class_axis: expected an axis"),
-        ({"a": Z}, {"selector": "b"}, "output='b' gives nothing"),
-        ({"a": Z.argmax(1), "b": Z}, {"selector": "a"}, "a is not. Try: another of a, b"),
-        ({"a": Z}, {"selector": lambda output: 2 * output["a"]}, "not a tensor of the output"),
+        ({"a": Z}, {"output": "b"}, "output='b' gives nothing"),
+        ({"a": Z.argmax(1), "b": Z}, {"output": "a"}, "a is not. Try: another of a, b"),
+        ({"a": Z}, {"output": lambda output: 2 * output["a"]}, "not a tensor of the output"),
     ],
 )
 def test_what_contradicts_the_values_is_an_error(output: Any, settings: dict[str, Any], words: str) -> None:

@@ -14,7 +14,7 @@ from sita_adapters.errors import RecipeError
 MADE = {
     **sita.RECIPES,
     "a rule and the source": Recipe(priors=(1.0, ByShift(strength=0.4)), n_views=1, combine="mean"),
-    "steps": Recipe(priors=0.7, augment=("hflip", ("rot90", "vflip"))),
+    "names": Recipe(priors=0.7, augment=("hflip", "rot90")),
 }
 
 
