@@ -71,9 +71,10 @@ def backend_of(model: Any) -> Backend:
                 ) from error
     name = f"the class {model.__name__}" if isinstance(model, type) else f"an object of type {type(model).__qualname__}"
     hint = "make an instance of it" if isinstance(model, type) else "build the model, and load weights into it, first"
-    if not any(find_spec(framework) for framework in installed):
-        hint = f"install a framework, {install('torch')}, or [keras]"
-    raise ModelError(f"Expected a model of {' or '.join(sorted(installed))}; received {name}. Try: {hint}.")
+    frameworks = [name for name in sorted(installed) if find_spec(name) is not None]
+    if not frameworks:
+        name, hint = f"{name}, and no such framework is installed", f"{install('torch')}, or [keras]"
+    raise ModelError(f"Expected a model of {' or '.join(frameworks or installed)}; received {name}. Try: {hint}.")
 
 
 @functools.cache

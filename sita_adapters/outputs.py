@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -144,7 +145,10 @@ def find_selected(output: Any, selector: Selector, is_array: IsArray) -> int:
     paths = [path for path, _ in found]
     if isinstance(selector, str) and selector in paths:
         return paths.index(selector)
-    part = selector(output) if callable(selector) else _part(output, selector)
+    part = selector(output) if callable(selector) else None
+    if isinstance(selector, int) and isinstance(output, list | tuple | Mapping):
+        with contextlib.suppress(KeyError, IndexError):
+            part = output[selector]
     for index, (_, array) in enumerate(found):
         if array is part:
             return index
@@ -154,21 +158,5 @@ def find_selected(output: Any, selector: Selector, is_array: IsArray) -> int:
     )
 
 
-def named_scores(output: Any, is_array: IsArray) -> list[int]:
-    """Return the indices of the arrays that have one of the usual names of scores."""
-    parts = [part for name in USUAL_NAMES if is_array(part := _part(output, name))]
-    found = flatten(output, is_array)
-    return [index for index, (_, array) in enumerate(found) if any(array is part for part in parts)]
-
-
 def _is_record(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
-
-
-def _part(output: Any, key: Any) -> Any:
-    """Return what an output has under a name or at a position; None if it has nothing there."""
-    if isinstance(output, Mapping):
-        return output.get(key)
-    if isinstance(key, str):
-        return getattr(output, key, None) if _is_record(output) or hasattr(output, "_fields") else None
-    return output[key] if isinstance(output, list | tuple) and -len(output) <= key < len(output) else None

@@ -14,7 +14,7 @@ import numpy as np
 
 from .errors import OutputError
 from .ops import Ops
-from .outputs import IsArray, OutputLayout, ScoresLayout, Selector, find_selected, flatten, named_scores
+from .outputs import USUAL_NAMES, IsArray, OutputLayout, ScoresLayout, Selector, find_selected, flatten
 from .voting import Scores
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _find(
                 f"of {', '.join(paths)}."
             )
         return index
-    found = [index for index in named_scores(output, is_array) if index in eligible] or eligible
+    found = [index for index in eligible if paths[index] in USUAL_NAMES] or eligible
     if len(found) == 1:
         return found[0]
     if not found:

@@ -120,12 +120,12 @@ def near_ties(entropies: np.ndarray, kept: np.ndarray, labels: np.ndarray) -> np
         return np.asarray((outside - inside < NEAR) | (rivals - confident.min(axis=1) < NEAR))
 
 
-def probabilities(values: np.ndarray, kind: str, class_axis: int) -> np.ndarray:
+def probabilities(values: np.ndarray, kind: Scores, class_axis: int) -> np.ndarray:
     """Return numpy scores as probabilities."""
-    if kind in ("logits", "log_probabilities") and values.ndim > 1:
-        powers = np.exp(values - values.max(axis=class_axis, keepdims=True))
-        return np.asarray(powers / powers.sum(axis=class_axis, keepdims=True))
-    return np.asarray(0.5 * (1.0 + np.tanh(values / 2))) if kind == "sigmoid" else values
+    if kind in ("probabilities", "sigmoid_probabilities"):
+        return values
+    wanted: Scores = "sigmoid_probabilities" if kind == "sigmoid" else "probabilities"
+    return np.asarray(from_logits(values, wanted, class_axis, np))
 
 
 def log_of(values: Array, xp: Any) -> Array:

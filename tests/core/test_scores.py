@@ -21,7 +21,7 @@ P = reference.softmax(Z)
 SQUARE = np.full((3, 4, 4), 0.25)
 
 
-def resolve(output: Any, **settings: Any) -> tuple[ScoresLayout | None, str]:
+def resolve(output: Any, /, **settings: Any) -> tuple[ScoresLayout | None, str]:
     """The layout of an output whose arrays all have the images first; None stands for a constant."""
     listed = output if isinstance(output, list) else list(output.values()) if isinstance(output, dict) else [output]
     values = [array if len(array) == 3 else None for array in listed]
