@@ -59,7 +59,7 @@ def describe_adaptation(adaptation: Adaptation, backend: str) -> Description:
         adaptation.layers,
         tuple(layer.name for layer in adaptation.layers if layer.adapted),
         tuple(layer.name for layer in adaptation.layers if not layer.adapted),
-        layout and layout.scores and layout.scores.kind,
+        None if layout is None or layout.scores is None else layout.scores.kind,
         _table(adaptation, layout, backend),
     )
 

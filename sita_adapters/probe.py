@@ -129,6 +129,8 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
 
 
 def _layout(whole: _Result, axes: Sequence[int | None], adaptation: Adaptation, ops: Ops) -> OutputLayout:
+    if all(axis is None for axis in axes):
+        raise OutputError("Expected an output for each image; received none. Try: adapt a module that keeps the batch.")
     pairs = zip(whole.arrays, axes, strict=True)
     values = [None if axis is None else np.moveaxis(each.array, axis, 0) for each, axis in pairs]
     scores, why = resolve_scores(whole.output, values, adaptation, ops.is_array)
@@ -169,8 +171,6 @@ def _image_axes(results: Sequence[_Result]) -> list[int | None]:
                 f"for {', '.join(map(str, counts))} images. Try: adapt a module that returns one entry per image."
             )
         axes.append(differing[0] if differing else None)
-    if all(axis is None for axis in axes):
-        raise OutputError("Expected an output for each image; received none. Try: adapt a module that keeps the batch.")
     return axes
 
 
@@ -234,8 +234,8 @@ def _tolerance(whole: _Values, perturbed: _Values) -> np.ndarray:
         return np.zeros(whole.array.shape[1:])
     x, y = (np.nan_to_num(each.array.astype(np.float64), posinf=0.0, neginf=0.0) for each in (whole, perturbed))
     size, spread = np.abs(x).max(axis=0), np.abs(x - x[:1]).max(axis=0)
-    rounding: np.ndarray = whole.rounding * (size + np.median(size))
-    return rounding + 1e-3 * spread + _MAGNIFIED * np.abs(x - y).max(axis=0)
+    rounding = whole.rounding * (size + np.median(size))
+    return np.asarray(rounding + 1e-3 * spread + _MAGNIFIED * np.abs(x - y).max(axis=0))
 
 
 def _same(first: _Result, second: _Result) -> bool:

@@ -205,7 +205,8 @@ def _mean_square(lines: torch.Tensor) -> torch.Tensor:
     if parts > 1:
         lines = lines.view(*lines.shape[:-1], parts, -1)
     squares: torch.Tensor = torch.linalg.vector_norm(lines, dim=-1).square_()
-    return (squares.sum(-1) if parts > 1 else squares) * TORCH.scalar(1 / count, squares)
+    total = squares.sum(-1) if parts > 1 else squares
+    return total.mul_(TORCH.scalar(1 / count, total))
 
 
 @functools.cache

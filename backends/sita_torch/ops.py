@@ -48,7 +48,7 @@ def _as_tensor(value: float, dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(value, dtype=dtype)
 
 
-def _scalar(value: Any, like: torch.Tensor) -> Any:
+def _scalar(value: float, like: torch.Tensor) -> float | torch.Tensor:
     """Return a number as a tensor of rank 0: on a CPU, PyTorch takes 4 µs to convert a Python number."""
     return value if is_traced() or not like.is_cpu else _as_tensor(value, like.dtype)
 

@@ -257,7 +257,7 @@ def test_a_type_that_cannot_be_made_again_is_refused() -> None:
         def __new__(cls, first: Any, second: Any) -> Any:
             return super().__new__(cls, (first, second))
 
-    with pytest.raises(OutputError, match="Odd cannot be rebuilt"):
+    with pytest.raises(OutputError, match="Odd, which cannot be rebuilt"):
         sita.adapt(featured(Odd), "ops", output=0)(images(1, 3, 16, 16))
 
 
