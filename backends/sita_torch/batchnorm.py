@@ -27,24 +27,12 @@ _LONGEST_NORM = 1024
 """Squares that are added up at once in single precision; the relative error of their sum is then about 2e-7."""
 
 
-class AdaptedBatchNorm1d(nn.BatchNorm1d):  # noqa: D101
-    pass
-
-
-class AdaptedBatchNorm2d(nn.BatchNorm2d):  # noqa: D101
-    pass
-
-
-class AdaptedBatchNorm3d(nn.BatchNorm3d):  # noqa: D101
-    pass
-
-
 _ADAPTED: dict[type[nn.Module], type[nn.Module]] = {
-    nn.BatchNorm1d: AdaptedBatchNorm1d,
-    nn.BatchNorm2d: AdaptedBatchNorm2d,
-    nn.BatchNorm3d: AdaptedBatchNorm3d,
+    kind: type(f"Adapted{kind.__name__}", (kind,), {"__module__": __name__})
+    for kind in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 }
 """Adapted layers have classes of their own: tools that fuse BatchNorm layers by their exact type skip them."""
+globals().update({kind.__name__: kind for kind in _ADAPTED.values()})  # where pickle looks for them
 
 _AFTERWARDS: dict[str, tuple[str, ...]] = {
     "torch.nn.modules.batchnorm.BatchNorm1d": (),

@@ -22,7 +22,7 @@ from sita_adapters.scores import check_kind
 from sita_adapters.view_steps import ImageLayout
 from sita_adapters.views import spatial_kind
 
-from .clone import guard, refuse_transforms
+from .clone import guard, own_forward, refuse_transforms
 from .inspection import Stem, check_images
 from .ops import TORCH, is_exported, is_traced
 from .probe import probe
@@ -73,12 +73,6 @@ def _run(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) ->
     return predict(call, arguments.batch(layout.aligned))
 
 
-def own_forward(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run the forward of the source model: an instance's own, or its class's."""
-    own = vars(model).get("_sita_forward")
-    return type(model).forward(model, *args, **kwargs) if own is None else own(*args, **kwargs)
-
-
 def _probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> OutputLayout:
     """Probe the model for such arguments, and keep what it establishes."""
     if is_exported():
@@ -86,7 +80,7 @@ def _probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> Ou
             f"The adapted {type(model).__name__} is exported or traced before it was probed. Try: call it once, or "
             "sita.adapt(model, example=images)."
         )
-    layout = probe(model, adaptation, arguments, own_forward)
+    layout = probe(model, adaptation, arguments)
     adaptation.layouts[arguments.signature] = layout
     return layout
 

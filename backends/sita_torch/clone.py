@@ -57,6 +57,12 @@ def _new_tensor(tensor: torch.Tensor, shared: bool) -> torch.Tensor:
     return new
 
 
+def own_forward(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the forward of the source model: an instance's own, or its class's."""
+    own = vars(model).get("_sita_forward")
+    return type(model).forward(model, *args, **kwargs) if own is None else own(*args, **kwargs)
+
+
 def apply_to_all(model: nn.Module, function: Any, recurse: bool = True) -> nn.Module:
     """`_apply` of an adapted model, on which `.to`, `.half` and `.cuda` rest: new memory for all tensors or for none.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,20 +21,18 @@ from sita_adapters.probe import InputRecorder, leave_out, probe_model
 from sita_adapters.random_images import perturb, random_like
 
 from .batchnorm import detach
-from .clone import clone
+from .clone import clone, own_forward
 from .inspection import check_channels, epsilon_of, find_layers, source_statistics
 from .ops import TORCH
 
 if TYPE_CHECKING:
     from .call import Adaptation, Arguments
 
-Forward = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
-
 _TOLERANCE = 1e-4
 """The relative difference up to which two outputs of a layer are equal."""
 
 
-def probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments, forward: Forward) -> OutputLayout:
+def probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> OutputLayout:
     """Return what is established about an adapted model for such arguments.
 
     A tensor beside the images whose size allows both is taken to have one entry per image if the model then fulfills
@@ -48,8 +46,8 @@ def probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments, forwar
             try:
                 if any(p.dtype in (torch.float16, torch.bfloat16) for p in nn.Module.parameters(model)):
                     with suppress(InputError):
-                        return _Probe(model, adaptation, arguments, aligned, forward, precise=True).run()
-                return _Probe(model, adaptation, arguments, aligned, forward).run()
+                        return _Probe(model, adaptation, arguments, aligned, precise=True).run()
+                return _Probe(model, adaptation, arguments, aligned).run()
             except SitaError as failure:
                 error = error or failure
     assert error is not None
@@ -59,16 +57,15 @@ def probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments, forwar
 class _Probe:
     """One attempt: runs a copy of an adapted model on random images."""
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         model: nn.Module,
         adaptation: Adaptation,
         arguments: Arguments,
         aligned: tuple[bool, ...],
-        forward: Forward,
         precise: bool = False,
     ) -> None:
-        self.model, self.adaptation, self.arguments, self.forward = model, adaptation, arguments, forward
+        self.model, self.adaptation, self.arguments = model, adaptation, arguments
         self.aligned, self.precise = aligned, precise
         self.copied = self._copy()
         found = find_layers(self.copied)
@@ -111,7 +108,7 @@ class _Probe:
         context = engine.ForwardContext(self.adaptation, engine.PLAIN, len(which), TORCH, record=record)
         args, kwargs = self.arguments.fill(rows, self.aligned)
         with nullcontext() if fresh else self.watcher:
-            output = engine.run_rows(rows, lambda _: self.forward(model, args, kwargs), context)
+            output = engine.run_rows(rows, lambda _: own_forward(model, args, kwargs), context)
         self.watcher.check(self.arguments.images)
         _check_state(self.copied, self.state)
         return output
