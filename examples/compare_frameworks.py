@@ -91,7 +91,7 @@ def make_table(results: Results, recipes: list[str], labels: np.ndarray, title: 
         table.add_column(heading, justify="right", no_wrap=True)
     for condition in CONDITIONS:
         for recipe in recipes:
-            (agreement,) = results[condition, recipe].agreements
+            agreement = results[condition, recipe].models[1]
             table.add_row(
                 condition if recipe == recipes[0] else "",
                 recipe,
@@ -121,7 +121,7 @@ def draw(results: Results, recipes: list[str], labels: np.ndarray, title: str, n
             for place, height in zip(x, heights, strict=True):
                 bars.text(place, height + 1.5, f"{height:.0f}", ha="center", fontsize=8, color=FAINT)
         middle = places + (2 * number - len(recipes) + 1) * width
-        found = [results[condition, recipe].agreements[0].largest_difference for condition in CONDITIONS]
+        found = [results[condition, recipe].models[1].largest_difference for condition in CONDITIONS]
         gaps.plot(middle, found, "o", color=colour, markersize=6)
     bars.set_ylim(0, 100)
     bars.set_ylabel(f"% right of {len(labels)} images", color=INK)
@@ -151,7 +151,7 @@ def main() -> None:
     console = Console(stderr=True)
     pixels, labels = load_images(options.data, options.images, options.size)
     results = run(options, pixels, console)
-    answers = [comparison.agreements[0] for comparison in results.values()]
+    answers = [comparison.models[1] for comparison in results.values()]
     worst = max(answer.largest_difference for answer in answers)
     title = f"ResNet-50, {len(labels)} ImageNet images of {options.size}² under each of {len(CONDITIONS)} conditions"
     out = Console()
