@@ -48,16 +48,18 @@ def _as_tensor(value: float, dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(value, dtype=dtype)
 
 
-def _scalar(value: float, like: torch.Tensor) -> float | torch.Tensor:
+def _scalar(value: Any, like: torch.Tensor) -> Any:
     """Return a number as a tensor of rank 0: on a CPU, PyTorch takes 4 µs to convert a Python number."""
-    return value if is_traced() or not like.is_cpu else _as_tensor(value, like.dtype)
+    plain = type(like) is torch.Tensor and type(value) is float and not torch.compiler.is_compiling()
+    return _as_tensor(value, like.dtype) if plain and like.is_cpu else value
 
 
 def mean(x: torch.Tensor, axis: Any, keepdims: bool = False) -> torch.Tensor:
     """Return the mean along one axis or several."""
-    if not isinstance(axis, int) or is_traced() or x.shape[axis] == 0:
+    if not isinstance(axis, int) or is_traced() or not x.shape[axis]:
         return torch.mean(x, axis, keepdims)
-    return torch.sum(x, axis, keepdims) * _scalar(1 / x.shape[axis], x)
+    total: torch.Tensor = torch.sum(x, axis, keepdims) * _scalar(1 / x.shape[axis], x)
+    return total
 
 
 # Every layer computes with these; they skip array_api_compat's checks of the types, which are the same here.
