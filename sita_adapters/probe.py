@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from .errors import InputError, ModelError, OutputError, SitaError
+from .layer_checks import leave_out
 from .ops import Array, Ops
 from .outputs import OutputLayout, flatten, leaves
 from .scores import resolve_scores
@@ -262,8 +263,3 @@ def _rounding(x: Array) -> float:
     if "float64" in dtype or "float32" in dtype:
         return 1e-4
     return 0.1 if "bfloat16" in dtype else 3e-2 if "float16" in dtype else 0.0
-
-
-def leave_out(*names: str) -> str:
-    """Return the argument of `adapt` that leaves these layers out."""
-    return f"layers=lambda name, layer: name not in {list(names)!r}"

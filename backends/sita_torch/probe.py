@@ -16,8 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, SitaError, SitaWarning
+from sita_adapters.layer_checks import change_statistics, check_called, leave_out, refuse_layers
 from sita_adapters.outputs import OutputLayout
-from sita_adapters.probe import InputRecorder, leave_out, probe_model
+from sita_adapters.probe import InputRecorder, probe_model
 from sita_adapters.random_images import perturb, random_like
 
 from .batchnorm import detach
@@ -79,19 +80,7 @@ class _Probe:
         """Return what is established."""
         name = type(self.model).__name__
         layout = probe_model(self._run, self.recorder, self.adaptation, name, self.arguments.images)
-        missed = [layer for layer in self.layers if layer not in layout.factors]
-        if any(plan.blends for plan, _ in self.adaptation.plans.values()) and missed:
-            if not layout.calls:
-                raise ModelError(
-                    f"{name} runs none of its {len(missed)} adapted layers. Expected layers that are called, not "
-                    "their parameters used by functions (F.batch_norm)."
-                )
-            warnings.warn(
-                f"{name} does not call {len(missed)} of its {len(self.layers)} adapted layers, which have no effect: "
-                f"{', '.join(missed[:4])}. Try: leave them out with layers=, if that is intended.",
-                SitaWarning,
-                stacklevel=2,
-            )
+        check_called(layout.factors, self.adaptation)
         axes = _check_layers(self.layers, self.watcher.inputs)
         return replace(layout, channel_axes=axes, notes=self.watcher.notes(), aligned=self.aligned)
 
@@ -233,49 +222,31 @@ def _pointer(value: Any) -> int:
 def _check_layers(layers: dict[str, nn.Module], inputs: dict[str, torch.Tensor]) -> dict[str, int]:
     """Return the channel axes that are not 1; raise if a layer that ran is not a BatchNorm layer."""
     axes = {name: _channel_axis(layers[name], x) for name, x in inputs.items()}
-    wrong = [name for name, axis in axes.items() if axis is None]
-    if wrong:
-        only = len(wrong) == len(layers)
-        remedy = "there is no other BatchNorm layer to adapt" if only else f"Try: {leave_out(*wrong)}"
-        raise ModelError(
-            f"{', '.join(wrong[:4])} ({type(layers[wrong[0]]).__name__}) does not normalize its input with its "
-            "statistics: changing these is not the same as changing the input. Expected a layer that computes "
-            f"(x − mean) / sqrt(variance + ε), one mean per channel, and anything else afterwards; {remedy}."
-        )
+    if wrong := [name for name, axis in axes.items() if axis is None]:
+        raise refuse_layers(wrong, type(layers[wrong[0]]).__name__, len(layers))
     return {name: axis for name, axis in axes.items() if axis is not None and axis != 1}
 
 
 def _channel_axis(layer: nn.Module, x: torch.Tensor) -> int | None:
-    """Return the axis of the channels, by the property that the method rests on; None if the layer lacks it.
-
-    With other statistics (m', v'), the layer returns the same for x' = (x − m) / √(v + ε) · √(v' + ε) + m' as it does
-    for x. It fails for anything that is done to the input first, or around the layer.
-    """
+    """Return the axis of the channels of a BatchNorm layer; None if the layer is none."""
     plain = detach(copy.deepcopy(layer)).eval()
-    epsilon = epsilon_of(plain)
     channels = source_statistics(plain)[0].numel()
-    for dtype in (torch.float64, x.dtype):
-        for axis in (1, x.ndim - 1):
-            if x.shape[axis] == channels:
-                try:
-                    if _is_normalizing(copy.deepcopy(plain).to(dtype), x.to(dtype), axis, epsilon):
-                        return axis
-                except Exception:
-                    continue
+    for dtype, axis in itertools.product((torch.float64, x.dtype), (1, x.ndim - 1)):
+        if x.shape[axis] == channels:
+            with suppress(Exception):
+                if _is_normalizing(copy.deepcopy(plain).to(dtype), x.to(dtype), axis):
+                    return axis
     return None
 
 
-def _is_normalizing(layer: nn.Module, x: torch.Tensor, axis: int, epsilon: float) -> bool:
-    mean, variance = source_statistics(layer)
-    random = torch.Generator().manual_seed(0)
-    column = [-1 if place == axis else 1 for place in range(x.ndim)]
-    other_mean = mean + torch.randn(mean.shape, generator=random).to(mean) * (variance + epsilon).sqrt()
-    other_variance = (variance + epsilon) * (0.05 + 2 * torch.rand(mean.shape, generator=random).to(mean))
-    scale = ((other_variance + epsilon) / (variance + epsilon)).sqrt()
-    moved = (x - mean.view(column)) * scale.view(column) + other_mean.view(column)
+def _is_normalizing(layer: nn.Module, x: torch.Tensor, axis: int) -> bool:
+    """Whether changing the statistics of a layer is the same as changing its input (`change_statistics`)."""
+    statistics = source_statistics(layer)
+    values, mean, variance = (TORCH.to_numpy(each) for each in (x, *statistics))
+    changed = change_statistics(values, mean, variance, epsilon_of(layer), axis)
+    *others, moved = (torch.from_numpy(each).to(x) for each in changed)
     expected = layer(x.clone()).clone()
-    mean.copy_(other_mean)
-    variance.copy_(other_variance)
-    found = layer(moved)
-    room = _TOLERANCE if x.dtype in (torch.float32, torch.float64) else 5e-2
-    return bool((found - expected).abs().max() <= room * expected.abs().max())
+    for statistic, other in zip(statistics, others, strict=True):
+        statistic.copy_(other)
+    tolerance = _TOLERANCE if x.dtype in (torch.float32, torch.float64) else 5e-2
+    return bool((layer(moved) - expected).abs().max() <= tolerance * expected.abs().max())
