@@ -134,8 +134,8 @@ def concatenate(answers: Sequence[Answer], ops: Ops) -> Answer:
 
 def _mix(candidates: Candidates, call: Call) -> list[Array]:
     """Return the arrays of the answer: a convex combination of the source's and the adapted candidate's."""
-    ops, scores = call.ops, call.layout.scores
-    source = call.plan.candidate_priors.index(1.0)
+    ops, scores, source = call.ops, call.layout.scores, call.plan.source
+    assert source is not None
     measured = candidates.measured[1 - source]
     assert measured is not None
     confidences = None

@@ -130,8 +130,8 @@ def diagnose_candidates(
             found["answers"] = answer > (0.5 if layout.kind == "sigmoid_probabilities" else 0.0)
         else:
             found["answers"] = xp.squeeze(first_largest(answer, layout.class_axis, ops), axis=layout.class_axis)
-        if 1.0 in priors:
-            found["source"] = scores[0][:, priors.index(1.0)]
+        if call.plan.source is not None:
+            found["source"] = scores[0][:, call.plan.source]
     return Diagnostics(priors, () if some is None else some.layers, found)
 
 

@@ -31,6 +31,7 @@ class Plan:
         independent: Whether no row draws from another, as without views.
         references: Line r has a 1 at the last row that row r draws from; all rows that it draws from have the same.
         rule: The rule that sets λ of all blended rows; None if they have numbers.
+        source: The position, among the candidates, of the one with λ = 1.
     """
 
     views: tuple[View, ...]
@@ -42,6 +43,7 @@ class Plan:
     independent: bool = field(init=False)
     references: tuple[tuple[float, ...], ...] = field(init=False)
     rule: ByShift | None = field(init=False)
+    source: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         # Set now, not computed on demand: a compiler that traces a call meets plain numbers.
@@ -50,6 +52,7 @@ class Plan:
             "first": sum(prior == 1.0 for prior in self.priors),
             "independent": all(line[row] == 1.0 for row, line in enumerate(self.weights)),
             "references": tuple(tuple(float(row == each) for row in range(self.rows)) for each in last),
+            "source": next((i for i, row in enumerate(self.candidates) if self.priors[row] == 1.0), None),
             "rule": next((prior for prior in self.priors if isinstance(prior, ByShift)), None),
         }
         for name, value in values.items():

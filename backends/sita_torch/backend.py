@@ -16,7 +16,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from sita_adapters.adaptation import Settings
 from sita_adapters.backend import adaptation_of
-from sita_adapters.errors import InputError, ModelError, SitaWarning
+from sita_adapters.errors import ModelError, SitaWarning
 from sita_adapters.observe import refuse_compiled
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo, Layers, select
@@ -25,7 +25,7 @@ from .batchnorm import attach, detach, is_attached
 from .call import Adaptation, install_forward, probe_example
 from .clone import clone, unguard
 from .exporting import FORMATS, write
-from .inspection import find_layers, find_stem, named_modules, source_statistics
+from .inspection import find_layers, named_modules, source_statistics, spatial_axes
 from .ops import TORCH
 
 
@@ -42,7 +42,7 @@ class TorchBackend:
         _refuse_adapted(source)
         found = find_layers(source)
         chosen = select(found, layers)
-        stem = find_stem(source)
+        axes = spatial_axes(source)
         adaptation = Adaptation(
             recipe=recipe,
             settings=settings,
@@ -50,9 +50,9 @@ class TorchBackend:
                 LayerInfo(name, type(layer).__name__, source_statistics(layer)[0].numel(), name in chosen)
                 for name, layer in found.items()
             ),
-            kinds=stem.kinds,
+            kinds=("signal",) if axes == (1,) else ("square", "rectangle"),
             model_name=type(source).__name__,
-            stem=stem,
+            spatial_axes=axes,
             trainable=frozenset(name for name, p in nn.Module.named_parameters(source) if p.requires_grad),
         )
         cloned = clone(source)
@@ -90,15 +90,7 @@ class TorchBackend:
 
     def run(self, model: Any, images: np.ndarray, *, channels_last: bool = False) -> Any:
         """Return the module's output, without gradients, on the device and in the precision of its weights."""
-        adaptation = self.adaptation_of(model)
-        if channels_last:
-            channels = () if adaptation is None else adaptation.stem.channels
-            if channels and channels[0] == images.shape[1] != images.shape[-1]:
-                raise InputError(
-                    f"images: expected channels last, (N, h, w, {channels[0]}); received shape {images.shape}, which "
-                    "looks like channels first. Try: images.transpose(0, 2, 3, 1)."
-                )
-            images = np.moveaxis(images, -1, 1)
+        images = np.moveaxis(images, -1, 1) if channels_last else images
         batch = torch.from_numpy(np.array(images, order="C"))
         like = next(itertools.chain(model.parameters(), model.buffers()), batch)
         floating = like.is_floating_point() and batch.is_floating_point()

@@ -7,7 +7,7 @@ import inspect
 import itertools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from sita_adapters.view_steps import ImageLayout
 from sita_adapters.views import spatial_kind
 
 from .clone import guard, own_forward, refuse_transforms
-from .inspection import Stem, check_images
+from .inspection import check_images
 from .ops import TORCH, is_exported, is_traced
 from .probe import probe
 
@@ -32,7 +32,8 @@ from .probe import probe
 class Adaptation(core.Adaptation):
     """What makes a clone an adapted model; it is the clone's attribute `_sita`."""
 
-    stem: Stem = field(default_factory=Stem)
+    spatial_axes: tuple[int, ...] = ()
+    """The numbers of spatial axes that the images may have; empty if it is open."""
     trainable: frozenset[str] = frozenset()
     """The parameters that the source trains; the clone's need no gradients."""
 
@@ -52,7 +53,7 @@ def _run(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) ->
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
     refuse_transforms(model)
     images = arguments.images
-    dimensions = check_images(images, adaptation.stem)
+    dimensions = check_images(images, adaptation.spatial_axes)
     layout = adaptation.layouts.get(arguments.signature)
     if layout is None:
         layout = _outside_compiler(_probe)(model, adaptation, arguments)
@@ -97,7 +98,7 @@ def probe_example(model: nn.Module, example: Any) -> None:
     args = example if isinstance(example, tuple) else () if isinstance(example, dict) else (example,)
     arguments = Arguments(args, example if isinstance(example, dict) else {})
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
-    check_images(arguments.images, adaptation.stem)
+    check_images(arguments.images, adaptation.spatial_axes)
     if arguments.signature not in adaptation.layouts:
         _probe(model, adaptation, arguments)
 

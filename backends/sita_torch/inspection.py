@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
 from sita_adapters.errors import InputError, ModelError
-from sita_adapters.views import SpatialKind
 
 
 def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -98,49 +96,32 @@ def epsilon_of(layer: nn.Module) -> float:
         ) from error
 
 
-@dataclass(frozen=True)
-class Stem:
-    """The images that the model's convolutions could take: their numbers of spatial axes, and of channels."""
-
-    dimensions: tuple[int, ...] = ()
-    channels: tuple[int, ...] = ()
-
-    @property
-    def kinds(self) -> tuple[SpatialKind, ...]:
-        """The kinds of images that the model may take."""
-        return ("signal",) if self.dimensions == (1,) else ("square", "rectangle")
-
-
-def find_stem(model: nn.Module) -> Stem:
-    """Return what the model's convolutions could take. Which of them comes first is not known."""
+def spatial_axes(model: nn.Module) -> tuple[int, ...]:
+    """Return the numbers of spatial axes of the model's convolutions. Which of them comes first is not known."""
     found = [module for _, module in named_modules(model) if isinstance(module, _ConvNd)]
-    dimensions, channels = ([len(item.kernel_size) for item in found], [item.in_channels for item in found])
-    return Stem(tuple(dict.fromkeys(dimensions)), tuple(dict.fromkeys(channels)))
+    return tuple(dict.fromkeys(len(module.kernel_size) for module in found))
 
 
-def check_images(images: torch.Tensor, stem: Stem) -> int:
-    """Return the number of spatial axes of the images, after checking that they are a batch."""
+def check_images(images: torch.Tensor, possible: tuple[int, ...]) -> int:
+    """Return the number of spatial axes of a batch of images, one of the possible ones, after checking it."""
     rank = images.ndim
-    fitting = [d for extra in (2, 3) for d in stem.dimensions if rank == d + extra]
-    dimensions = fitting[0] if fitting else stem.dimensions[0] if stem.dimensions else min(rank - 2, 2)
-    if rank < 2 or (stem.dimensions and not fitting):
-        one = (
-            "image.unsqueeze(0) for one image, torch.stack(images) for a list" if rank == dimensions + 1 else "check it"
-        )
+    fitting = [axes for extra in (2, 3) for axes in possible if rank == axes + extra]
+    axes = fitting[0] if fitting else possible[0] if possible else min(rank - 2, 2)
+    if rank < 2 or (possible and not fitting):
+        one = "image.unsqueeze(0) for one image, torch.stack(images) for a list" if rank == axes + 1 else "check it"
         raise InputError(
-            f"Expected a batch of images of rank {dimensions + 2} (N, C, …), or {dimensions + 3} with time; received "
-            f"rank {rank}, shape {tuple(images.shape)}. Try: {one}."
+            f"Expected a batch of images of rank {axes + 2} (N, C, …), or {axes + 3} with time; received rank {rank}, "
+            f"shape {tuple(images.shape)}. Try: {one}."
         )
     if images.shape[0] == 0:
         raise InputError(f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}.")
-    if stem.channels and images.shape[-dimensions - 1] not in stem.channels:
-        check_channels(images, dimensions, stem.channels[0])
-    return dimensions
+    return axes
 
 
-def check_channels(images: torch.Tensor, dimensions: int, channels: int) -> None:
-    """Raise if images have their channels last, for a first convolution with this number of channels."""
-    if images.shape[-dimensions - 1] != channels == images.shape[-1]:
+def check_channels(images: torch.Tensor, weight: torch.Tensor) -> None:
+    """Raise if images have their channels last, for a first convolution with this weight."""
+    axes, channels = weight.ndim - 2, weight.shape[1]
+    if images.ndim in (axes + 2, axes + 3) and images.shape[-axes - 1] != channels == images.shape[-1]:
         raise InputError(
             f"Expected images with channels first, (N, {channels}, …); received shape {tuple(images.shape)}, which "
             "looks like channels last: views would turn and flip the wrong axes. Try: permute before the adapted "

@@ -187,8 +187,8 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def check(self, images: torch.Tensor) -> None:
         """Raise if BatchNorm arithmetic bypassed the adapted layers, or the images have their channels last."""
-        if self.stem is not None and images.ndim in (self.stem.ndim, self.stem.ndim + 1):
-            check_channels(images, self.stem.ndim - 2, self.stem.shape[1])
+        if self.stem is not None:
+            check_channels(images, self.stem)
         if self.bypassed:
             raise ModelError(
                 "The model reads the statistics of the source model's BatchNorm layers, not those of its copy: through "
