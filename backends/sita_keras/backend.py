@@ -21,9 +21,9 @@ from sita_adapters.selection import select
 
 from .batchnorm import AdaptedBatchNorm
 from .call import SETTINGS, AdaptedCall
-from .clone import clone
+from .clone import Cloner
 from .exporting import FORMATS, write
-from .inspection import channels_come_first, find_image, find_layers, image_kind, walk_layers
+from .inspection import arrange, channels_come_first, find_image, find_layers, image_kind, walk
 from .model import AdaptedModel
 from .ops import KERAS
 from .probe import probe
@@ -41,19 +41,19 @@ class KerasBackend:
 
     def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> keras.Model:
         """Return an adapted model. Everything is checked before anything is made."""
-        _refuse_adapted(model)
+        _check_model(model)
         image = find_image(model, settings.example)
         found = find_layers(model)
         if not found:
             raise ModelError(
                 f"{type(model).__name__} has no BatchNormalization layer with moving statistics "
-                f"({len(list(walk_layers(model)))} layers searched). SITA adapts BatchNorm statistics only."
+                f"({len(list(walk(model)))} layers searched). SITA adapts BatchNorm statistics only."
             )
         names = select(found, settings.layers)
         channels_first = channels_come_first(model, views=any(make_plan(recipe).view_of_row))
         layer = AdaptedCall(
             model,
-            tuple(place for place, name in enumerate(found) if name in names),
+            [position for position, name in enumerate(found) if name in names],
             recipe,
             image_kind(tuple(image.shape), channels_first),
             channels_first,
@@ -68,7 +68,7 @@ class KerasBackend:
         return AdaptedModel(inputs, layer(*tree.flatten(inputs)), name=model.name)
 
     def unwrap(self, adapted: Any) -> keras.Model:
-        return clone(adapted.adapted_call.hidden.source, {})
+        return Cloner().clone(adapted.adapted_call.hidden.source)
 
     def adaptation_of(self, model: Any) -> engine.Adaptation | None:
         return model.adapted_call.adaptation if isinstance(model, AdaptedModel) else None
@@ -82,31 +82,20 @@ class KerasBackend:
 
     def run(self, model: Any, images: np.ndarray, *, channels_last: bool = False) -> Any:
         """Return the model's output in numpy, compiled."""
-        batch = _arrange(model, images) if channels_last else images
-        struct = getattr(model, "_inputs_struct", None)
-        return model.predict_on_batch(batch if struct is None else tree.pack_sequence_as(struct, [batch]))
+        return model.predict_on_batch(arrange(model, _move_channels(model, images) if channels_last else images))
 
     def write(self, adapted: Any, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
         return write(adapted, path, format, example, diagnostics)
 
 
-def _arrange(model: Any, images: np.ndarray) -> np.ndarray:
-    """Return images (N, h, w, channels) as the model's input takes them."""
-    shape = tuple(model.inputs[0].shape)[1:]
-    for arranged in (images, np.moveaxis(images, -1, 1)):
-        pairs = zip(shape, arranged.shape[1:], strict=False)
-        if len(shape) == 3 and all(size in (None, given) for size, given in pairs):
-            return arranged
-    hint = ""
-    if len(shape) == 3 and shape[-1] == images.shape[1] != images.shape[-1]:
-        hint = ", which looks like channels first. Try: images.transpose(0, 2, 3, 1)"
-    raise InputError(f"images: the model takes images of shape {shape}; received {images.shape[1:]}{hint}.")
-
-
-def _refuse_adapted(model: Any) -> None:
-    if not isinstance(model, keras.layers.Layer):
-        return
-    for path, layer in [("", model), *walk_layers(model)]:
+def _check_model(model: Any) -> None:
+    """Raise unless this is a plain keras.Model."""
+    if not isinstance(model, keras.Model):
+        raise ModelError(
+            f"Expected a keras.Model; received a {type(model).__name__}. "
+            "Try: pass the model that computes the predictions."
+        )
+    for path, layer in [("", model), *walk(model)]:
         if isinstance(layer, AdaptedModel | AdaptedCall | AdaptedBatchNorm):
             raise ModelError(
                 f"Expected a plain model, but {f'its {path!r}' if path else 'it'} is adapted already. "
@@ -117,3 +106,16 @@ def _refuse_adapted(model: Any) -> None:
 def _open_input(tensor: Any) -> Any:
     """Return an input like this one, for any number of images."""
     return keras.Input(batch_shape=(None, *tensor.shape[1:]), dtype=tensor.dtype, name=tensor.name)
+
+
+def _move_channels(model: Any, images: np.ndarray) -> np.ndarray:
+    """Return images (N, h, w, channels) with their channels where the model's input has them."""
+    shape = tuple(model.inputs[0].shape)[1:]
+    for moved in (images, np.moveaxis(images, -1, 1)):
+        pairs = zip(shape, moved.shape[1:], strict=False)
+        if len(shape) == 3 and all(size in (None, given) for size, given in pairs):
+            return moved
+    raise InputError(
+        f"images: the model takes images of shape {shape}; received {images.shape[1:]}. Try: images of this size with "
+        "their channels last, (N, height, width, channels)."
+    )

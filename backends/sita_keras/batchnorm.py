@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -14,7 +16,7 @@ from keras import ops
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from sita_adapters.blending import blend, enter_layer
-from sita_adapters.engine import ForwardContext
+from sita_adapters.engine import ForwardContext, running_context
 from sita_adapters.errors import InputError, ModelError
 from sita_adapters.probe import leave_out
 from sita_adapters.statistics import input_affine, output_affine
@@ -47,8 +49,7 @@ class AdaptedBatchNorm:
         x = given.arguments[first]
         if not in_symbolic_scope():  # in which Keras works out shapes, with batch sizes of its own
             context: Any = enter_layer(self.sita_name, x)
-            if given.arguments.get("mask") is not None:
-                raise _refuse_mask(self.sita_name)
+            _refuse_mask(given.arguments.get("mask"), self.sita_name)
             if trace_of(x) is not context.trace:
                 context.inner.append(self.sita_name)
             elif context.plan.blends:
@@ -64,32 +65,41 @@ class FoldedTimeDistributed:
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """Run the layer once, on every step."""
         wrapper: Any = self
-        if mask is not None:
-            raise _refuse_mask(wrapper.name)
+        _refuse_mask(mask, wrapper.name)
         steps, inner = ops.shape(inputs)[1], wrapper.layer
         kwargs = {"training": training} if inner._call_has_training_arg else {}
         outputs = inner.call(ops.reshape(inputs, (-1, *ops.shape(inputs)[2:])), **kwargs)
         return ops.reshape(outputs, (-1, steps, *ops.shape(outputs)[1:]))
 
 
-def prepare(context: Any, rows: Any) -> None:
-    """Complete the context of a forward pass by what the layers on these rows need."""
+def _refuse_mask(mask: Any, name: str) -> None:
+    if mask is not None:
+        raise InputError(
+            f"Layer {name!r} received a mask; all positions would count the same. Expected layers without masks. Try: "
+            f"{leave_out(name)}, or mask after the layer."
+        )
+
+
+@contextmanager
+def watching_traces(rows: Any) -> Iterator[list[Any]]:
+    """Run a clone on these rows inside; yield flags of entries whose statistics are no numbers, as layers add them.
+
+    Raise if a layer ran in an inner graph: what it measures would leak, and a cached graph would not ask again. Not in
+    the layer: whoever traces the inner graph would raise another error instead.
+    """
+    context: Any = running_context()
     context.rows = KERAS.at_least_one(context.rows)
     context.invalid, context.inner, context.trace = [], [], trace_of(rows)
-
-
-def check_traces(context: Any) -> None:
-    """Raise if a layer ran in an inner graph: what it measures would leak, and a cached graph would not ask again.
-
-    Not in the layer: whoever traces the inner graph would raise another error instead.
-    """
-    if context.inner:
-        raise ModelError(
-            f"The layer {context.inner[0]!r} runs inside an inner graph: a tf.function or jax.jit in the model, or a "
-            "loop such as a recurrence. Expected BatchNorm layers that the model calls itself. Try: leave compilation "
-            "to Keras, which compiles the whole model; unroll=True for a recurrent layer; or "
-            f"{leave_out(*context.inner)}."
-        )
+    try:
+        yield context.invalid
+    finally:
+        if context.inner:
+            raise ModelError(
+                f"The layer {context.inner[0]!r} runs inside an inner graph: a tf.function or jax.jit in the model, or "
+                "a loop such as a recurrence. Expected BatchNorm layers that the model calls itself. Try: leave "
+                "compilation to Keras, which compiles the whole model; unroll=True for a recurrent layer; or "
+                f"{leave_out(*context.inner)}."
+            )
 
 
 _classes: dict[tuple[Any, Any], Any] = {}
@@ -127,12 +137,15 @@ def _rewritten(x: Any, layer: Any, context: ForwardContext) -> Any:
 
 def _blend(x: Any, layer: Any, context: Any) -> tuple[Any, Any]:
     """Return the statistics that each entry of x is normalized with, (N, C)."""
+    sizes = [size for axis, size in enumerate(ops.shape(x)) if axis not in (0, layer.axis % len(x.shape))]
+    if not all(isinstance(size, int) for size in sizes):  # open in a graph
+        sizes = [ops.cast(size, "float32") for size in sizes]
     mean, variance = blend(
         functools.partial(_measure, x, layer.axis),
         (layer.moving_mean, layer.moving_variance),
         layer.epsilon,
         KERAS.at_least_one(ops.shape(x)[0]),
-        _positions(x, layer.axis),
+        math.prod(sizes),
         context=context,
         name=layer.sita_name,
     )
@@ -150,7 +163,7 @@ def _measure(x: Any, axis: int, n: int, first: int, stop: int) -> tuple[Any, Any
     rows = ops.reshape(KERAS.precise(x), (-1, n, *ops.shape(x)[1:]))
     rows = rows if (first, stop) == (0, n) else rows[:, first:stop]
     channels = axis % len(x.shape) + 1
-    space = [place for place in range(2, len(rows.shape)) if place != channels]
+    space = [each for each in range(2, len(rows.shape)) if each != channels]
     if not space:
         return rows, ops.zeros_like(rows)
     mean = ops.mean(rows, axis=space, keepdims=True)
@@ -158,23 +171,8 @@ def _measure(x: Any, axis: int, n: int, first: int, stop: int) -> tuple[Any, Any
     return ops.reshape(mean, (-1, stop - first, x.shape[axis])), variance  # not by squeeze, which ONNX lacks
 
 
-def _positions(x: Any, axis: int) -> Any:
-    """Return the number of spatial positions of x: a floating-point symbol if a size is open."""
-    sizes = [size for place, size in enumerate(ops.shape(x)) if place not in (0, axis % len(x.shape))]
-    if all(isinstance(size, int) for size in sizes):
-        return math.prod(sizes)
-    return math.prod(ops.cast(size, "float32") for size in sizes)
-
-
 def _affine(x: Any, axis: int, scale: Any, shift: Any) -> Any:
     """Return x · scale + shift, both (N, C)."""
     column = [1] * len(x.shape)
     column[0], column[axis] = -1, x.shape[axis]
     return KERAS.precise(x) * ops.reshape(scale, column) + ops.reshape(shift, column)
-
-
-def _refuse_mask(name: str) -> InputError:
-    return InputError(
-        f"Layer {name!r} received a mask; all positions would count the same. Expected layers without masks. Try: "
-        f"{leave_out(name)}, or mask after the layer."
-    )

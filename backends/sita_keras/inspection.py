@@ -16,25 +16,26 @@ from sita_adapters.views import SpatialKind, spatial_kind
 from .ops import KERAS
 
 
-def walk_layers(layer: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
-    """Yield every layer that runs inside this one, each once, with its path.
+def walk(layer: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield every layer and bare operation (x * 2.0) that runs inside this layer, each once, with its path.
 
     A graph may hold more as attributes (the whole of a backbone of which it runs a part), which it does not run.
     """
     seen = set() if seen is None else seen
-    for child in layer.layers if isinstance(layer, Functional) else layer._layers:
+    for child in layer._operations if isinstance(layer, Functional) else layer._layers:
         if id(child) in seen:
             continue
         seen.add(id(child))
         child_path = f"{path}/{child.name}" if path else child.name
         yield child_path, child
-        yield from walk_layers(child, child_path, seen)
+        if isinstance(child, keras.layers.Layer):
+            yield from walk(child, child_path, seen)
 
 
 def find_layers(model: keras.Model) -> dict[str, Any]:
     """Return the BatchNorm layers with source statistics, by path; where names repeat, a number is added."""
     found: dict[str, Any] = {}
-    for path, layer in walk_layers(model):
+    for path, layer in walk(model):
         if isinstance(layer, keras.layers.BatchNormalization) and layer.moving_mean is not None:
             again = sum(name.partition("#")[0] == path for name in found)
             found[f"{path}#{again + 1}" if again else path] = layer
@@ -42,22 +43,13 @@ def find_layers(model: keras.Model) -> dict[str, Any]:
 
 
 def find_image(model: Any, example: Any = None) -> Any:
-    """Return the model's one image input, as a KerasTensor; raise where the model cannot be adapted for it.
-
-    Of a model that is no graph, the example tells more than what it was built for.
-    """
-    if not isinstance(model, keras.Model):
-        raise ModelError(
-            f"Expected a keras.Model; received a {type(model).__name__}. "
-            "Try: pass the model that computes the predictions."
-        )
+    """Return the model's one image input, as a KerasTensor; raise where the model cannot be adapted for it."""
     if not model.built:
         raise ModelError(
             f"{type(model).__name__} is not built: it has no weights yet. Try: call it once on an image batch, or "
             "model.build((None, height, width, channels))."
         )
     _check_methods(model)
-    _check_layout(model)
     is_graph = isinstance(model, Functional | Sequential)
     images = tree.flatten(model.inputs if is_graph else _input_of_subclassed(model, example))
     if len(images) != 1:
@@ -95,38 +87,27 @@ def _check_methods(model: Any) -> None:
         )
 
 
-def _check_layout(model: Any) -> None:
-    """Raise where convolutions have their channels first and TensorFlow, on this machine, cannot run them."""
-    if keras.backend.backend() != "tensorflow":
-        return
-    import tensorflow
-
-    first = [path for path, layer in walk_layers(model) if getattr(layer, "data_format", None) == "channels_first"]
-    if first and not tensorflow.config.list_physical_devices("GPU"):
-        raise InputError(
-            f"The layers {', '.join(first[:3])} have their channels first, which TensorFlow runs on a GPU only; there "
-            "is none. Try: KERAS_BACKEND=jax or torch, or a model with channels last."
-        )
-
-
 def _input_of_subclassed(model: Any, example: Any) -> Any:
+    """Return the input of a model that is no graph; an example tells more than what the model was built for."""
     shapes = model._build_shapes_dict or {}
-    if len(shapes) > 1:
+    shape = next(iter(shapes.values())) if len(shapes) == 1 else None
+    if not isinstance(shape, tuple) or not all(size is None or isinstance(size, int) for size in shape):
+        names = [name.removesuffix("_shape") for name in shapes]
         raise InputError(
             f"Expected a model that is called on images alone; {type(model).__name__} was built with "
-            f"{', '.join(name.removesuffix('_shape') for name in shapes)}. Try: wrap it in a model whose call takes "
-            "the images, and gives it the rest."
-        )
-    shape = next(iter(shapes.values()), None)
-    if not isinstance(shape, tuple) or not all(size is None or isinstance(size, int) for size in shape):
-        raise InputError(
-            f"The input shape of {type(model).__name__} is not known. Try: call it once on an image batch."
+            f"{', '.join(names) or 'no shape'}. Try: call it once on an image batch; or wrap it in a model whose call "
+            "takes the images, and gives it the rest."
         )
     dtype = model.compute_dtype
     if example is not None and len(given := tree.flatten(example)) == 1 and len(np.shape(given[0])) == len(shape):
         images = keras.ops.convert_to_tensor(given[0])
         shape, dtype = images.shape, dtype if KERAS.is_float(images) else images.dtype
     return keras.KerasTensor((None, *shape[1:]), dtype=keras.backend.standardize_dtype(dtype), name="images")
+
+
+def arrange(model: Any, images: Any) -> Any:
+    """Return images as the model takes them: by name, or in a list, if it was made so."""
+    return tree.pack_sequence_as(model._inputs_struct, [images]) if isinstance(model, Functional) else images
 
 
 def type_of_images(image: Any) -> str:
@@ -152,7 +133,7 @@ def channels_come_first(model: Any, views: bool) -> bool:
 
     Raise if their axes are permuted on the way there, and there are views, which are of the images as they come in.
     """
-    for operation in _walk_operations(model):
+    for path, operation in walk(model):
         if isinstance(operation, keras.layers.Permute) or type(operation).__name__ == "Transpose":
             if not views:
                 return False
@@ -161,6 +142,8 @@ def channels_come_first(model: Any, views: bool) -> bool:
                 "channels are. Try: a recipe without views ('auto', 'shift'), or permute them before the model."
             )
         if getattr(operation, "data_format", None) and not isinstance(operation, keras.layers.Flatten):
+            if operation.data_format == "channels_first":
+                _check_device(path)
             return bool(operation.data_format == "channels_first")
         if isinstance(operation, keras.layers.BatchNormalization) and operation.input_spec:
             rank = int(operation.input_spec.ndim)
@@ -168,12 +151,16 @@ def channels_come_first(model: Any, views: bool) -> bool:
     return False
 
 
-def _walk_operations(model: Any) -> Iterator[Any]:
-    """Yield layers and bare operations in the order they run in, as far as it is known."""
-    for operation in model._operations if isinstance(model, Functional) else model._layers:
-        yield operation
-        if isinstance(operation, keras.layers.Layer):
-            yield from _walk_operations(operation)
+def _check_device(path: str) -> None:
+    """Raise if TensorFlow cannot run a layer with its channels first on this machine."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow
+
+        if not tensorflow.config.list_physical_devices("GPU"):
+            raise InputError(
+                f"The layer {path!r} has its channels first, which TensorFlow runs on a GPU only; there is none. Try: "
+                "KERAS_BACKEND=jax or torch, or a model with channels last."
+            )
 
 
 def image_kind(shape: tuple[int | None, ...], channels_first: bool) -> SpatialKind:

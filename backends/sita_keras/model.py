@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -13,10 +13,19 @@ from keras.src.models import Functional, Sequential
 
 from sita_adapters.errors import InputError, ModelError, SharedWeightsError
 
-from .call import PACKAGE, UNTRAINABLE, AdaptedCall
+from .call import PACKAGE, READ_ONLY, UNTRAINABLE, AdaptedCall
 from .ops import KERAS
 
 _lock = threading.Lock()
+
+
+def _refuse(message: str) -> Callable[..., NoReturn]:
+    """Return a method that raises this error."""
+
+    def refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
+        raise SharedWeightsError(message)
+
+    return refuse
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -25,6 +34,13 @@ class AdaptedModel(keras.Model):
 
     It only reads the source model's weights. Training and writing are refused.
     """
+
+    fit = train_on_batch = _refuse(UNTRAINABLE)
+    set_weights = load_state_dict = half = bfloat16 = double = requires_grad_ = _refuse(READ_ONLY)  # most are torch's
+    quantize = _refuse(
+        "An adapted model computes with the source model's weights, which quantize would replace. Try: quantize the "
+        "source model, then adapt it."
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -85,42 +101,17 @@ class AdaptedModel(keras.Model):
             self._watch(-1)
 
     def _watch(self, more: int) -> None:
-        """Count who watches, and make the functions again that Keras keeps once they are compiled.
-
-        Another thread may be in one of them, so there is always one.
-        """
+        """Count who watches, and make the compiled functions again. Another thread may run one, so none is deleted."""
         with _lock:
             self._watchers += more
             self.make_predict_function(force=True)
             self.make_test_function(force=True)
 
-    def fit(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: the weights are the source model's."""
-        raise SharedWeightsError(UNTRAINABLE)
-
-    train_on_batch = fit
-
-    def set_weights(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: the weights are the source model's."""
-        raise SharedWeightsError(
-            "The weights of an adapted model are the source model's, which it only reads. Try: load them into the "
-            "source model, or into sita.unwrap(adapted), which shares them. The adapted model sees the new values."
-        )
-
-    load_state_dict = half = bfloat16 = double = requires_grad_ = set_weights  # torch's ways to write
-
     def load_weights(self, *args: Any, **kwargs: Any) -> Any:
         """Load where the adapted model was itself loaded, and has a source model of its own; else refuse."""
         if not self.adapted_call.owns_source:
-            self.set_weights()
+            raise SharedWeightsError(READ_ONLY)
         return super().load_weights(*args, **kwargs)
-
-    def quantize(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: the layers that compute are the source model's."""
-        raise SharedWeightsError(
-            "An adapted model computes with the source model's weights, which quantize would replace. Try: quantize "
-            "the source model, then adapt it."
-        )
 
     def count_params(self) -> int:
         """Return the number of the source model's weights."""

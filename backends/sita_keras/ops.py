@@ -69,8 +69,7 @@ class KerasOps(Ops):
         return ops.convert_to_tensor(values, dtype=like.dtype)
 
     def precise_constant(self, values: Any, like: Any) -> Any:
-        double = keras.backend.standardize_dtype(like.dtype) == "float64"
-        return ops.convert_to_tensor(values, dtype="float64" if double else "float32")
+        return ops.convert_to_tensor(values, dtype=keras.backend.result_type(like.dtype, "float32"))
 
     def indices(self, values: Any, like: Any) -> Any:
         return ops.convert_to_tensor(values, dtype="int32")
@@ -78,11 +77,10 @@ class KerasOps(Ops):
     def cast(self, array: Any, like: Any) -> Any:
         return ops.cast(array, like.dtype)
 
+    mask_to_float = cast
+
     def precise(self, array: Any) -> Any:
         return ops.cast(array, keras.backend.result_type(array.dtype, "float32"))
-
-    def mask_to_float(self, mask: Any, like: Any) -> Any:
-        return ops.cast(mask, like.dtype)
 
     def copy(self, array: Any) -> Any:
         return array  # nobody can write to it

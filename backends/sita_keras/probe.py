@@ -18,14 +18,16 @@ from sita_adapters.outputs import OutputLayout
 from sita_adapters.probe import InputRecorder, leave_out, probe_model
 from sita_adapters.random_images import perturb, random_like
 
-from .batchnorm import AdaptedBatchNorm, prepare
+from .batchnorm import AdaptedBatchNorm
 from .call import AdaptedCall
-from .inspection import check_example, find_layers, type_of_images, walk_layers
+from .clone import SharedVariable
+from .inspection import check_example, find_layers, type_of_images, walk
 from .ops import KERAS
-from .variables import SharedVariable
 
 _OPEN_SIZE = 64
 """Height and width of random images if the model takes any."""
+
+_PRECISIONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 class _Reads(keras.StatelessScope):
@@ -53,7 +55,7 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
             inputs.setdefault(name, x[:1])
 
     def run(which: Sequence[int], *, perturbed: bool = False, fresh: bool = False) -> Any:
-        values = perturb(images[list(which)], _precision(image.dtype)) if perturbed else images[list(which)]
+        values = perturb(images[list(which)], _precision(image)) if perturbed else images[list(which)]
         rows = ops.convert_to_tensor(values, dtype=image.dtype)
         context = engine.ForwardContext(layer.adaptation, engine.PLAIN, len(which), KERAS, record=record)
         with nullcontext() if inputs else reads:  # the first time
@@ -62,10 +64,9 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
         return output
 
     layout = probe_model(run, recorder, layer.adaptation, layer.adaptation.model_name, image)
-    blends = layer.adaptation.plan_for(layer.adaptation.kinds[0])[0].blends
-    if blends:
+    if layer.adaptation.plan_for(layer.adaptation.kinds[0])[0].blends:
         _check_bypass(reads.variables, layer)
-        _check_called([info.name for info in layer.adaptation.layers if info.adapted], set(inputs), layer)
+        _check_called(inputs, layer)
     _check_layers(layer, inputs)
     return replace(layout, notes=_notes(layer))
 
@@ -73,11 +74,11 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
 def _run(layer: AdaptedCall, rows: list[Any], fresh: bool) -> Any:
     """Run the clone. If it fails and the source has layers that never ran, name them."""
     try:
-        return layer.run_clone(rows, cloned=layer.hidden.make_clone() if fresh else None)
+        return layer.run_clone(rows, layer.hidden.make_clone() if fresh else layer.hidden.clone)
     except SitaError:
         raise
     except Exception as error:
-        if unbuilt := [path for path, inner in walk_layers(layer.hidden.source) if not inner.built]:
+        if unbuilt := [path for path, inner in walk(layer.hidden.source) if not getattr(inner, "built", True)]:
             raise ModelError(
                 f"{layer.adaptation.model_name} has unbuilt layers ({', '.join(unbuilt[:3])}), and fails: {error} "
                 "Try: call the model once on an image batch, then adapt it."
@@ -85,10 +86,9 @@ def _run(layer: AdaptedCall, rows: list[Any], fresh: bool) -> Any:
         raise
 
 
-def _precision(dtype: Any) -> float:
-    """Return the precision of a floating-point type; 0 for others."""
-    known = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-    return known.get(keras.backend.standardize_dtype(dtype), 0.0)
+def _precision(x: Any) -> float:
+    """Return the precision of a floating-point array or input; 0 for others."""
+    return _PRECISIONS.get(keras.backend.standardize_dtype(x.dtype), 0.0)
 
 
 def _check_parts(output: Any) -> None:
@@ -102,9 +102,32 @@ def _check_parts(output: Any) -> None:
             )
 
 
-def _check_called(names: list[str], called: set[str], layer: AdaptedCall) -> None:
-    source, missed = layer.adaptation.model_name, [name for name in names if name not in called]
-    compiled = {name for each in layer.hidden.layers for name, value in vars(each).items() if _is_compiled(value)}
+def _check_bypass(read: list[Any], layer: AdaptedCall) -> None:
+    """Raise if statistics were read that are not the clone's: a BatchNorm layer ran that is not adapted."""
+    found = find_layers(layer.hidden.source)
+    skipped = {id(v) for info in layer.adaptation.layers if not info.adapted for v in found[info.name].variables}
+    names = [
+        variable.path.split("/")[-2]
+        for variable in read
+        if variable.path.endswith(("/moving_mean", "/moving_variance"))
+        and not isinstance(variable, SharedVariable)
+        and id(variable) not in skipped
+    ]
+    if names:
+        raise ModelError(
+            f"The clone of {layer.adaptation.model_name} runs {', '.join(dict.fromkeys(names))} of the source model: "
+            "from a closure, a class, a global or an object that is no layer. Expected BatchNorm layers that are "
+            "attributes of the layers that call them, alone or in lists and dicts. Try: make them such attributes."
+        )
+
+
+def _check_called(called: dict[str, Any], layer: AdaptedCall) -> None:
+    """Raise if no adapted layer was called, or one may have been in a compiled function; warn if some were not."""
+    source, hidden = layer.adaptation.model_name, layer.hidden
+    names = [info.name for info in layer.adaptation.layers if info.adapted]
+    missed = [name for name in names if name not in called]
+    holders = [hidden.source, *(inner for _, inner in walk(hidden.source))]
+    compiled = {name for each in holders for name, value in vars(each).items() if _is_compiled(value)}
     if missed and compiled:
         raise ModelError(
             f"{source} does not call {', '.join(missed[:3])}, unless it does so inside {', '.join(sorted(compiled))}: "
@@ -130,33 +153,13 @@ def _is_compiled(value: Any) -> bool:
     return hasattr(value, "get_concrete_function") or (hasattr(value, "lower") and hasattr(value, "trace"))
 
 
-def _check_bypass(read: list[Any], layer: AdaptedCall) -> None:
-    """Raise if statistics were read that are not the clone's: a BatchNorm layer ran that is not adapted."""
-    found = enumerate(find_layers(layer.hidden.source).values())
-    skipped = [id(v) for place, norm in found if place not in layer.chosen for v in norm.variables]
-    paths = [
-        variable.path.split("/")
-        for variable in read
-        if variable.name in ("moving_mean", "moving_variance")
-        and not isinstance(variable, SharedVariable)
-        and id(variable) not in skipped
-    ]
-    if names := [*dict.fromkeys("/".join(path[-2:-1]) for path in paths)]:
-        raise ModelError(
-            f"The clone of {layer.adaptation.model_name} runs {', '.join(names)} of the source model: from a closure, "
-            "a class, a global or an object that is no layer. Expected BatchNorm layers that are attributes of the "
-            "layers that call them, alone or in lists and dicts. Try: make them such attributes."
-        )
-
-
 def _check_layers(layer: AdaptedCall, inputs: dict[str, Any]) -> None:
     """Raise if a layer that ran is not a BatchNorm layer, by the property that the method rests on."""
-    norms = {each.sita_name: each for _, each in walk_layers(layer.hidden.clone) if isinstance(each, AdaptedBatchNorm)}
-    wrong = [name for name, x in inputs.items() if not _is_normalizing(norms[name], x, layer)]
+    norms = {each.sita_name: each for _, each in walk(layer.hidden.clone) if isinstance(each, AdaptedBatchNorm)}
+    wrong = [name for name, x in inputs.items() if not _is_normalizing(norms[name], x)]
     if wrong:
-        remedy = (
-            "there is no other BatchNorm layer to adapt" if len(wrong) == len(norms) else f"Try: {leave_out(*wrong)}"
-        )
+        only = len(wrong) == len(norms)
+        remedy = "there is no other BatchNorm layer to adapt" if only else f"Try: {leave_out(*wrong)}"
         kind = type(norms[wrong[0]]).__bases__[-1].__name__
         raise ModelError(
             f"{', '.join(wrong[:4])} ({kind}) does not normalize its input with its moving statistics: changing these "
@@ -165,38 +168,37 @@ def _check_layers(layer: AdaptedCall, inputs: dict[str, Any]) -> None:
         )
 
 
-def _is_normalizing(norm: Any, x: Any, layer: AdaptedCall) -> bool:
-    """Whether, with other statistics (m', v'), a layer returns the same for x' as it does for x.
+def _is_normalizing(norm: Any, x: Any) -> bool:
+    """Whether, with other statistics (m', v'), the source's class returns the same for x' as it does for x.
 
     x' = (x − m) / √(v + ε) · √(v' + ε) + m'
     """
     x = x if KERAS.is_float(x) else KERAS.precise(x)
-    random = np.random.default_rng(0)
-    mean, variance = (ops.convert_to_numpy(each.value) for each in (norm.moving_mean, norm.moving_variance))
+    mean, variance, values = (
+        ops.convert_to_numpy(KERAS.precise(each)).astype(np.float64)
+        for each in (norm.moving_mean, norm.moving_variance, x)
+    )
     if x.shape[norm.axis] != len(mean):
         return False
-    values = ops.convert_to_numpy(KERAS.precise(x)).astype(np.float64)
-    column = [-1 if place == norm.axis % values.ndim else 1 for place in range(values.ndim)]
-    mean, variance = mean.astype(np.float64), variance.astype(np.float64)
+    random = np.random.default_rng(0)
     other_mean = mean + random.normal(size=mean.shape) * np.sqrt(variance + norm.epsilon)
     other_variance = (variance + norm.epsilon) * random.uniform(0.25, 4.0, mean.shape)
+    column = [-1 if axis == norm.axis % values.ndim else 1 for axis in range(values.ndim)]
     scale = np.sqrt((other_variance + norm.epsilon) / (variance + norm.epsilon)).reshape(column)
     moved = (values - mean.reshape(column)) * scale + other_mean.reshape(column)
-    context = engine.ForwardContext(layer.adaptation, engine.PLAIN, 1, KERAS)
-    prepare(context, x)
+    statistics = [(norm.moving_mean, other_mean), (norm.moving_variance, other_variance)]
+    others = keras.StatelessScope([(v, ops.convert_to_tensor(value, v.dtype)) for v, value in statistics])
+    mode = {"training": False} if norm._call_has_training_arg else {}
     try:
-        expected = engine.run_rows([x], lambda rows: norm.call(rows[0]), context)
-        statistics = [(norm.moving_mean, other_mean), (norm.moving_variance, other_variance)]
-        scope = keras.StatelessScope([(v, ops.convert_to_tensor(value, v.dtype)) for v, value in statistics])
-        with scope:
-            found = engine.run_rows([ops.convert_to_tensor(moved, x.dtype)], lambda rows: norm.call(rows[0]), context)
-    except SitaError:
-        raise
+        expected = super(AdaptedBatchNorm, norm).call(x, **mode)
+        with others:
+            found = super(AdaptedBatchNorm, norm).call(ops.convert_to_tensor(moved, x.dtype), **mode)
     except Exception:
         return False
     expected, found = (np.nan_to_num(ops.convert_to_numpy(KERAS.precise(each))) for each in (expected, found))
-    room = 1e-3 if _precision(x.dtype) <= 2.0**-23 and "float32" in str(norm.compute_dtype) else 0.1
-    return bool(np.abs(found - expected).max() <= room * max(float(np.abs(expected).max()), 1e-30))
+    single = _precision(x) <= 2.0**-23 and "float32" in str(norm.compute_dtype)
+    tolerance = (1e-3 if single else 0.1) * max(float(np.abs(expected).max()), 1e-30)
+    return bool(np.abs(found - expected).max() <= tolerance)
 
 
 def _notes(layer: AdaptedCall) -> tuple[str, ...]:
