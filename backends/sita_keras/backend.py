@@ -9,8 +9,6 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import tree
-from keras.src.models import Functional
 
 from sita_adapters import engine
 from sita_adapters.backend import Settings, adaptation_of
@@ -64,8 +62,8 @@ class KerasBackend:
         if recipe.combine != "mix" and recipe.candidate_count > 1:
             layout.require_scores()  # now, not when the graph is built
         layer.adaptation.layouts[()] = layout
-        inputs = tree.map_structure(_open_input, model._inputs_struct if isinstance(model, Functional) else image)
-        return AdaptedModel(inputs, layer(*tree.flatten(inputs)), name=model.name)
+        inputs = keras.Input(batch_shape=(None, *image.shape[1:]), dtype=image.dtype, name=image.name)
+        return AdaptedModel(arrange(model, inputs), layer(inputs), name=model.name)
 
     def unwrap(self, adapted: Any) -> keras.Model:
         return Cloner().clone(adapted.adapted_call.hidden.source)
@@ -101,11 +99,6 @@ def _check_model(model: Any) -> None:
                 f"Expected a plain model, but {f'its {path!r}' if path else 'it'} is adapted already. "
                 "Try: adapt the source model, or sita.unwrap(adapted) first."
             )
-
-
-def _open_input(tensor: Any) -> Any:
-    """Return an input like this one, for any number of images."""
-    return keras.Input(batch_shape=(None, *tensor.shape[1:]), dtype=tensor.dtype, name=tensor.name)
 
 
 def _move_channels(model: Any, images: np.ndarray) -> np.ndarray:

@@ -1,7 +1,4 @@
-"""An adapted BatchNormalization layer: measure its rows, blend, normalize.
-
-Adapted classes are subclasses of the source's own, made when they are needed: a class's own `call` stays.
-"""
+"""An adapted BatchNormalization layer: measure its rows, blend, normalize."""
 
 from __future__ import annotations
 
@@ -82,10 +79,9 @@ def _refuse_mask(mask: Any, name: str) -> None:
 
 @contextmanager
 def watching_traces(rows: Any) -> Iterator[list[Any]]:
-    """Run a clone on these rows inside; yield flags of entries whose statistics are no numbers, as layers add them.
+    """Run a clone on these rows inside; yield what collects flags of entries whose statistics are no numbers.
 
-    Raise if a layer ran in an inner graph: what it measures would leak, and a cached graph would not ask again. Not in
-    the layer: whoever traces the inner graph would raise another error instead.
+    Raise if a layer ran in an inner graph: what it measures would leak, and a cached graph would not ask again.
     """
     context: Any = running_context()
     context.rows = KERAS.at_least_one(context.rows)
@@ -93,7 +89,7 @@ def watching_traces(rows: Any) -> Iterator[list[Any]]:
     try:
         yield context.invalid
     finally:
-        if context.inner:
+        if context.inner:  # not raised in the layer: whoever traces the inner graph would raise another error instead
             raise ModelError(
                 f"The layer {context.inner[0]!r} runs inside an inner graph: a tf.function or jax.jit in the model, or "
                 "a loop such as a recurrence. Expected BatchNorm layers that the model calls itself. Try: leave "
@@ -106,7 +102,7 @@ _classes: dict[tuple[Any, Any], Any] = {}
 
 
 def mixed_class(mixin: Any, kind: Any) -> Any:
-    """Return the subclass of a layer's class that has this mixin first."""
+    """Return the subclass of a layer's class that has this mixin first; the class's own `call` stays."""
     if (mixin, kind) not in _classes:
         _classes[mixin, kind] = type(f"Adapted{kind.__name__}", (mixin, kind), {"__module__": __name__})
     return _classes[mixin, kind]

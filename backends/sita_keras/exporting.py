@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 from keras import tree
 
 from sita_adapters.errors import ExportError
 from sita_adapters.export import name_outputs, require_exporter
 from sita_adapters.outputs import flatten
-from sita_adapters.random_images import random_like
 
-from .inspection import arrange, check_example, type_of_images
+from .inspection import arrange, random_images
 from .model import AdaptedModel
 from .ops import KERAS
 
@@ -67,45 +65,33 @@ def write(adapted: AdaptedModel, path: Path, format: str, example: Any, diagnost
         raise ExportError(f"Keras {keras.__version__} cannot export to LiteRT. Try: a newer Keras (3.15.1 can).")
     require_exporter(*_EXPORTERS[format][engine], to=format)
     image = adapted.inputs[0]
-    images = _example_of(image, example)
+    if example is None and None in image.shape[1:]:
+        raise ExportError(
+            f"example: the model takes images of any size, {tuple(image.shape)}, and a file is made for one. "
+            "Try: sita.export(adapted, path, example=images) of the size that you will run."
+        )
+    images = random_images(image, example, ExportError)
     spec = keras.InputSpec(shape=(None, *images.shape[1:]), dtype=image.dtype, name=image.name)
-    signature = [tree.map_structure(lambda _: spec, adapted._inputs_struct)]
     model = Exportable(adapted, diagnostics)
     with _quiet():
         output = model(arrange(adapted, images))  # Keras exports what was called
         name = "tf_saved_model" if format == "saved_model" else format
-        model.export(str(path), format=name, verbose=False, input_signature=signature)
+        model.export(str(path), format=name, verbose=False, input_signature=[arrange(adapted, spec)])
     if format == "onnx":
         _name_onnx_outputs(path, list(output))
     return (None, *images.shape[1:])
 
 
 def _name_onnx_outputs(path: Path, names: list[str]) -> None:
-    """Give the outputs of an ONNX file these names: on torch, Keras' exporter leaves them numbers.
-
-    Each by an operator that copies: whatever else reads the output, such as a subgraph, still finds it.
-    """
+    """Give the outputs of an ONNX file these names: on torch, Keras' exporter leaves them numbers."""
     import onnx
 
     model = onnx.load(str(path))
     for output, name in zip(model.graph.output, names, strict=True):
-        if output.name != name:
+        if output.name != name:  # by an operator that copies: what else reads the output, in a subgraph, still finds it
             model.graph.node.append(onnx.helper.make_node("Identity", [output.name], [name]))
             output.name = name
     onnx.save(model, str(path))
-
-
-def _example_of(image: Any, example: Any) -> np.ndarray:
-    """Return at least two images: the example, or random ones if the model says how large images are."""
-    if example is not None:
-        images = check_example(image, example, ExportError)
-        return images if len(images) > 1 else np.concatenate([images, images[..., ::-1, :]])
-    if None in image.shape[1:]:
-        raise ExportError(
-            f"example: the model takes images of any size, {tuple(image.shape)}, and a file is made for one. "
-            "Try: sita.export(adapted, path, example=images) of the size that you will run."
-        )
-    return random_like(np.zeros((1, *image.shape[1:]), type_of_images(image)))
 
 
 @contextlib.contextmanager

@@ -11,9 +11,13 @@ from keras import tree
 from keras.src.models import Functional, Sequential
 
 from sita_adapters.errors import InputError, ModelError
+from sita_adapters.random_images import random_like
 from sita_adapters.views import SpatialKind, spatial_kind
 
 from .ops import KERAS
+
+_OPEN_SIZE = 64
+"""Height and width of random images if the model takes any."""
 
 
 def walk(layer: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
@@ -49,7 +53,14 @@ def find_image(model: Any, example: Any = None) -> Any:
             f"{type(model).__name__} is not built: it has no weights yet. Try: call it once on an image batch, or "
             "model.build((None, height, width, channels))."
         )
-    _check_methods(model)
+    if own := own_methods(model, _ANSWERING):
+        graph, other = "keras.Model(model.input, model.output)", "keras.Sequential([keras.Input(shape), model])"
+        raise ModelError(
+            f"{type(model).__name__} has its own {', '.join(own)}, which an adapted model would not run. Expected a "
+            "model whose images go through `call` alone. Try: adapt a plain model, "
+            f"{graph if isinstance(model, Functional) else other}, and do what these methods do (preprocessing, say) "
+            "outside."
+        )
     is_graph = isinstance(model, Functional | Sequential)
     images = tree.flatten(model.inputs if is_graph else _input_of_subclassed(model, example))
     if len(images) != 1:
@@ -72,19 +83,6 @@ def own_methods(model: Any, names: Sequence[str]) -> list[str]:
     """Return which of these methods a model, or its class, has instead of Keras' own."""
     homes = {name: next((kind for kind in type(model).__mro__ if name in vars(kind)), object) for name in names}
     return [name for name in names if name in vars(model) or homes[name].__module__.partition(".")[0] != "keras"]
-
-
-def _check_methods(model: Any) -> None:
-    """Raise where a model answers in ways of its own, which its adapted model would not have."""
-    if own := own_methods(model, _ANSWERING):
-        plain = "keras.Sequential([keras.Input(shape), model])"
-        if isinstance(model, Functional):
-            plain = "keras.Model(model.input, model.output)"
-        raise ModelError(
-            f"{type(model).__name__} has its own {', '.join(own)}, which an adapted model would not run. Expected a "
-            f"model whose images go through `call` alone. Try: adapt a plain model, {plain}, and do what these methods "
-            "do (preprocessing, say) outside."
-        )
 
 
 def _input_of_subclassed(model: Any, example: Any) -> Any:
@@ -110,13 +108,11 @@ def arrange(model: Any, images: Any) -> Any:
     return tree.pack_sequence_as(model._inputs_struct, [images]) if isinstance(model, Functional) else images
 
 
-def type_of_images(image: Any) -> str:
-    """Return the type of images for this input, in a precision that numpy knows."""
-    return "float32" if KERAS.is_float(image) else str(keras.backend.standardize_dtype(image.dtype))
-
-
-def check_example(image: Any, example: Any, error: type[Exception]) -> np.ndarray:
-    """Return images as the model's input takes them; raise this error if they do not fit it."""
+def random_images(image: Any, example: Any, error: type[Exception]) -> np.ndarray:
+    """Return three random images for this input, like the example; raise this error if that does not fit the input."""
+    dtype = "float32" if KERAS.is_float(image) else str(keras.backend.standardize_dtype(image.dtype))  # as numpy has
+    if example is None:
+        return random_like(np.zeros((1, *(size or _OPEN_SIZE for size in image.shape[1:])), dtype))
     parts = tree.flatten(example)
     shape = tuple(np.shape(parts[0])) if len(parts) == 1 else ()
     sizes = zip(image.shape[1:], shape[1:], strict=False)
@@ -125,7 +121,7 @@ def check_example(image: Any, example: Any, error: type[Exception]) -> np.ndarra
         raise error(
             f"example: expected a batch of images as the model takes them, {tuple(image.shape)}; received {received}."
         )
-    return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(parts[0], type_of_images(image))))
+    return random_like(np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(parts[0], dtype))))
 
 
 def channels_come_first(model: Any, views: bool) -> bool:

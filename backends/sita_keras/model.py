@@ -81,15 +81,11 @@ class AdaptedModel(keras.Model):
         self.adapted_call.check_source()
         return super().make_test_function(force)
 
-    @property
+    @keras.Model.run_eagerly.getter  # with Keras' own setter
     def run_eagerly(self) -> bool:
         """Whether `predict` runs uncompiled; always where views are drawn by what is in an image."""
         needed = self._watchers or self.adapted_call.adaptation.recipe.resample
         return bool(needed or keras.Model.run_eagerly.fget(self))
-
-    @run_eagerly.setter
-    def run_eagerly(self, value: bool) -> None:
-        keras.Model.run_eagerly.fset(self, value)
 
     @contextmanager
     def uncompiled(self) -> Iterator[None]:

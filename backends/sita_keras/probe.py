@@ -16,16 +16,13 @@ from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, OutputError, SitaError, SitaWarning
 from sita_adapters.outputs import OutputLayout
 from sita_adapters.probe import InputRecorder, leave_out, probe_model
-from sita_adapters.random_images import perturb, random_like
+from sita_adapters.random_images import perturb
 
 from .batchnorm import AdaptedBatchNorm
 from .call import AdaptedCall
 from .clone import SharedVariable
-from .inspection import check_example, find_layers, type_of_images, walk
+from .inspection import find_layers, random_images, walk
 from .ops import KERAS
-
-_OPEN_SIZE = 64
-"""Height and width of random images if the model takes any."""
 
 _PRECISIONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
@@ -45,8 +42,7 @@ class _Reads(keras.StatelessScope):
 
 def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
     """Return what is established about a clone, on random images like the example or of the model's input shape."""
-    zeros = np.zeros((1, *(size or _OPEN_SIZE for size in image.shape[1:])), type_of_images(image))
-    images = random_like(zeros if example is None else check_example(image, example, InputError))
+    images, model_name = random_images(image, example, InputError), layer.adaptation.model_name
     recorder, reads, inputs = InputRecorder(KERAS), _Reads(), dict[str, Any]()
 
     def record(name: str, x: Any) -> None:
@@ -55,40 +51,35 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
             inputs.setdefault(name, x[:1])
 
     def run(which: Sequence[int], *, perturbed: bool = False, fresh: bool = False) -> Any:
-        values = perturb(images[list(which)], _precision(image)) if perturbed else images[list(which)]
+        precision = _PRECISIONS.get(keras.backend.standardize_dtype(image.dtype), 0.0)
+        values = perturb(images[list(which)], precision) if perturbed else images[list(which)]
         rows = ops.convert_to_tensor(values, dtype=image.dtype)
         context = engine.ForwardContext(layer.adaptation, engine.PLAIN, len(which), KERAS, record=record)
-        with nullcontext() if inputs else reads:  # the first time
-            output = engine.run_rows([rows], lambda some: _run(layer, some, fresh), context)
+        cloned = layer.hidden.make_clone() if fresh else layer.hidden.clone
+        try:
+            with nullcontext() if inputs else reads:  # the first time
+                output = engine.run_rows([rows], lambda some: layer.run_clone(some, cloned), context)
+        except Exception as error:
+            unbuilt = [path for path, inner in walk(layer.hidden.source) if not getattr(inner, "built", True)]
+            if isinstance(error, SitaError) or not unbuilt:
+                raise
+            raise ModelError(
+                f"{model_name} has unbuilt layers ({', '.join(unbuilt[:3])}), and fails: {error} "
+                "Try: call the model once on an image batch, then adapt it."
+            ) from error
         _check_parts(output)
         return output
 
-    layout = probe_model(run, recorder, layer.adaptation, layer.adaptation.model_name, image)
+    layout = probe_model(run, recorder, layer.adaptation, model_name, image)
     if layer.adaptation.plan_for(layer.adaptation.kinds[0])[0].blends:
         _check_bypass(reads.variables, layer)
         _check_called(inputs, layer)
     _check_layers(layer, inputs)
-    return replace(layout, notes=_notes(layer))
-
-
-def _run(layer: AdaptedCall, rows: list[Any], fresh: bool) -> Any:
-    """Run the clone. If it fails and the source has layers that never ran, name them."""
-    try:
-        return layer.run_clone(rows, layer.hidden.make_clone() if fresh else layer.hidden.clone)
-    except SitaError:
-        raise
-    except Exception as error:
-        if unbuilt := [path for path, inner in walk(layer.hidden.source) if not getattr(inner, "built", True)]:
-            raise ModelError(
-                f"{layer.adaptation.model_name} has unbuilt layers ({', '.join(unbuilt[:3])}), and fails: {error} "
-                "Try: call the model once on an image batch, then adapt it."
-            ) from error
-        raise
-
-
-def _precision(x: Any) -> float:
-    """Return the precision of a floating-point array or input; 0 for others."""
-    return _PRECISIONS.get(keras.backend.standardize_dtype(x.dtype), 0.0)
+    if not layer.hidden.opaque:
+        return layout
+    note = f"{', '.join(layer.hidden.opaque)} run another framework's layers: BatchNorm layers in them are not adapted"
+    warnings.warn(f"{note}.", SitaWarning, stacklevel=4)
+    return replace(layout, notes=(note,))
 
 
 def _check_parts(output: Any) -> None:
@@ -123,12 +114,18 @@ def _check_bypass(read: list[Any], layer: AdaptedCall) -> None:
 
 def _check_called(called: dict[str, Any], layer: AdaptedCall) -> None:
     """Raise if no adapted layer was called, or one may have been in a compiled function; warn if some were not."""
-    source, hidden = layer.adaptation.model_name, layer.hidden
-    names = [info.name for info in layer.adaptation.layers if info.adapted]
+    source, names = layer.adaptation.model_name, [info.name for info in layer.adaptation.layers if info.adapted]
     missed = [name for name in names if name not in called]
-    holders = [hidden.source, *(inner for _, inner in walk(hidden.source))]
-    compiled = {name for each in holders for name, value in vars(each).items() if _is_compiled(value)}
-    if missed and compiled:
+    if not missed:
+        return
+    attributes = [
+        item
+        for each in (layer.hidden.source, *(inner for _, inner in walk(layer.hidden.source)))
+        for item in vars(each).items()
+    ]
+    marks = ("get_concrete_function", "clear_cache")  # of a tf.function, and of what jax.jit returns
+    compiled = {name for name, value in attributes if any(hasattr(value, mark) for mark in marks)}
+    if compiled:
         raise ModelError(
             f"{source} does not call {', '.join(missed[:3])}, unless it does so inside {', '.join(sorted(compiled))}: "
             "functions that are compiled already, for the source model. Expected layers that the model calls itself. "
@@ -139,18 +136,12 @@ def _check_called(called: dict[str, Any], layer: AdaptedCall) -> None:
             f"{source} calls none of its {len(names)} adapted layers. Expected layers that are called, not their "
             "variables used by functions (ops.batch_normalization)."
         )
-    if missed:
-        warnings.warn(
-            f"{source} does not call {len(missed)} of its {len(names)} adapted layers, which have no effect: "
-            f"{', '.join(missed)}. Try: leave them out with layers=, if that is intended.",
-            SitaWarning,
-            stacklevel=5,
-        )
-
-
-def _is_compiled(value: Any) -> bool:
-    """Whether this is a tf.function, or a function that jax.jit made."""
-    return hasattr(value, "get_concrete_function") or (hasattr(value, "lower") and hasattr(value, "trace"))
+    warnings.warn(
+        f"{source} does not call {len(missed)} of its {len(names)} adapted layers, which have no effect: "
+        f"{', '.join(missed)}. Try: leave them out with layers=, if that is intended.",
+        SitaWarning,
+        stacklevel=5,
+    )
 
 
 def _check_layers(layer: AdaptedCall, inputs: dict[str, Any]) -> None:
@@ -196,15 +187,8 @@ def _is_normalizing(norm: Any, x: Any) -> bool:
     except Exception:
         return False
     expected, found = (np.nan_to_num(ops.convert_to_numpy(KERAS.precise(each))) for each in (expected, found))
-    single = _precision(x) <= 2.0**-23 and "float32" in str(norm.compute_dtype)
-    tolerance = (1e-3 if single else 0.1) * max(float(np.abs(expected).max()), 1e-30)
-    return bool(np.abs(found - expected).max() <= tolerance)
-
-
-def _notes(layer: AdaptedCall) -> tuple[str, ...]:
-    """Return, and warn about, layers in which nothing is adapted."""
-    if not layer.hidden.opaque:
-        return ()
-    note = f"{', '.join(layer.hidden.opaque)} run another framework's layers: BatchNorm layers in them are not adapted"
-    warnings.warn(f"{note}.", SitaWarning, stacklevel=4)
-    return (note,)
+    precise = {keras.backend.standardize_dtype(each) for each in (x.dtype, norm.compute_dtype)} <= {
+        "float32",
+        "float64",
+    }
+    return bool(np.abs(found - expected).max() <= (1e-3 if precise else 0.1) * max(np.abs(expected).max(), 1e-30))
