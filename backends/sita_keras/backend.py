@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -17,13 +15,12 @@ from sita_adapters.plan import make_plan
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import select
 
-from .batchnorm import AdaptedBatchNorm
 from .call import SETTINGS, AdaptedCall
 from .clone import Cloner
 from .exporting import FORMATS, write
-from .inspection import arrange, channels_come_first, find_image, find_layers, image_kind, walk
+from .inspection import arrange, find_image, find_layers, image_layout, walk
 from .model import AdaptedModel
-from .ops import KERAS
+from .ops import ENGINE, KERAS
 from .probe import probe
 
 
@@ -31,11 +28,8 @@ class KerasBackend:
     """Adapts Keras 3 models: a clone that reads the source's variables, inside one layer."""
 
     ops = KERAS
+    label = f"keras ({ENGINE})"
     export_formats = FORMATS
-
-    @property
-    def label(self) -> str:
-        return f"keras ({keras.backend.backend()})"
 
     def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> keras.Model:
         """Return an adapted model. Everything is checked before anything is made."""
@@ -48,16 +42,11 @@ class KerasBackend:
                 f"({len(list(walk(model)))} layers searched). SITA adapts BatchNorm statistics only."
             )
         names = select(found, settings.layers)
-        channels_first = channels_come_first(model, views=any(make_plan(recipe).view_of_row))
-        layer = AdaptedCall(
-            model,
-            [position for position, name in enumerate(found) if name in names],
-            recipe,
-            image_kind(tuple(image.shape), channels_first),
-            channels_first,
-            {name: getattr(settings, name) for name in SETTINGS},
-            name=f"adapted_{image.name}",  # an input may have any name; this cannot be the same
-        )
+        chosen = [position for position, name in enumerate(found) if name in names]
+        kind, channels_first = image_layout(model, tuple(image.shape), views=any(make_plan(recipe).view_of_row))
+        kept = {name: getattr(settings, name) for name in SETTINGS}
+        name = f"adapted_{image.name}"  # an input may have any name; this cannot be the same
+        layer = AdaptedCall(model, chosen, recipe, kind, channels_first, kept, name=name)
         layout = probe(layer, image, settings.example)
         if recipe.combine != "mix" and recipe.candidate_count > 1:
             layout.require_scores()  # now, not when the graph is built
@@ -71,19 +60,16 @@ class KerasBackend:
     def adaptation_of(self, model: Any) -> engine.Adaptation | None:
         return model.adapted_call.adaptation if isinstance(model, AdaptedModel) else None
 
-    @contextmanager
-    def observing(self, adapted: Any) -> Iterator[object]:
+    def observing(self, adapted: Any) -> AbstractContextManager[object]:
         """Yield the adaptation. The model runs uncompiled meanwhile: a graph has no values to record."""
-        adaptation = adaptation_of(adapted)
-        with adapted.uncompiled():
-            yield adaptation
+        adaptation_of(adapted)  # refuses a plain model
+        return adapted.uncompiled()  # type: ignore[no-any-return]
 
     def run(self, model: Any, images: np.ndarray, *, channels_last: bool = False) -> Any:
         """Return the model's output in numpy, compiled."""
         return model.predict_on_batch(arrange(model, _move_channels(model, images) if channels_last else images))
 
-    def write(self, adapted: Any, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
-        return write(adapted, path, format, example, diagnostics)
+    write = staticmethod(write)
 
 
 def _check_model(model: Any) -> None:
@@ -93,8 +79,8 @@ def _check_model(model: Any) -> None:
             f"Expected a keras.Model; received a {type(model).__name__}. "
             "Try: pass the model that computes the predictions."
         )
-    for path, layer in [("", model), *walk(model)]:
-        if isinstance(layer, AdaptedModel | AdaptedCall | AdaptedBatchNorm):
+    for path, layer in walk(model):
+        if isinstance(layer, AdaptedModel | AdaptedCall):
             raise ModelError(
                 f"Expected a plain model, but {f'its {path!r}' if path else 'it'} is adapted already. "
                 "Try: adapt the source model, or sita.unwrap(adapted) first."

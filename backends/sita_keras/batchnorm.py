@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -13,20 +11,16 @@ from keras import ops
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from sita_adapters.blending import blend, enter_layer
-from sita_adapters.engine import ForwardContext, running_context
+from sita_adapters.engine import ForwardContext
 from sita_adapters.errors import InputError, ModelError
 from sita_adapters.probe import leave_out
 from sita_adapters.statistics import input_affine, output_affine
 
-from .ops import KERAS, trace_of
+from .ops import ENGINE, KERAS, trace_of
 
 
 class AdaptedBatchNorm:
-    """Mixin before a BatchNormalization class, which then returns the blended normalization.
-
-    It rewrites the input, and the layer itself does the rest. The arithmetic of Keras' own class is known: one
-    multiply-add does it all.
-    """
+    """Mixin before a BatchNormalization class, which then returns the blended normalization."""
 
     sita_name: str
     """The layer's path in the source model."""
@@ -50,7 +44,7 @@ class AdaptedBatchNorm:
             if trace_of(x) is not context.trace:
                 context.inner.append(self.sita_name)
             elif context.plan.blends:
-                if type(layer).__bases__[-1] is keras.layers.BatchNormalization:
+                if type(layer).__bases__[-1] is keras.layers.BatchNormalization:  # whose arithmetic is known
                     return _normalized(x, layer, context)
                 given.arguments[first] = _rewritten(x, layer, context)
         return super().call(*given.args, **given.kwargs)  # type: ignore[misc]
@@ -75,27 +69,6 @@ def _refuse_mask(mask: Any, name: str) -> None:
             f"Layer {name!r} received a mask; all positions would count the same. Expected layers without masks. Try: "
             f"{leave_out(name)}, or mask after the layer."
         )
-
-
-@contextmanager
-def watching_traces(rows: Any) -> Iterator[list[Any]]:
-    """Run a clone on these rows inside; yield what collects flags of entries whose statistics are no numbers.
-
-    Raise if a layer ran in an inner graph: what it measures would leak, and a cached graph would not ask again.
-    """
-    context: Any = running_context()
-    context.rows = KERAS.at_least_one(context.rows)
-    context.invalid, context.inner, context.trace = [], [], trace_of(rows)
-    try:
-        yield context.invalid
-    finally:
-        if context.inner:  # not raised in the layer: whoever traces the inner graph would raise another error instead
-            raise ModelError(
-                f"The layer {context.inner[0]!r} runs inside an inner graph: a tf.function or jax.jit in the model, or "
-                "a loop such as a recurrence. Expected BatchNorm layers that the model calls itself. Try: leave "
-                "compilation to Keras, which compiles the whole model; unroll=True for a recurrent layer; or "
-                f"{leave_out(*context.inner)}."
-            )
 
 
 _classes: dict[tuple[Any, Any], Any] = {}
@@ -136,16 +109,10 @@ def _blend(x: Any, layer: Any, context: Any) -> tuple[Any, Any]:
     sizes = [size for axis, size in enumerate(ops.shape(x)) if axis not in (0, layer.axis % len(x.shape))]
     if not all(isinstance(size, int) for size in sizes):  # open in a graph
         sizes = [ops.cast(size, "float32") for size in sizes]
-    mean, variance = blend(
-        functools.partial(_measure, x, layer.axis),
-        (layer.moving_mean, layer.moving_variance),
-        layer.epsilon,
-        KERAS.at_least_one(ops.shape(x)[0]),
-        math.prod(sizes),
-        context=context,
-        name=layer.sita_name,
-    )
-    if keras.backend.backend() == "jax":
+    measure, source = functools.partial(_measure, x, layer.axis), (layer.moving_mean, layer.moving_variance)
+    entries, positions = KERAS.at_least_one(ops.shape(x)[0]), math.prod(sizes)
+    mean, variance = blend(measure, source, layer.epsilon, entries, positions, context=context, name=layer.sita_name)
+    if ENGINE == "jax":
         context.invalid.append(ops.any(ops.logical_not(ops.isfinite(mean + variance)), axis=-1))
     return mean, variance
 

@@ -13,21 +13,18 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.models import Functional
 
 from sita_adapters import engine
-from sita_adapters.diagnostics import Diagnostics
 from sita_adapters.errors import InputError, ModelError, RecipeError, SharedWeightsError
 from sita_adapters.inputs import Inputs
 from sita_adapters.outputs import OutputLayout, ScoresLayout, flatten, rebuild
+from sita_adapters.probe import leave_out
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo
 from sita_adapters.view_steps import ImageLayout
 from sita_adapters.views import SpatialKind
 
-from .batchnorm import watching_traces
 from .clone import Cloner, SharedVariable
 from .inspection import arrange, find_layers, walk
-from .ops import KERAS
-
-PACKAGE = "sita_keras"
+from .ops import ENGINE, KERAS, trace_of
 
 SETTINGS = ("inputs", "scores", "output", "class_axis", "max_rows")
 """The arguments of `adapt` that an Adaptation keeps."""
@@ -42,15 +39,11 @@ READ_ONLY = (
 )
 
 
-@keras.saving.register_keras_serializable(package=PACKAGE)
+@keras.saving.register_keras_serializable(package="sita_keras")
 class AdaptedCall(keras.layers.Layer):
     """Images in, answers out. Inside, a clone of the source model whose chosen layers blend their statistics.
 
     Saved as the source model, how it was adapted, and what the probe established. Loading it adapts it again.
-
-    The clone's layers are not tracked: nobody can change, run or export them separately. Of its variables, which only
-    read the source's, models around this one see as much as Keras needs to compile and export them. On torch, where
-    Keras would make parameters of them that anybody can write, they see none.
     """
 
     def __init__(  # noqa: PLR0917
@@ -70,16 +63,14 @@ class AdaptedCall(keras.layers.Layer):
             LayerInfo(name, type(layer).__name__, int(layer.moving_mean.shape[0]), position in chosen)
             for position, (name, layer) in enumerate(found.items())
         )
+        name, axis = type(source).__name__, 1 if channels_first else -1
         self.adaptation = engine.Adaptation(
-            recipe=recipe,
-            layers=layers,
-            kinds=(kind,),
-            model_name=type(source).__name__,
-            channel_axis=1 if channels_first else -1,
-            **settings,
+            recipe=recipe, layers=layers, kinds=(kind,), model_name=name, channel_axis=axis, **settings
         )
         self.hidden = _Hidden(source, {id(found[info.name]): info.name for info in layers if info.adapted})
-        if keras.backend.backend() != "torch":
+        # Models around this one see no layer of the clone, but its variables, which Keras needs to compile and export
+        # them. On torch they see none of these: Keras would make parameters of them that anybody can write.
+        if ENGINE != "torch":
             for variable in self.hidden.shared.values():
                 self._tracker.add_to_store("non_trainable_variables", variable)
         self.owns_source = False
@@ -102,55 +93,57 @@ class AdaptedCall(keras.layers.Layer):
             raise SharedWeightsError(f"An adapted model was called with training=True. {UNTRAINABLE}")
         if in_symbolic_scope():  # only shapes are asked for
             return self.hidden.clone(arrange(self.hidden.clone, images))
-        return self._run(images, engine.predict)
+        return self.run(images, engine.predict)
 
-    def call_with_diagnostics(self, images: Any) -> tuple[Any, Diagnostics]:
-        """Return an answer for every image, and the diagnostics as arrays, which a graph can return."""
-        found: tuple[Any, Diagnostics] = self._run(images, engine.predict_with_diagnostics)
-        return found
-
-    def _run(self, images: Any, predict: Callable[..., Any]) -> Any:
+    def run(self, images: Any, predict: Callable[..., Any]) -> Any:
+        """Return what one of the engine's functions does for these images."""
         self.check_source()
         if images.shape[0] == 0:
             raise InputError(f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}.")
         space = min(len(images.shape) - 2, 2)
-        if self.adaptation.channel_axis == 1:
-            channel, axes = -space - 1, tuple(range(-space, 0))
-        else:
-            channel, axes = -1, tuple(range(-space - 1, -1))
+        last = self.adaptation.channel_axis == -1
+        axes = tuple(range(-space - 1, -1) if last else range(-space, 0))
+        channel = -1 if last else -space - 1
         image_layout = ImageLayout(KERAS, self.adaptation.kinds[0], channel, axes, self.adaptation.inputs)
         return predict([images], self.run_clone, self.adaptation, image_layout, self.layout)
 
     def run_clone(self, rows: list[Any], cloned: Any = None) -> Any:
         """Run the clone on the rows of all images. (Not named `forward`: on torch, Keras' layers have one.)"""
         cloned = cloned or self.hidden.clone
+        context: Any = engine.running_context()
+        context.rows = KERAS.at_least_one(context.rows)
+        context.invalid, context.inner, context.trace = [], [], trace_of(rows[0])
         cloned._clear_losses()  # as Keras does with the layers of a model that it calls
-        # A TorchModuleWrapper trains unless it is told not to.
-        mode = {"training": False} if self.hidden.opaque else {}
-        with watching_traces(rows[0]) as invalid:
+        mode = {"training": False} if self.hidden.opaque else {}  # a TorchModuleWrapper trains unless told not to
+        try:
             output = cloned(arrange(cloned, rows[0]), **mode)
-        if keras.backend.backend() == "jax" and self.layout is not None:
-            output = self._mark_invalid(output, self.layout.axes, rows[0], invalid)
+        finally:  # not raised in the layer: whoever traces the inner graph would raise another error instead
+            if context.inner:
+                raise ModelError(
+                    f"The layer {context.inner[0]!r} runs inside an inner graph: a tf.function or jax.jit in the "
+                    "model, or a loop such as a recurrence. Its measurements would leak, and a cached graph would make "
+                    "none. Expected BatchNorm layers that the model calls itself. Try: leave compilation to Keras, "
+                    "which compiles the whole model; unroll=True for a recurrent layer; or "
+                    f"{leave_out(*context.inner)}."
+                )
+        if ENGINE == "jax" and self.layout is not None:
+            # XLA compiles `maximum(NaN, 0)` to 0 on CPUs: behind a ReLU, such a row would look like any other.
+            output = self._mark_invalid(output, self.layout.axes, rows[0], context.invalid)
         return output
 
     def _mark_invalid(self, output: Any, axes: Sequence[int | None], rows: Any, invalid: list[Any]) -> Any:
-        """Return NaN for rows with values that are no numbers, in the images or in the statistics of a layer.
-
-        XLA compiles `maximum(NaN, 0)` to 0 on CPUs: behind a ReLU, such a row would look like any other.
-        """
+        """Return NaN for rows with values that are no numbers, in the images or in the statistics of a layer."""
         spoiled = ops.any(ops.logical_not(ops.isfinite(KERAS.precise(rows))), axis=range(1, len(rows.shape)))
         for flags in invalid:
             spoiled = ops.logical_or(spoiled, ops.any(ops.reshape(flags, (spoiled.shape[0], -1)), axis=1))
 
-        def mark(array: Any, axis: int | None) -> Any:
-            if not KERAS.is_float(array) or axis is None:
-                return array
-            column = [1] * len(array.shape)
-            column[axis] = -1
-            return ops.where(ops.reshape(spoiled, column), ops.cast(float("nan"), array.dtype), array)
-
         arrays = [array for _, array in flatten(output, KERAS.is_array)]
-        return rebuild(output, list(map(mark, arrays, axes)), KERAS.is_array)
+        for position, (array, axis) in enumerate(zip(arrays, axes, strict=True)):
+            if axis is not None and KERAS.is_float(array):
+                column = [-1 if each == axis else 1 for each in range(len(array.shape))]
+                nan = ops.cast(float("nan"), array.dtype)
+                arrays[position] = ops.where(ops.reshape(spoiled, column), nan, array)
+        return rebuild(output, arrays, KERAS.is_array)
 
     def check_source(self) -> None:
         """Raise if the source has other variables than when it was adapted, which its clone does not see."""
@@ -182,12 +175,11 @@ class AdaptedCall(keras.layers.Layer):
             raise SharedWeightsError(READ_ONLY)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the source model's config, and how it was adapted.
-
-        Layers are stored by their positions: names that Keras makes up may change.
-        """
-        adaptation, layout = self.adaptation, self.layout
-        names = [info.name for info in adaptation.layers]
+        """Return the source model's config, and how it was adapted."""
+        adaptation, layout = self.adaptation, None if self.layout is None else dataclasses.asdict(self.layout)
+        if layout is not None:  # layers by their positions: names that Keras makes up may change
+            names = [info.name for info in adaptation.layers]
+            layout["factors"] = [[names.index(name), *factors] for name, factors in layout["factors"].items()]
         try:
             recipe = adaptation.recipe.to_json()
         except RecipeError as error:
@@ -207,11 +199,7 @@ class AdaptedCall(keras.layers.Layer):
                 "inputs": adaptation.inputs and dataclasses.asdict(adaptation.inputs),
                 "output": None if callable(adaptation.output) else adaptation.output,  # the layout has its position
             },
-            "layout": layout
-            and {
-                **dataclasses.asdict(layout),
-                "factors": [[names.index(name), *factors] for name, factors in layout.factors.items()],
-            },
+            "layout": layout,
         }
 
     @classmethod
@@ -247,12 +235,9 @@ class _Hidden:
 
     def make_clone(self) -> keras.Model:
         """Return a clone of the source whose chosen layers blend."""
-        return Cloner(self.adapted, self._share).clone(self.source)
+        return Cloner(self.adapted, self.shared).clone(self.source)
 
     @functools.cached_property
     def plain(self) -> keras.Model:
         """A clone without adapted layers."""
-        return Cloner(share=self._share).clone(self.source)
-
-    def _share(self, variable: Any) -> SharedVariable:
-        return self.shared.setdefault(id(variable), SharedVariable(variable))
+        return Cloner({}, self.shared).clone(self.source)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import types
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
-from keras import tree
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.models import Functional, Sequential
 from keras.src.trainers.trainer import Trainer
@@ -19,6 +17,7 @@ from sita_adapters.errors import ModelError, SharedWeightsError
 
 from .batchnorm import AdaptedBatchNorm, FoldedTimeDistributed, mixed_class
 from .inspection import own_methods, walk
+from .ops import ENGINE, detach
 
 _KEPT = (
     # What a layer notes of its `call`. An adapted class's own says (*args, **kwargs), from which Keras learns nothing.
@@ -31,35 +30,34 @@ _KEPT = (
 )
 """Of what `Layer.__init__` sets, all that describes the layer. The rest is its place in a graph and what it tracks."""
 
-_TORCH_PARAMETERS = "_torch_params"
-"""What Keras' torch backend keeps beside that, and makes again from a layer's variables."""
-
 
 class Cloner:
     """Makes one clone of every layer and variable of a model, however often it is met.
 
-    `adapted` has, by their ids, the names of the layers that blend their statistics; `share` returns what stands for a
-    variable in the clone. Without these, the clone is a plain model with the same variables.
+    `adapted` has, by their ids, the names of the layers that blend their statistics; `shared` collects the variables
+    that read the source's. Without these, the clone is a plain model with the same variables.
     """
 
-    def __init__(self, adapted: Mapping[int, str] | None = None, share: Callable[[Any], Any] | None = None) -> None:
-        self.adapted, self.share = adapted or {}, share or (lambda variable: variable)
+    def __init__(self, adapted: dict[int, str] | None = None, shared: dict[int, SharedVariable] | None = None) -> None:
+        self.adapted, self.shared = adapted or {}, shared
         self.made: dict[int, Any] = {}
 
     def clone(self, layer: Any) -> Any:
         """Return the clone of a layer, model, bare operation, variable or source of random numbers."""
-        if id(layer) not in self.made:
+        key = id(layer)
+        if key not in self.made:
             if isinstance(layer, Functional | Sequential):
-                self.made[id(layer)] = self._clone_graph(layer)
+                self.made[key] = self._clone_graph(layer)
             elif isinstance(layer, keras.layers.Layer):
                 self._clone_layer(layer)
             elif isinstance(layer, keras.Variable):
-                self.made[id(layer)] = self.share(layer)
+                self.made[key] = layer if self.shared is None else self.shared.setdefault(key, SharedVariable(layer))
             elif isinstance(layer, keras.random.SeedGenerator):  # its own: to draw from the source's would change it
-                self.made[id(layer)] = type(layer).from_config(layer.get_config())
-            else:
-                self.made[id(layer)] = _copy_operation(layer)
-        return self.made[id(layer)]
+                self.made[key] = type(layer).from_config(layer.get_config())
+            else:  # a bare operation. For copy.copy, Keras would save and load it, which a user's own may not support
+                self.made[key] = object.__new__(type(layer))
+                vars(self.made[key]).update({**vars(layer), "_inbound_nodes": [], "_outbound_nodes": []})
+        return self.made[key]
 
     def _clone_graph(self, model: Any) -> Any:
         """Return the same graph of cloned layers, not compiled as Keras' own clone_model would be."""
@@ -73,7 +71,7 @@ class Cloner:
             inputs = [_copy_input(tensor) for tensor in model.inputs]
             new = keras.Sequential([*inputs, *map(self.clone, model.layers)], name=model.name)
         else:
-            inputs = tree.map_structure(_copy_input, model._inputs_struct)
+            inputs = keras.tree.map_structure(_copy_input, model._inputs_struct)
             new = Functional(inputs, model._run_through_graph(inputs, operation_fn=self.clone), name=model.name)
         # Not by their setters, which would reach the variables.
         new._trainable, new._dtype_policy = model._trainable, model._dtype_policy
@@ -103,14 +101,12 @@ class Cloner:
     def _class_of(self, layer: Any) -> Any:
         if id(layer) in self.adapted:
             return mixed_class(AdaptedBatchNorm, type(layer))
-        if isinstance(layer, keras.layers.TimeDistributed) and any(
-            id(inner) in self.adapted for _, inner in walk(layer)
-        ):
-            return mixed_class(FoldedTimeDistributed, type(layer))
-        return type(layer)
+        inside = walk(layer) if isinstance(layer, keras.layers.TimeDistributed) else ()
+        folds = any(id(inner) in self.adapted for _, inner in inside)
+        return mixed_class(FoldedTimeDistributed, type(layer)) if folds else type(layer)
 
     def _copy_attributes(self, layer: Any, new: Any) -> None:
-        set_by_keras = {*vars(new), _TORCH_PARAMETERS}
+        set_by_keras = {*vars(new), "_torch_params"}  # the latter made again from a layer's variables, on torch
         new.activity_regularizer = layer.activity_regularizer
         for kind in ("trainable_variables", "non_trainable_variables"):  # those that are frozen stay where they are
             for variable in getattr(layer, f"_{kind}"):
@@ -123,10 +119,7 @@ class Cloner:
                 setattr(new, name, self._copy_value(value))
 
     def _copy_value(self, value: Any) -> Any:  # noqa: PLR0911 (one for each type)
-        """Copy what an attribute holds, as far as layers and variables are in it.
-
-        Not by keras.tree, which sorts the keys of a dict: a model may run through its layers in their order.
-        """
+        """Copy what an attribute holds, as far as layers and variables are in it, and keep the order of dicts."""
         if isinstance(value, keras.layers.Layer | keras.Variable | keras.random.SeedGenerator):
             return self.clone(value)
         if isinstance(value, types.MethodType):
@@ -135,9 +128,8 @@ class Cloner:
                 return getattr(owner, name)
             return types.MethodType(value.__func__, owner)
         if isinstance(value, functools.partial):
-            return functools.partial(
-                *map(self._copy_value, (value.func, *value.args)), **self._copy_value(value.keywords)
-            )
+            function, *args = map(self._copy_value, (value.func, *value.args))
+            return functools.partial(function, *args, **self._copy_value(value.keywords))
         if isinstance(value, dict):
             return {key: self._copy_value(part) for key, part in value.items()}
         if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -153,26 +145,16 @@ def _copy_input(tensor: Any) -> Any:
     return keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=tensor.name)
 
 
-def _copy_operation(operation: Any) -> Any:
-    """Copy a bare operation. (copy.copy would make Keras save and load it, which a user's own may not support.)"""
-    copied: Any = object.__new__(type(operation))
-    vars(copied).update(vars(operation))
-    copied._inbound_nodes, copied._outbound_nodes = [], []
-    return copied
-
-
 class SharedVariable(keras.Variable):
     """Reads a variable of the source model, and refuses to be written.
 
-    On TensorFlow and torch it uses the source's memory. On JAX it keeps a copy: there, Keras gives a model's arrays
-    away to the functions that it compiles (`donate_argnums`), and what was given away is lost to everybody. Arrays of
-    JAX never change: a source that has another array was updated, and is copied again.
+    On TensorFlow and torch it uses the source's memory. On JAX it keeps a copy, since Keras gives a model's arrays away
+    to the functions that it compiles (`donate_argnums`), and copies again when the source has another array.
     """
 
     def __init__(self, source: Any) -> None:
         # Not by Keras' constructor, which would make a value. (TensorFlow's bookkeeping starts with _self_.)
-        described = {name: value for name, value in vars(source).items() if not name.startswith(("_value", "_self_"))}
-        self.__dict__.update(described)
+        vars(self).update({k: v for k, v in vars(source).items() if k != "_value" and not k.startswith("_self_")})
         self.source, self._trainable = source, False
         self._copied: Any = None
         self._copy: Any = None
@@ -181,12 +163,12 @@ class SharedVariable(keras.Variable):
     def _value(self) -> Any:
         """The source's value, where Keras looks for a variable's own."""
         value = self.source._value
-        if keras.backend.backend() == "tensorflow":
+        if ENGINE == "tensorflow":
             return value
         if value is None:  # the source runs right now, and Keras has its array
             return self._copy
         if value is not self._copied or self._is_taken():
-            self._copied, self._copy = value, _copy_array(value)
+            self._copied, self._copy = value, detach(value)
         return self._copy
 
     @_value.setter
@@ -216,15 +198,3 @@ class SharedVariable(keras.Variable):
         """Whether Keras on JAX has the copy: it took it out of the variable, or gave the array away."""
         taken = self._copied is not None and self._copy is None
         return taken or (hasattr(self._copy, "is_deleted") and bool(self._copy.is_deleted()))
-
-
-def _copy_array(value: Any) -> Any:
-    """Return an array of JAX that Keras may take; of torch, the same memory, through which no gradient passes."""
-    if keras.backend.backend() == "torch":
-        import torch
-
-        return torch.nn.Parameter(value.detach(), requires_grad=False)
-    import jax
-
-    with jax.ensure_compile_time_eval():  # whatever Keras traces around this
-        return value.copy()

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
-import os
 import warnings
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import keras
-from keras import tree
 
+from sita_adapters import engine
 from sita_adapters.errors import ExportError
 from sita_adapters.export import name_outputs, require_exporter
 from sita_adapters.outputs import flatten
 
 from .inspection import arrange, random_images
 from .model import AdaptedModel
-from .ops import KERAS
+from .ops import ENGINE, KERAS
 
 _EXPORTERS: dict[str, dict[str, tuple[str, ...]]] = {
     "onnx": {"tensorflow": ("onnx", "tf2onnx"), "torch": ("onnx",)},
@@ -41,10 +40,10 @@ class Exportable(keras.Model):
 
     def call(self, inputs: Any, training: bool | None = None) -> dict[str, Any]:
         """Return the answer, by name."""
-        (images,) = tree.flatten(inputs)
+        (images,) = keras.tree.flatten(inputs)
         found: dict[str, Any] = {}
         if self.diagnostics:
-            output, diagnostics = self.adapted.adapted_call.call_with_diagnostics(images)
+            output, diagnostics = self.adapted.adapted_call.run(images, engine.predict_with_diagnostics)
             found = diagnostics.outputs(KERAS)
         else:
             output = self.adapted.adapted_call(images)
@@ -54,16 +53,16 @@ class Exportable(keras.Model):
 
 def write(adapted: AdaptedModel, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
     """Write an adapted model to a file that takes any number of images."""
-    engine, able = keras.backend.backend(), list(_EXPORTERS[format])
-    if engine not in able:
-        others = [other for other, engines in _EXPORTERS.items() if engine in engines]
+    able = list(_EXPORTERS[format])
+    if ENGINE not in able:
+        others = [other for other, engines in _EXPORTERS.items() if ENGINE in engines]
         raise ExportError(
-            f"Keras on {engine} cannot export to {format}; {' and '.join(able)} can. Try: KERAS_BACKEND={able[0]} "
+            f"Keras on {ENGINE} cannot export to {format}; {' and '.join(able)} can. Try: KERAS_BACKEND={able[0]} "
             f"(a saved .keras file loads there), or one of {', '.join(others)}."
         )
     if format == "litert" and find_spec("keras.src.export.litert") is None:
         raise ExportError(f"Keras {keras.__version__} cannot export to LiteRT. Try: a newer Keras (3.15.1 can).")
-    require_exporter(*_EXPORTERS[format][engine], to=format)
+    require_exporter(*_EXPORTERS[format][ENGINE], to=format)
     image = adapted.inputs[0]
     if example is None and None in image.shape[1:]:
         raise ExportError(
@@ -73,10 +72,15 @@ def write(adapted: AdaptedModel, path: Path, format: str, example: Any, diagnost
     images = random_images(image, example, ExportError)
     spec = keras.InputSpec(shape=(None, *images.shape[1:]), dtype=image.dtype, name=image.name)
     model = Exportable(adapted, diagnostics)
-    with _quiet():
-        output = model(arrange(adapted, images))  # Keras exports what was called
-        name = "tf_saved_model" if format == "saved_model" else format
-        model.export(str(path), format=name, verbose=False, input_signature=[arrange(adapted, spec)])
+    logging.disable(logging.WARNING)  # the exporters' own messages, which some print, or warn
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            output = model(arrange(adapted, images))  # Keras exports what was called
+            name = "tf_saved_model" if format == "saved_model" else format
+            model.export(str(path), format=name, verbose=False, input_signature=[arrange(adapted, spec)])
+    finally:
+        logging.disable(logging.NOTSET)
     if format == "onnx":
         _name_onnx_outputs(path, list(output))
     return (None, *images.shape[1:])
@@ -92,15 +96,3 @@ def _name_onnx_outputs(path: Path, names: list[str]) -> None:
             model.graph.node.append(onnx.helper.make_node("Identity", [output.name], [name]))
             output.name = name
     onnx.save(model, str(path))
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the exporters' own messages off the screen."""
-    logging.disable(logging.WARNING)
-    try:
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about deprecated exporters
-            yield
-    finally:
-        logging.disable(logging.NOTSET)

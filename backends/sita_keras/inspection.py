@@ -14,26 +14,18 @@ from sita_adapters.errors import InputError, ModelError
 from sita_adapters.random_images import random_like
 from sita_adapters.views import SpatialKind, spatial_kind
 
-from .ops import KERAS
-
-_OPEN_SIZE = 64
-"""Height and width of random images if the model takes any."""
+from .ops import KERAS, runs_channels_first
 
 
 def walk(layer: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
-    """Yield every layer and bare operation (x * 2.0) that runs inside this layer, each once, with its path.
-
-    A graph may hold more as attributes (the whole of a backbone of which it runs a part), which it does not run.
-    """
+    """Yield this layer, and every layer and bare operation (x * 2.0) that runs inside it, each once, with its path."""
     seen = set() if seen is None else seen
-    for child in layer._operations if isinstance(layer, Functional) else layer._layers:
-        if id(child) in seen:
-            continue
-        seen.add(id(child))
-        child_path = f"{path}/{child.name}" if path else child.name
-        yield child_path, child
-        if isinstance(child, keras.layers.Layer):
-            yield from walk(child, child_path, seen)
+    if id(layer) not in seen:
+        seen.add(id(layer))
+        yield path, layer
+        # A graph may hold more layers as attributes (all of a backbone of which it runs a part) than it runs.
+        for child in layer._operations if isinstance(layer, Functional) else getattr(layer, "_layers", ()):
+            yield from walk(child, f"{path}/{child.name}" if path else child.name, seen)
 
 
 def find_layers(model: keras.Model) -> dict[str, Any]:
@@ -111,8 +103,8 @@ def arrange(model: Any, images: Any) -> Any:
 def random_images(image: Any, example: Any, error: type[Exception]) -> np.ndarray:
     """Return three random images for this input, like the example; raise this error if that does not fit the input."""
     dtype = "float32" if KERAS.is_float(image) else str(keras.backend.standardize_dtype(image.dtype))  # as numpy has
-    if example is None:
-        return random_like(np.zeros((1, *(size or _OPEN_SIZE for size in image.shape[1:])), dtype))
+    if example is None:  # 64 pixels if the model takes any number
+        return random_like(np.zeros((1, *(size or 64 for size in image.shape[1:])), dtype))
     parts = tree.flatten(example)
     shape = tuple(np.shape(parts[0])) if len(parts) == 1 else ()
     sizes = zip(image.shape[1:], shape[1:], strict=False)
@@ -124,12 +116,18 @@ def random_images(image: Any, example: Any, error: type[Exception]) -> np.ndarra
     return random_like(np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(parts[0], dtype))))
 
 
-def channels_come_first(model: Any, views: bool) -> bool:
-    """Return whether images have their channels before their spatial axes, as the layer nearest the input takes them.
+def image_layout(model: Any, shape: tuple[int | None, ...], views: bool) -> tuple[SpatialKind, bool]:
+    """Return what a model's images are (where a size is open, what every image is), and if their channels come first."""
+    if len(shape) < 3:
+        raise InputError(f"Expected a model of images (N, …, C); its input has the shape {shape}.")
+    channels_first = _channels_come_first(model, views)
+    space = shape[2:] if channels_first else shape[1:-1]
+    return "rectangle" if None in space[-2:] else spatial_kind([size or 0 for size in space]), channels_first
 
-    Raise if their axes are permuted on the way there, and there are views, which are of the images as they come in.
-    """
-    for path, operation in walk(model):
+
+def _channels_come_first(model: Any, views: bool) -> bool:
+    """Return where the layer nearest the input takes the channels; raise if axes are permuted first, and views need it."""
+    for path, operation in list(walk(model))[1:]:
         if isinstance(operation, keras.layers.Permute) or type(operation).__name__ == "Transpose":
             if not views:
                 return False
@@ -138,30 +136,14 @@ def channels_come_first(model: Any, views: bool) -> bool:
                 "channels are. Try: a recipe without views ('auto', 'shift'), or permute them before the model."
             )
         if getattr(operation, "data_format", None) and not isinstance(operation, keras.layers.Flatten):
-            if operation.data_format == "channels_first":
-                _check_device(path)
-            return bool(operation.data_format == "channels_first")
+            first = bool(operation.data_format == "channels_first")
+            if first and not runs_channels_first():
+                raise InputError(
+                    f"The layer {path!r} has its channels first, which TensorFlow runs on a GPU only; there is none. "
+                    "Try: KERAS_BACKEND=jax or torch, or a model with channels last."
+                )
+            return first
         if isinstance(operation, keras.layers.BatchNormalization) and operation.input_spec:
             rank = int(operation.input_spec.ndim)
             return rank > 2 and operation.axis % rank != rank - 1
     return False
-
-
-def _check_device(path: str) -> None:
-    """Raise if TensorFlow cannot run a layer with its channels first on this machine."""
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow
-
-        if not tensorflow.config.list_physical_devices("GPU"):
-            raise InputError(
-                f"The layer {path!r} has its channels first, which TensorFlow runs on a GPU only; there is none. Try: "
-                "KERAS_BACKEND=jax or torch, or a model with channels last."
-            )
-
-
-def image_kind(shape: tuple[int | None, ...], channels_first: bool) -> SpatialKind:
-    """Return what a model's images are; where a size is open, what every image is."""
-    if len(shape) < 3:
-        raise InputError(f"Expected a model of images (N, …, C); its input has the shape {shape}.")
-    space = shape[2:] if channels_first else shape[1:-1]
-    return "rectangle" if None in space[-2:] else spatial_kind([size or 0 for size in space])

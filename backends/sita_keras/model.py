@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import keras
-from keras import tree
 from keras.src.models import Functional, Sequential
 
 from sita_adapters.errors import InputError, ModelError, SharedWeightsError
 
-from .call import PACKAGE, READ_ONLY, UNTRAINABLE, AdaptedCall
+from .call import READ_ONLY, UNTRAINABLE, AdaptedCall
 from .ops import KERAS
 
 _lock = threading.Lock()
@@ -28,7 +27,7 @@ def _refuse(message: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-@keras.saving.register_keras_serializable(package=PACKAGE)
+@keras.saving.register_keras_serializable(package="sita_keras")
 class AdaptedModel(keras.Model):
     """An adapted model: one AdaptedCall. It predicts, evaluates, saves and exports.
 
@@ -45,9 +44,7 @@ class AdaptedModel(keras.Model):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # By these names, `compile` assigns losses and metrics to outputs.
-        names = getattr(self.adapted_call.hidden.source, "output_names", None)
-        if names is not None:
-            self.output_names = names
+        self.output_names = getattr(self.adapted_call.hidden.source, "output_names", self.output_names)
         self._watchers = 0
 
     @property
@@ -62,7 +59,7 @@ class AdaptedModel(keras.Model):
                 f"Expected images alone; received {', '.join(others)}, too, which an adapted model cannot pass on. "
                 "Try: adapt a model whose call takes the images, and passes the rest to the source model."
             )
-        (images,), expected = tree.flatten(inputs), self.inputs[0]
+        (images,), expected = keras.tree.flatten(inputs), self.inputs[0]
         casts = KERAS.is_float(expected) and not KERAS.is_float(images)
         if casts and not isinstance(self.adapted_call.hidden.source, Functional | Sequential):  # a graph casts, too
             raise InputError(
@@ -88,20 +85,20 @@ class AdaptedModel(keras.Model):
         return bool(needed or keras.Model.run_eagerly.fget(self))
 
     @contextmanager
-    def uncompiled(self) -> Iterator[None]:
-        """Make `predict` and `evaluate` call the model layer by layer while inside, in whichever thread."""
-        self._watch(1)
-        try:
-            yield
-        finally:
-            self._watch(-1)
+    def uncompiled(self) -> Iterator[object]:
+        """Make `predict` and `evaluate` run layer by layer while inside, in whichever thread; yield the adaptation."""
 
-    def _watch(self, more: int) -> None:
-        """Count who watches, and make the compiled functions again. Another thread may run one, so none is deleted."""
-        with _lock:
-            self._watchers += more
-            self.make_predict_function(force=True)
-            self.make_test_function(force=True)
+        def watch(more: int) -> None:
+            with _lock:  # another thread may run the compiled functions: they are replaced, not deleted
+                self._watchers += more
+                self.make_predict_function(force=True)
+                self.make_test_function(force=True)
+
+        watch(1)
+        try:
+            yield self.adapted_call.adaptation
+        finally:
+            watch(-1)
 
     def load_weights(self, *args: Any, **kwargs: Any) -> Any:
         """Load where the adapted model was itself loaded, and has a source model of its own; else refuse."""

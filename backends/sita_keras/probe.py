@@ -67,7 +67,13 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
                 f"{model_name} has unbuilt layers ({', '.join(unbuilt[:3])}), and fails: {error} "
                 "Try: call the model once on an image batch, then adapt it."
             ) from error
-        _check_parts(output)
+        for path, part in tree.flatten_with_path(output):
+            if not KERAS.is_array(part):
+                where = f" at {'.'.join(map(str, path))}" if path else ""
+                raise OutputError(
+                    f"The model returns {part!r}{where}, which no graph of Keras can return. Expected tensors, or "
+                    "tuples, lists and dicts of them. Try: adapt a model around it that returns these."
+                )
         return output
 
     layout = probe_model(run, recorder, layer.adaptation, model_name, image)
@@ -82,31 +88,15 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
     return replace(layout, notes=(note,))
 
 
-def _check_parts(output: Any) -> None:
-    """Raise if an output contains something that a graph cannot return."""
-    for path, part in tree.flatten_with_path(output):
-        if not KERAS.is_array(part):
-            where = f" at {'.'.join(map(str, path))}" if path else ""
-            raise OutputError(
-                f"The model returns {part!r}{where}, which no graph of Keras can return. Expected tensors, or tuples, "
-                "lists and dicts of them. Try: adapt a model around it that returns these."
-            )
-
-
 def _check_bypass(read: list[Any], layer: AdaptedCall) -> None:
     """Raise if statistics were read that are not the clone's: a BatchNorm layer ran that is not adapted."""
     found = find_layers(layer.hidden.source)
     skipped = {id(v) for info in layer.adaptation.layers if not info.adapted for v in found[info.name].variables}
-    names = [
-        variable.path.split("/")[-2]
-        for variable in read
-        if variable.path.endswith(("/moving_mean", "/moving_variance"))
-        and not isinstance(variable, SharedVariable)
-        and id(variable) not in skipped
-    ]
-    if names:
+    foreign = [v.path.split("/") for v in read if not isinstance(v, SharedVariable) and id(v) not in skipped]
+    norms = [path for path in foreign if path[-1] in ("moving_mean", "moving_variance")]
+    if names := dict.fromkeys("/".join(path[-2:-1]) for path in norms):
         raise ModelError(
-            f"The clone of {layer.adaptation.model_name} runs {', '.join(dict.fromkeys(names))} of the source model: "
+            f"The clone of {layer.adaptation.model_name} runs {', '.join(names)} of the source model: "
             "from a closure, a class, a global or an object that is no layer. Expected BatchNorm layers that are "
             "attributes of the layers that call them, alone or in lists and dicts. Try: make them such attributes."
         )
@@ -118,11 +108,7 @@ def _check_called(called: dict[str, Any], layer: AdaptedCall) -> None:
     missed = [name for name in names if name not in called]
     if not missed:
         return
-    attributes = [
-        item
-        for each in (layer.hidden.source, *(inner for _, inner in walk(layer.hidden.source)))
-        for item in vars(each).items()
-    ]
+    attributes = [item for _, inner in walk(layer.hidden.source) for item in vars(inner).items()]
     marks = ("get_concrete_function", "clear_cache")  # of a tf.function, and of what jax.jit returns
     compiled = {name for name, value in attributes if any(hasattr(value, mark) for mark in marks)}
     if compiled:
@@ -154,8 +140,8 @@ def _check_layers(layer: AdaptedCall, inputs: dict[str, Any]) -> None:
         kind = type(norms[wrong[0]]).__bases__[-1].__name__
         raise ModelError(
             f"{', '.join(wrong[:4])} ({kind}) does not normalize its input with its moving statistics: changing these "
-            "is not the same as changing the input. Expected a layer that "
-            f"computes (x − mean) / sqrt(variance + ε) first, and anything else afterwards; {remedy}."
+            "is not the same as changing the input. Expected a layer that computes (x − mean) / sqrt(variance + ε) "
+            f"first, and anything else afterwards; {remedy}."
         )
 
 
@@ -165,10 +151,8 @@ def _is_normalizing(norm: Any, x: Any) -> bool:
     x' = (x − m) / √(v + ε) · √(v' + ε) + m'
     """
     x = x if KERAS.is_float(x) else KERAS.precise(x)
-    mean, variance, values = (
-        ops.convert_to_numpy(KERAS.precise(each)).astype(np.float64)
-        for each in (norm.moving_mean, norm.moving_variance, x)
-    )
+    known = (norm.moving_mean, norm.moving_variance, x)
+    mean, variance, values = (ops.convert_to_numpy(KERAS.precise(each)).astype(np.float64) for each in known)
     if x.shape[norm.axis] != len(mean):
         return False
     random = np.random.default_rng(0)
@@ -187,8 +171,6 @@ def _is_normalizing(norm: Any, x: Any) -> bool:
     except Exception:
         return False
     expected, found = (np.nan_to_num(ops.convert_to_numpy(KERAS.precise(each))) for each in (expected, found))
-    precise = {keras.backend.standardize_dtype(each) for each in (x.dtype, norm.compute_dtype)} <= {
-        "float32",
-        "float64",
-    }
-    return bool(np.abs(found - expected).max() <= (1e-3 if precise else 0.1) * max(np.abs(expected).max(), 1e-30))
+    dtypes = {keras.backend.standardize_dtype(x.dtype), norm.compute_dtype}
+    tolerance = 1e-3 if dtypes <= {"float32", "float64"} else 0.1
+    return bool(np.abs(found - expected).max() <= tolerance * max(np.abs(expected).max(), 1e-30))
