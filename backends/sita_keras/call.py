@@ -117,14 +117,13 @@ class AdaptedCall(keras.layers.Layer):
         mode = {"training": False} if self.hidden.opaque else {}  # a TorchModuleWrapper trains unless told not to
         try:
             output = cloned(arrange(cloned, rows[0]), **mode)
-        finally:  # not raised in the layer: whoever traces the inner graph would raise another error instead
-            if context.inner:
+        finally:  # not in the layer: whoever traces the inner graph would raise another error instead
+            if context.inner:  # what it measures would leak, and a cached graph would not ask again
                 raise ModelError(
                     f"The layer {context.inner[0]!r} runs inside an inner graph: a tf.function or jax.jit in the "
-                    "model, or a loop such as a recurrence. Its measurements would leak, and a cached graph would make "
-                    "none. Expected BatchNorm layers that the model calls itself. Try: leave compilation to Keras, "
-                    "which compiles the whole model; unroll=True for a recurrent layer; or "
-                    f"{leave_out(*context.inner)}."
+                    "model, or a loop such as a recurrence. Expected BatchNorm layers that the model calls itself. "
+                    "Try: leave compilation to Keras, which compiles the whole model; unroll=True for a recurrent "
+                    f"layer; or {leave_out(*context.inner)}."
                 )
         if ENGINE == "jax" and self.layout is not None:
             # XLA compiles `maximum(NaN, 0)` to 0 on CPUs: behind a ReLU, such a row would look like any other.
@@ -136,13 +135,11 @@ class AdaptedCall(keras.layers.Layer):
         spoiled = ops.any(ops.logical_not(ops.isfinite(KERAS.precise(rows))), axis=range(1, len(rows.shape)))
         for flags in invalid:
             spoiled = ops.logical_or(spoiled, ops.any(ops.reshape(flags, (spoiled.shape[0], -1)), axis=1))
-
         arrays = [array for _, array in flatten(output, KERAS.is_array)]
         for position, (array, axis) in enumerate(zip(arrays, axes, strict=True)):
             if axis is not None and KERAS.is_float(array):
                 column = [-1 if each == axis else 1 for each in range(len(array.shape))]
-                nan = ops.cast(float("nan"), array.dtype)
-                arrays[position] = ops.where(ops.reshape(spoiled, column), nan, array)
+                arrays[position] = ops.where(ops.reshape(spoiled, column), ops.cast(float("nan"), array.dtype), array)
         return rebuild(output, arrays, KERAS.is_array)
 
     def check_source(self) -> None:
@@ -185,11 +182,10 @@ class AdaptedCall(keras.layers.Layer):
         except RecipeError as error:
             what = str(error).partition(" Try:")[0]
             raise RecipeError(f"{what} Try: save the source model, and adapt it after loading.") from error
-        # A plain clone was never compiled: what the source was compiled with would be saved, and asked for on loading.
-        uncompiled = Cloner().clone(self.hidden.source)
         return {
             **super().get_config(),
-            "source": keras.saving.serialize_keras_object(uncompiled),
+            # A plain clone was never compiled: what the source was compiled with would be asked for on loading.
+            "source": keras.saving.serialize_keras_object(Cloner().clone(self.hidden.source)),
             "chosen": [position for position, info in enumerate(adaptation.layers) if info.adapted],
             "recipe": recipe,
             "kind": adaptation.kinds[0],

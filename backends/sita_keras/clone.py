@@ -68,8 +68,7 @@ class Cloner:
                 "does around it; or hold the graph as an attribute of a subclass of keras.Model."
             )
         if isinstance(model, Sequential):
-            inputs = [_copy_input(tensor) for tensor in model.inputs]
-            new = keras.Sequential([*inputs, *map(self.clone, model.layers)], name=model.name)
+            new = keras.Sequential([*map(_copy_input, model.inputs), *map(self.clone, model.layers)], name=model.name)
         else:
             inputs = keras.tree.map_structure(_copy_input, model._inputs_struct)
             new = Functional(inputs, model._run_through_graph(inputs, operation_fn=self.clone), name=model.name)
@@ -154,7 +153,7 @@ class SharedVariable(keras.Variable):
 
     def __init__(self, source: Any) -> None:
         # Not by Keras' constructor, which would make a value. (TensorFlow's bookkeeping starts with _self_.)
-        vars(self).update({k: v for k, v in vars(source).items() if k != "_value" and not k.startswith("_self_")})
+        self.__dict__.update({k: v for k, v in vars(source).items() if k != "_value" and not k.startswith("_self_")})
         self.source, self._trainable = source, False
         self._copied: Any = None
         self._copy: Any = None

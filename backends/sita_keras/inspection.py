@@ -53,8 +53,7 @@ def find_image(model: Any, example: Any = None) -> Any:
             f"{graph if isinstance(model, Functional) else other}, and do what these methods do (preprocessing, say) "
             "outside."
         )
-    is_graph = isinstance(model, Functional | Sequential)
-    images = tree.flatten(model.inputs if is_graph else _input_of_subclassed(model, example))
+    images = model.inputs if isinstance(model, Functional | Sequential) else [_input_of_subclassed(model, example)]
     if len(images) != 1:
         raise InputError(
             f"Expected a model with one image input; {type(model).__name__} has {len(images)}. "
@@ -117,7 +116,7 @@ def random_images(image: Any, example: Any, error: type[Exception]) -> np.ndarra
 
 
 def image_layout(model: Any, shape: tuple[int | None, ...], views: bool) -> tuple[SpatialKind, bool]:
-    """Return what a model's images are (where a size is open, what every image is), and if their channels come first."""
+    """Return what a model's images are (if a size is open, what every image is), and if their channels come first."""
     if len(shape) < 3:
         raise InputError(f"Expected a model of images (N, …, C); its input has the shape {shape}.")
     channels_first = _channels_come_first(model, views)
@@ -126,7 +125,7 @@ def image_layout(model: Any, shape: tuple[int | None, ...], views: bool) -> tupl
 
 
 def _channels_come_first(model: Any, views: bool) -> bool:
-    """Return where the layer nearest the input takes the channels; raise if axes are permuted first, and views need it."""
+    """Return what the layer nearest the input tells; raise if axes are permuted before it, and there are views."""
     for path, operation in list(walk(model))[1:]:
         if isinstance(operation, keras.layers.Permute) or type(operation).__name__ == "Transpose":
             if not views:

@@ -43,8 +43,9 @@ class AdaptedModel(keras.Model):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # By these names, `compile` assigns losses and metrics to outputs.
-        self.output_names = getattr(self.adapted_call.hidden.source, "output_names", self.output_names)
+        source = self.adapted_call.hidden.source
+        if hasattr(source, "output_names"):  # by which `compile` assigns losses and metrics to outputs
+            self.output_names = source.output_names
         self._watchers = 0
 
     @property
@@ -78,11 +79,11 @@ class AdaptedModel(keras.Model):
         self.adapted_call.check_source()
         return super().make_test_function(force)
 
-    @keras.Model.run_eagerly.getter  # with Keras' own setter
+    @keras.Model.run_eagerly.getter  # type: ignore[untyped-decorator]  # with Keras' own setter
     def run_eagerly(self) -> bool:
         """Whether `predict` runs uncompiled; always where views are drawn by what is in an image."""
-        needed = self._watchers or self.adapted_call.adaptation.recipe.resample
-        return bool(needed or keras.Model.run_eagerly.fget(self))
+        recipe = self.adapted_call.adaptation.recipe
+        return bool(self._watchers or recipe.resample or keras.Model.run_eagerly.fget(self))
 
     @contextmanager
     def uncompiled(self) -> Iterator[object]:

@@ -78,7 +78,8 @@ class KerasOps(Ops):
     def cast(self, array: Any, like: Any) -> Any:
         return ops.cast(array, like.dtype)
 
-    mask_to_float = cast
+    def mask_to_float(self, mask: Any, like: Any) -> Any:
+        return ops.cast(mask, like.dtype)
 
     def precise(self, array: Any) -> Any:
         return ops.cast(array, keras.backend.result_type(array.dtype, "float32"))
@@ -107,9 +108,8 @@ class KerasOps(Ops):
             return [array if axis is None else array[0] for array, axis in pairs]
 
         mapped = _map_in_order(answer_one, images)
-        last = answers[-1]
-        arrays = [array[0] if axis is None else array for array, axis in zip(mapped, last.axes, strict=True)]
-        return [replace(last, arrays=arrays)]
+        pairs = zip(mapped, answers[-1].axes, strict=True)
+        return [replace(answers[-1], arrays=[array[0] if axis is None else array for array, axis in pairs])]
 
     def after(self, arrays: Sequence[Any]) -> AbstractContextManager[Any]:
         """Make TensorFlow, which runs what it can side by side, wait for these."""

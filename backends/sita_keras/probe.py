@@ -133,8 +133,7 @@ def _check_called(called: dict[str, Any], layer: AdaptedCall) -> None:
 def _check_layers(layer: AdaptedCall, inputs: dict[str, Any]) -> None:
     """Raise if a layer that ran is not a BatchNorm layer, by the property that the method rests on."""
     norms = {each.sita_name: each for _, each in walk(layer.hidden.clone) if isinstance(each, AdaptedBatchNorm)}
-    wrong = [name for name, x in inputs.items() if not _is_normalizing(norms[name], x)]
-    if wrong:
+    if wrong := [name for name, x in inputs.items() if not _is_normalizing(norms[name], x)]:
         only = len(wrong) == len(norms)
         remedy = "there is no other BatchNorm layer to adapt" if only else f"Try: {leave_out(*wrong)}"
         kind = type(norms[wrong[0]]).__bases__[-1].__name__
