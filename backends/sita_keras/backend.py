@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 import numpy as np
-from keras import tree
-from keras.src.models import Functional
 
 from sita_adapters import engine
 from sita_adapters.backend import Settings, adaptation_of
@@ -19,13 +15,12 @@ from sita_adapters.plan import make_plan
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import select
 
-from .batchnorm import AdaptedBatchNorm
 from .call import SETTINGS, AdaptedCall
-from .clone import clone
+from .clone import Cloner
 from .exporting import FORMATS, write
-from .inspection import channels_come_first, find_image, find_layers, image_kind, walk_layers
+from .inspection import arrange, find_image, find_layers, image_layout, walk
 from .model import AdaptedModel
-from .ops import KERAS
+from .ops import ENGINE, KERAS
 from .probe import probe
 
 
@@ -33,87 +28,73 @@ class KerasBackend:
     """Adapts Keras 3 models: a clone that reads the source's variables, inside one layer."""
 
     ops = KERAS
+    label = f"keras ({ENGINE})"
     export_formats = FORMATS
-
-    @property
-    def label(self) -> str:
-        return f"keras ({keras.backend.backend()})"
 
     def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> keras.Model:
         """Return an adapted model. Everything is checked before anything is made."""
-        _refuse_adapted(model)
+        _check_model(model)
         image = find_image(model, settings.example)
         found = find_layers(model)
         if not found:
             raise ModelError(
                 f"{type(model).__name__} has no BatchNormalization layer with moving statistics "
-                f"({len(list(walk_layers(model)))} layers searched). SITA adapts BatchNorm statistics only."
+                f"({len(list(walk(model)))} layers searched). SITA adapts BatchNorm statistics only."
             )
         names = select(found, settings.layers)
-        channels_first = channels_come_first(model, views=any(make_plan(recipe).view_of_row))
-        layer = AdaptedCall(
-            model,
-            tuple(place for place, name in enumerate(found) if name in names),
-            recipe,
-            image_kind(tuple(image.shape), channels_first),
-            channels_first,
-            {name: getattr(settings, name) for name in SETTINGS},
-            name=f"adapted_{image.name}",  # an input may have any name; this cannot be the same
-        )
+        chosen = [position for position, name in enumerate(found) if name in names]
+        kind, channels_first = image_layout(model, tuple(image.shape), views=any(make_plan(recipe).view_of_row))
+        kept = {name: getattr(settings, name) for name in SETTINGS}
+        name = f"adapted_{image.name}"  # an input may have any name; this cannot be the same
+        layer = AdaptedCall(model, chosen, recipe, kind, channels_first, kept, name=name)
         layout = probe(layer, image, settings.example)
         if recipe.combine != "mix" and recipe.candidate_count > 1:
             layout.require_scores()  # now, not when the graph is built
         layer.adaptation.layouts[()] = layout
-        inputs = tree.map_structure(_open_input, model._inputs_struct if isinstance(model, Functional) else image)
-        return AdaptedModel(inputs, layer(*tree.flatten(inputs)), name=model.name)
+        inputs = keras.Input(batch_shape=(None, *image.shape[1:]), dtype=image.dtype, name=image.name)
+        return AdaptedModel(arrange(model, inputs), layer(inputs), name=model.name)
 
     def unwrap(self, adapted: Any) -> keras.Model:
-        return clone(adapted.adapted_call.hidden.source, {})
+        return Cloner().clone(adapted.adapted_call.hidden.source)
 
     def adaptation_of(self, model: Any) -> engine.Adaptation | None:
         return model.adapted_call.adaptation if isinstance(model, AdaptedModel) else None
 
-    @contextmanager
-    def observing(self, adapted: Any) -> Iterator[object]:
+    def observing(self, adapted: Any) -> AbstractContextManager[object]:
         """Yield the adaptation. The model runs uncompiled meanwhile: a graph has no values to record."""
-        adaptation = adaptation_of(adapted)
-        with adapted.uncompiled():
-            yield adaptation
+        adaptation_of(adapted)  # refuses a plain model
+        return adapted.uncompiled()  # type: ignore[no-any-return]
 
     def run(self, model: Any, images: np.ndarray, *, channels_last: bool = False) -> Any:
         """Return the model's output in numpy, compiled."""
-        batch = _arrange(model, images) if channels_last else images
-        struct = getattr(model, "_inputs_struct", None)
-        return model.predict_on_batch(batch if struct is None else tree.pack_sequence_as(struct, [batch]))
+        return model.predict_on_batch(arrange(model, _move_channels(model, images) if channels_last else images))
 
-    def write(self, adapted: Any, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
-        return write(adapted, path, format, example, diagnostics)
+    write = staticmethod(write)
 
 
-def _arrange(model: Any, images: np.ndarray) -> np.ndarray:
-    """Return images (N, h, w, channels) as the model's input takes them."""
-    shape = tuple(model.inputs[0].shape)[1:]
-    for arranged in (images, np.moveaxis(images, -1, 1)):
-        pairs = zip(shape, arranged.shape[1:], strict=False)
-        if len(shape) == 3 and all(size in (None, given) for size, given in pairs):
-            return arranged
-    hint = ""
-    if len(shape) == 3 and shape[-1] == images.shape[1] != images.shape[-1]:
-        hint = ", which looks like channels first. Try: images.transpose(0, 2, 3, 1)"
-    raise InputError(f"images: the model takes images of shape {shape}; received {images.shape[1:]}{hint}.")
-
-
-def _refuse_adapted(model: Any) -> None:
-    if not isinstance(model, keras.layers.Layer):
-        return
-    for path, layer in [("", model), *walk_layers(model)]:
-        if isinstance(layer, AdaptedModel | AdaptedCall | AdaptedBatchNorm):
+def _check_model(model: Any) -> None:
+    """Raise unless this is a plain keras.Model."""
+    if not isinstance(model, keras.Model):
+        raise ModelError(
+            f"Expected a keras.Model; received a {type(model).__name__}. "
+            "Try: pass the model that computes the predictions."
+        )
+    for path, layer in walk(model):
+        if isinstance(layer, AdaptedModel | AdaptedCall):
             raise ModelError(
                 f"Expected a plain model, but {f'its {path!r}' if path else 'it'} is adapted already. "
                 "Try: adapt the source model, or sita.unwrap(adapted) first."
             )
 
 
-def _open_input(tensor: Any) -> Any:
-    """Return an input like this one, for any number of images."""
-    return keras.Input(batch_shape=(None, *tensor.shape[1:]), dtype=tensor.dtype, name=tensor.name)
+def _move_channels(model: Any, images: np.ndarray) -> np.ndarray:
+    """Return images (N, h, w, channels) with their channels where the model's input has them."""
+    shape = tuple(model.inputs[0].shape)[1:]
+    for moved in (images, np.moveaxis(images, -1, 1)):
+        pairs = zip(shape, moved.shape[1:], strict=False)
+        if len(shape) == 3 and all(size in (None, given) for size, given in pairs):
+            return moved
+    raise InputError(
+        f"images: the model takes images of shape {shape}; received {images.shape[1:]}. Try: images of this size with "
+        "their channels last, (N, height, width, channels)."
+    )

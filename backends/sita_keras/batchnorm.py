@@ -1,7 +1,4 @@
-"""An adapted BatchNormalization layer: measure its rows, blend, normalize.
-
-Adapted classes are subclasses of the source's own, made when they are needed: a class's own `call` stays.
-"""
+"""An adapted BatchNormalization layer: measure its rows, blend, normalize."""
 
 from __future__ import annotations
 
@@ -19,15 +16,11 @@ from sita_adapters.errors import InputError, ModelError
 from sita_adapters.probe import leave_out
 from sita_adapters.statistics import input_affine, output_affine
 
-from .ops import KERAS, trace_of
+from .ops import ENGINE, KERAS, trace_of
 
 
 class AdaptedBatchNorm:
-    """Mixin before a BatchNormalization class, which then returns the blended normalization.
-
-    It rewrites the input, and the layer itself does the rest. The arithmetic of Keras' own class is known: one
-    multiply-add does it all.
-    """
+    """Mixin before a BatchNormalization class, which then returns the blended normalization."""
 
     sita_name: str
     """The layer's path in the source model."""
@@ -47,12 +40,11 @@ class AdaptedBatchNorm:
         x = given.arguments[first]
         if not in_symbolic_scope():  # in which Keras works out shapes, with batch sizes of its own
             context: Any = enter_layer(self.sita_name, x)
-            if given.arguments.get("mask") is not None:
-                raise _refuse_mask(self.sita_name)
+            _refuse_mask(given.arguments.get("mask"), self.sita_name)
             if trace_of(x) is not context.trace:
                 context.inner.append(self.sita_name)
             elif context.plan.blends:
-                if type(layer).__bases__[-1] is keras.layers.BatchNormalization:
+                if type(layer).__bases__[-1] is keras.layers.BatchNormalization:  # whose arithmetic is known
                     return _normalized(x, layer, context)
                 given.arguments[first] = _rewritten(x, layer, context)
         return super().call(*given.args, **given.kwargs)  # type: ignore[misc]
@@ -64,31 +56,18 @@ class FoldedTimeDistributed:
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """Run the layer once, on every step."""
         wrapper: Any = self
-        if mask is not None:
-            raise _refuse_mask(wrapper.name)
+        _refuse_mask(mask, wrapper.name)
         steps, inner = ops.shape(inputs)[1], wrapper.layer
         kwargs = {"training": training} if inner._call_has_training_arg else {}
         outputs = inner.call(ops.reshape(inputs, (-1, *ops.shape(inputs)[2:])), **kwargs)
         return ops.reshape(outputs, (-1, steps, *ops.shape(outputs)[1:]))
 
 
-def prepare(context: Any, rows: Any) -> None:
-    """Complete the context of a forward pass by what the layers on these rows need."""
-    context.rows = KERAS.at_least_one(context.rows)
-    context.invalid, context.inner, context.trace = [], [], trace_of(rows)
-
-
-def check_traces(context: Any) -> None:
-    """Raise if a layer ran in an inner graph: what it measures would leak, and a cached graph would not ask again.
-
-    Not in the layer: whoever traces the inner graph would raise another error instead.
-    """
-    if context.inner:
-        raise ModelError(
-            f"The layer {context.inner[0]!r} runs inside an inner graph: a tf.function or jax.jit in the model, or a "
-            "loop such as a recurrence. Expected BatchNorm layers that the model calls itself. Try: leave compilation "
-            "to Keras, which compiles the whole model; unroll=True for a recurrent layer; or "
-            f"{leave_out(*context.inner)}."
+def _refuse_mask(mask: Any, name: str) -> None:
+    if mask is not None:
+        raise InputError(
+            f"Layer {name!r} received a mask; all positions would count the same. Expected layers without masks. Try: "
+            f"{leave_out(name)}, or mask after the layer."
         )
 
 
@@ -96,7 +75,7 @@ _classes: dict[tuple[Any, Any], Any] = {}
 
 
 def mixed_class(mixin: Any, kind: Any) -> Any:
-    """Return the subclass of a layer's class that has this mixin first."""
+    """Return the subclass of a layer's class that has this mixin first; the class's own `call` stays."""
     if (mixin, kind) not in _classes:
         _classes[mixin, kind] = type(f"Adapted{kind.__name__}", (mixin, kind), {"__module__": __name__})
     return _classes[mixin, kind]
@@ -127,16 +106,13 @@ def _rewritten(x: Any, layer: Any, context: ForwardContext) -> Any:
 
 def _blend(x: Any, layer: Any, context: Any) -> tuple[Any, Any]:
     """Return the statistics that each entry of x is normalized with, (N, C)."""
-    mean, variance = blend(
-        functools.partial(_measure, x, layer.axis),
-        (layer.moving_mean, layer.moving_variance),
-        layer.epsilon,
-        KERAS.at_least_one(ops.shape(x)[0]),
-        _positions(x, layer.axis),
-        context=context,
-        name=layer.sita_name,
-    )
-    if keras.backend.backend() == "jax":
+    sizes = [size for axis, size in enumerate(ops.shape(x)) if axis not in (0, layer.axis % len(x.shape))]
+    if not all(isinstance(size, int) for size in sizes):  # open in a graph
+        sizes = [ops.cast(size, "float32") for size in sizes]
+    measure, source = functools.partial(_measure, x, layer.axis), (layer.moving_mean, layer.moving_variance)
+    entries, positions = KERAS.at_least_one(ops.shape(x)[0]), math.prod(sizes)
+    mean, variance = blend(measure, source, layer.epsilon, entries, positions, context=context, name=layer.sita_name)
+    if ENGINE == "jax":
         context.invalid.append(ops.any(ops.logical_not(ops.isfinite(mean + variance)), axis=-1))
     return mean, variance
 
@@ -150,7 +126,7 @@ def _measure(x: Any, axis: int, n: int, first: int, stop: int) -> tuple[Any, Any
     rows = ops.reshape(KERAS.precise(x), (-1, n, *ops.shape(x)[1:]))
     rows = rows if (first, stop) == (0, n) else rows[:, first:stop]
     channels = axis % len(x.shape) + 1
-    space = [place for place in range(2, len(rows.shape)) if place != channels]
+    space = [each for each in range(2, len(rows.shape)) if each != channels]
     if not space:
         return rows, ops.zeros_like(rows)
     mean = ops.mean(rows, axis=space, keepdims=True)
@@ -158,23 +134,8 @@ def _measure(x: Any, axis: int, n: int, first: int, stop: int) -> tuple[Any, Any
     return ops.reshape(mean, (-1, stop - first, x.shape[axis])), variance  # not by squeeze, which ONNX lacks
 
 
-def _positions(x: Any, axis: int) -> Any:
-    """Return the number of spatial positions of x: a floating-point symbol if a size is open."""
-    sizes = [size for place, size in enumerate(ops.shape(x)) if place not in (0, axis % len(x.shape))]
-    if all(isinstance(size, int) for size in sizes):
-        return math.prod(sizes)
-    return math.prod(ops.cast(size, "float32") for size in sizes)
-
-
 def _affine(x: Any, axis: int, scale: Any, shift: Any) -> Any:
     """Return x · scale + shift, both (N, C)."""
     column = [1] * len(x.shape)
     column[0], column[axis] = -1, x.shape[axis]
     return KERAS.precise(x) * ops.reshape(scale, column) + ops.reshape(shift, column)
-
-
-def _refuse_mask(name: str) -> InputError:
-    return InputError(
-        f"Layer {name!r} received a mask; all positions would count the same. Expected layers without masks. Try: "
-        f"{leave_out(name)}, or mask after the layer."
-    )

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-from keras import ops, tree
+from keras import ops
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.models import Functional
 
 from sita_adapters import engine
-from sita_adapters.diagnostics import Diagnostics
 from sita_adapters.errors import InputError, ModelError, RecipeError, SharedWeightsError
 from sita_adapters.inputs import Inputs
 from sita_adapters.outputs import OutputLayout, ScoresLayout, flatten, rebuild
+from sita_adapters.probe import leave_out
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo
 from sita_adapters.view_steps import ImageLayout
 from sita_adapters.views import SpatialKind
 
-from .batchnorm import check_traces, prepare
-from .clone import clone
-from .inspection import find_layers, walk_layers
-from .ops import KERAS
-from .variables import SharedVariable
-
-PACKAGE = "sita_keras"
+from .clone import Cloner, SharedVariable
+from .inspection import arrange, find_layers, walk
+from .ops import ENGINE, KERAS, trace_of
 
 SETTINGS = ("inputs", "scores", "output", "class_axis", "max_rows")
 """The arguments of `adapt` that an Adaptation keeps."""
@@ -37,24 +33,23 @@ UNTRAINABLE = (
     "An adapted model computes with the source model's weights and statistics, and cannot be trained. Try: train the "
     "source model. Its adapted model sees the new weights."
 )
+READ_ONLY = (
+    "The weights of an adapted model are the source model's, which it only reads. Try: load them into the source "
+    "model, or into sita.unwrap(adapted), which shares them. The adapted model sees the new values."
+)
 
 
-@keras.saving.register_keras_serializable(package=PACKAGE)
+@keras.saving.register_keras_serializable(package="sita_keras")
 class AdaptedCall(keras.layers.Layer):
     """Images in, answers out. Inside, a clone of the source model whose chosen layers blend their statistics.
 
-    Saved as the source model, the positions of the chosen layers (names that Keras makes up may change), and what the
-    probe established. It is adapted again when it is loaded: nothing reloads silently unadapted.
-
-    The clone's layers are not tracked: nobody can change, run or export them separately. Of its variables, which only
-    read the source's, models around this one see as much as Keras needs to compile and export them. On torch, where
-    Keras would make parameters of them that anybody can write, they see none.
+    Saved as the source model, how it was adapted, and what the probe established. Loading it adapts it again.
     """
 
     def __init__(  # noqa: PLR0917
         self,
         source: keras.Model,
-        chosen: tuple[int, ...],
+        chosen: Sequence[int],
         recipe: Recipe,
         kind: SpatialKind,
         channels_first: bool,
@@ -64,22 +59,18 @@ class AdaptedCall(keras.layers.Layer):
         # It computes in whatever precision it is given, under any dtype policy.
         super().__init__(**{**kwargs, "dtype": "float32", "autocast": False})
         found = find_layers(source)
-        self.chosen, self.channels_first = tuple(chosen), channels_first
         layers = tuple(
-            LayerInfo(name, type(layer).__name__, int(layer.moving_mean.shape[0]), place in self.chosen)
-            for place, (name, layer) in enumerate(found.items())
+            LayerInfo(name, type(layer).__name__, int(layer.moving_mean.shape[0]), position in chosen)
+            for position, (name, layer) in enumerate(found.items())
         )
+        name, axis = type(source).__name__, 1 if channels_first else -1
         self.adaptation = engine.Adaptation(
-            recipe=recipe,
-            layers=layers,
-            kinds=(kind,),
-            model_name=type(source).__name__,
-            channel_axis=1 if channels_first else -1,
-            **settings,
+            recipe=recipe, layers=layers, kinds=(kind,), model_name=name, channel_axis=axis, **settings
         )
-        adapted = {id(layer): name for place, (name, layer) in enumerate(found.items()) if place in self.chosen}
-        self.hidden = _Hidden(source, adapted)
-        if keras.backend.backend() != "torch":
+        self.hidden = _Hidden(source, {id(found[info.name]): info.name for info in layers if info.adapted})
+        # Models around this one see no layer of the clone, but its variables, which Keras needs to compile and export
+        # them. On torch they see none of these: Keras would make parameters of them that anybody can write.
+        if ENGINE != "torch":
             for variable in self.hidden.shared.values():
                 self._tracker.add_to_store("non_trainable_variables", variable)
         self.owns_source = False
@@ -101,73 +92,68 @@ class AdaptedCall(keras.layers.Layer):
         if training:
             raise SharedWeightsError(f"An adapted model was called with training=True. {UNTRAINABLE}")
         if in_symbolic_scope():  # only shapes are asked for
-            return self.hidden.clone(self._arrange(images))
-        return self._run(images, engine.predict, training)
+            return self.hidden.clone(arrange(self.hidden.clone, images))
+        return self.run(images, engine.predict)
 
-    def call_with_diagnostics(self, images: Any) -> tuple[Any, Diagnostics]:
-        """Return an answer for every image, and the diagnostics as arrays, which a graph can return."""
-        found: tuple[Any, Diagnostics] = self._run(images, engine.predict_with_diagnostics)
-        return found
-
-    def _run(self, images: Any, predict: Callable[..., Any], training: bool | None = None) -> Any:
+    def run(self, images: Any, predict: Callable[..., Any]) -> Any:
+        """Return what one of the engine's functions does for these images."""
         self.check_source()
         if images.shape[0] == 0:
             raise InputError(f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}.")
         space = min(len(images.shape) - 2, 2)
-        axes = tuple(range(-space, 0)) if self.channels_first else tuple(range(-space - 1, -1))
-        channel = -space - 1 if self.channels_first else -1
+        last = self.adaptation.channel_axis == -1
+        axes = tuple(range(-space - 1, -1) if last else range(-space, 0))
+        channel = -1 if last else -space - 1
         image_layout = ImageLayout(KERAS, self.adaptation.kinds[0], channel, axes, self.adaptation.inputs)
-        forward = functools.partial(self.run_clone, training=training)
-        return predict([images], forward, self.adaptation, image_layout, self.layout)
+        return predict([images], self.run_clone, self.adaptation, image_layout, self.layout)
 
-    def run_clone(self, rows: list[Any], training: bool | None = None, cloned: Any = None) -> Any:
+    def run_clone(self, rows: list[Any], cloned: Any = None) -> Any:
         """Run the clone on the rows of all images. (Not named `forward`: on torch, Keras' layers have one.)"""
         cloned = cloned or self.hidden.clone
         context: Any = engine.running_context()
-        prepare(context, rows[0])
+        context.rows = KERAS.at_least_one(context.rows)
+        context.invalid, context.inner, context.trace = [], [], trace_of(rows[0])
         cloned._clear_losses()  # as Keras does with the layers of a model that it calls
+        mode = {"training": False} if self.hidden.opaque else {}  # a TorchModuleWrapper trains unless told not to
         try:
-            # A TorchModuleWrapper trains unless it is told not to.
-            output = cloned(self._arrange(rows[0]), training=False if self.hidden.opaque else training)
-        finally:
-            check_traces(context)
-        if keras.backend.backend() == "jax" and self.layout is not None:
-            output = self._mark_invalid(output, rows[0], context.invalid)
+            output = cloned(arrange(cloned, rows[0]), **mode)
+        finally:  # not in the layer: whoever traces the inner graph would raise another error instead
+            if context.inner:  # what it measures would leak, and a cached graph would not ask again
+                raise ModelError(
+                    f"The layer {context.inner[0]!r} runs inside an inner graph: a tf.function or jax.jit in the "
+                    "model, or a loop such as a recurrence. Expected BatchNorm layers that the model calls itself. "
+                    "Try: leave compilation to Keras, which compiles the whole model; unroll=True for a recurrent "
+                    f"layer; or {leave_out(*context.inner)}."
+                )
+        if ENGINE == "jax" and self.layout is not None:
+            # XLA compiles `maximum(NaN, 0)` to 0 on CPUs: behind a ReLU, such a row would look like any other.
+            output = self._mark_invalid(output, self.layout.axes, rows[0], context.invalid)
         return output
 
-    def _mark_invalid(self, output: Any, rows: Any, invalid: list[Any]) -> Any:
-        """Return NaN for rows with values that are no numbers, in the images or in the statistics of a layer.
-
-        XLA compiles `maximum(NaN, 0)` to 0 on CPUs: behind a ReLU, such a row would look like any other.
-        """
+    def _mark_invalid(self, output: Any, axes: Sequence[int | None], rows: Any, invalid: list[Any]) -> Any:
+        """Return NaN for rows with values that are no numbers, in the images or in the statistics of a layer."""
         spoiled = ops.any(ops.logical_not(ops.isfinite(KERAS.precise(rows))), axis=range(1, len(rows.shape)))
         for flags in invalid:
             spoiled = ops.logical_or(spoiled, ops.any(ops.reshape(flags, (spoiled.shape[0], -1)), axis=1))
-
-        def mark(array: Any, axis: int | None) -> Any:
-            if not KERAS.is_float(array) or axis is None:
-                return array
-            column = [1] * len(array.shape)
-            column[axis] = -1
-            return ops.where(ops.reshape(spoiled, column), ops.cast(float("nan"), array.dtype), array)
-
-        assert self.layout is not None
         arrays = [array for _, array in flatten(output, KERAS.is_array)]
-        return rebuild(output, list(map(mark, arrays, self.layout.axes)), KERAS.is_array)
+        for position, (array, axis) in enumerate(zip(arrays, axes, strict=True)):
+            if axis is not None and KERAS.is_float(array):
+                column = [-1 if each == axis else 1 for each in range(len(array.shape))]
+                arrays[position] = ops.where(ops.reshape(spoiled, column), ops.cast(float("nan"), array.dtype), array)
+        return rebuild(output, arrays, KERAS.is_array)
 
     def check_source(self) -> None:
         """Raise if the source has other variables than when it was adapted, which its clone does not see."""
-        if self.hidden.ids != variable_ids(self.hidden.layers):
-            name = self.adaptation.model_name
+        if self.hidden.weights != [id(weight) for weight in self.hidden.source.weights]:
             raise ModelError(
-                f"{name} has other variables than when it was adapted (after quantize or enable_lora, "
-                "perhaps), which its adapted model does not have. Try: adapt it again, sita.adapt(model)."
+                f"{self.adaptation.model_name} has other variables than when it was adapted (after quantize or "
+                "enable_lora, perhaps), which its adapted model does not have. Try: adapt it again, sita.adapt(model)."
             )
 
     def compute_output_spec(self, images: Any, training: bool | None = None) -> Any:
-        """Return what the clone returns for as many images."""
+        """Return what the clone returns for as many images. (A layer may only know its shapes, and not run on them.)"""
         cloned = self.hidden.clone
-        outputs = cloned.compute_output_spec(self._arrange(images))
+        outputs = cloned.compute_output_spec(arrange(cloned, images))
         if isinstance(cloned, Functional) and isinstance(outputs, list | tuple) and len(outputs) == 1:
             return outputs[0]  # as calling it gives
         return outputs
@@ -177,45 +163,39 @@ class AdaptedCall(keras.layers.Layer):
         trained = [v for v in self.hidden.shared.values() if v.source.trainable and v.regularizer is not None]
         return [*super()._get_own_losses(), *self.hidden.clone.losses, *(v.regularizer(v) for v in trained)]
 
-    def _arrange(self, rows: Any) -> Any:
-        """Return the rows as the model takes them: by name, or in a list, if it was made so."""
-        cloned = self.hidden.clone
-        return tree.pack_sequence_as(cloned._inputs_struct, [rows]) if isinstance(cloned, Functional) else rows
-
     def save_own_variables(self, store: Any) -> None:
         """Leave it to the source."""
 
     def load_own_variables(self, store: Any) -> None:
         """Leave it to the source; refuse if that is somebody else's."""
         if not self.owns_source:
-            raise SharedWeightsError(
-                "The weights of an adapted model are the source model's, which it only reads. Try: load them into the "
-                "source model."
-            )
+            raise SharedWeightsError(READ_ONLY)
 
     def get_config(self) -> dict[str, Any]:
         """Return the source model's config, and how it was adapted."""
-        adaptation = self.adaptation
+        adaptation, layout = self.adaptation, None if self.layout is None else dataclasses.asdict(self.layout)
+        if layout is not None:  # layers by their positions: names that Keras makes up may change
+            names = [info.name for info in adaptation.layers]
+            layout["factors"] = [[names.index(name), *factors] for name, factors in layout["factors"].items()]
         try:
             recipe = adaptation.recipe.to_json()
         except RecipeError as error:
             what = str(error).partition(" Try:")[0]
             raise RecipeError(f"{what} Try: save the source model, and adapt it after loading.") from error
-        # A plain clone was never compiled: what the source was compiled with would be saved, and asked for on loading.
-        uncompiled = clone(self.hidden.source, {})
         return {
             **super().get_config(),
-            "source": keras.saving.serialize_keras_object(uncompiled),
-            "chosen": list(self.chosen),
+            # A plain clone was never compiled: what the source was compiled with would be asked for on loading.
+            "source": keras.saving.serialize_keras_object(Cloner().clone(self.hidden.source)),
+            "chosen": [position for position, info in enumerate(adaptation.layers) if info.adapted],
             "recipe": recipe,
             "kind": adaptation.kinds[0],
-            "channels_first": self.channels_first,
+            "channels_first": adaptation.channel_axis == 1,
             "settings": {
                 **{name: getattr(adaptation, name) for name in SETTINGS},
                 "inputs": adaptation.inputs and dataclasses.asdict(adaptation.inputs),
                 "output": None if callable(adaptation.output) else adaptation.output,  # the layout has its position
             },
-            "layout": self.layout and _store_layout(self.layout, self._layer_names),
+            "layout": layout,
         }
 
     @classmethod
@@ -227,12 +207,12 @@ class AdaptedCall(keras.layers.Layer):
         made = cls(source, recipe=recipe, **config)
         made.owns_source = True
         if layout is not None:
-            made.adaptation.layouts[()] = _load_layout(layout, made._layer_names)
+            layers = made.adaptation.layers
+            layout = {name: tuple(value) if isinstance(value, list) else value for name, value in layout.items()}
+            layout["factors"] = {layers[position].name: tuple(factors) for position, *factors in layout["factors"]}
+            layout["scores"] = layout["scores"] and ScoresLayout(**layout["scores"])
+            made.adaptation.layouts[()] = OutputLayout(**layout)
         return made
-
-    @property
-    def _layer_names(self) -> list[str]:
-        return [info.name for info in self.adaptation.layers]
 
 
 _OPAQUE = ("TorchModuleWrapper", "FlaxLayer", "JaxLayer", "TFSMLayer")
@@ -246,38 +226,14 @@ class _Hidden:
         self.source, self.adapted = source, adapted
         self.shared: dict[int, SharedVariable] = {}
         self.clone = self.make_clone()
-        self.layers = [source, *(layer for _, layer in walk_layers(source))]
-        self.ids = variable_ids(self.layers)
-        self.opaque = [path for path, layer in walk_layers(source) if type(layer).__name__ in _OPAQUE]
+        self.weights = [id(weight) for weight in source.weights]
+        self.opaque = [path for path, layer in walk(source) if type(layer).__name__ in _OPAQUE]
 
     def make_clone(self) -> keras.Model:
         """Return a clone of the source whose chosen layers blend."""
-        return clone(self.source, self.adapted, self.share)
+        return Cloner(self.adapted, self.shared).clone(self.source)
 
     @functools.cached_property
     def plain(self) -> keras.Model:
         """A clone without adapted layers."""
-        return clone(self.source, {}, self.share)
-
-    def share(self, variable: Any) -> SharedVariable:
-        """Return what reads a variable of the source."""
-        return self.shared.setdefault(id(variable), SharedVariable(variable))
-
-
-def variable_ids(layers: Iterable[Any]) -> list[int]:
-    """Return which variables these layers have."""
-    return [id(v) for layer in layers for v in (*layer._trainable_variables, *layer._non_trainable_variables)]
-
-
-def _store_layout(layout: OutputLayout, names: list[str]) -> dict[str, Any]:
-    """Return a layout for a config. Layers are stored by their positions: names that Keras makes up may change."""
-    factors = [[names.index(name), *each] for name, each in layout.factors.items()]
-    return {**dataclasses.asdict(layout), "factors": factors}
-
-
-def _load_layout(stored: dict[str, Any], names: list[str]) -> OutputLayout:
-    """Return a layout from a config, in which tuples have become lists."""
-    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in stored.items()}
-    values["factors"] = {names[place]: tuple(each) for place, *each in stored["factors"]}
-    values["scores"] = stored["scores"] and ScoresLayout(**stored["scores"])
-    return OutputLayout(**values)
+        return Cloner({}, self.shared).clone(self.source)

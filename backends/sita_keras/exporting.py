@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
-import os
 import warnings
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
-from keras import tree
 
+from sita_adapters import engine
 from sita_adapters.errors import ExportError
 from sita_adapters.export import name_outputs, require_exporter
 from sita_adapters.outputs import flatten
-from sita_adapters.random_images import random_like
 
-from .inspection import check_example, type_of_images
+from .inspection import arrange, random_images
 from .model import AdaptedModel
-from .ops import KERAS
+from .ops import ENGINE, KERAS
 
-FORMATS = ("onnx", "litert", "saved_model")
-
-_ABLE = {"onnx": ("tensorflow", "torch"), "litert": ("tensorflow",), "saved_model": ("tensorflow", "jax")}
-"""The backends of Keras that can write a format, for any number of images."""
-
-_PACKAGES = {
-    ("onnx", "tensorflow"): ("onnx", "tf2onnx"),
-    ("onnx", "torch"): ("onnx",),
-    ("saved_model", "jax"): ("tensorflow",),
+_EXPORTERS: dict[str, dict[str, tuple[str, ...]]] = {
+    "onnx": {"tensorflow": ("onnx", "tf2onnx"), "torch": ("onnx",)},
+    "litert": {"tensorflow": ()},
+    "saved_model": {"tensorflow": (), "jax": ("tensorflow",)},
 }
+"""For each format, the backends of Keras that can write it for any number of images, and the packages they need."""
+
+FORMATS = tuple(_EXPORTERS)
 
 
 class Exportable(keras.Model):
@@ -42,14 +37,13 @@ class Exportable(keras.Model):
     def __init__(self, adapted: AdaptedModel, diagnostics: bool) -> None:
         super().__init__(name=adapted.name)
         self.adapted, self.diagnostics = adapted, diagnostics
-        self.run_eagerly = adapted.run_eagerly
 
     def call(self, inputs: Any, training: bool | None = None) -> dict[str, Any]:
         """Return the answer, by name."""
-        (images,) = tree.flatten(inputs)
+        (images,) = keras.tree.flatten(inputs)
         found: dict[str, Any] = {}
         if self.diagnostics:
-            output, diagnostics = self.adapted.adapted_call.call_with_diagnostics(images)
+            output, diagnostics = self.adapted.adapted_call.run(images, engine.predict_with_diagnostics)
             found = diagnostics.outputs(KERAS)
         else:
             output = self.adapted.adapted_call(images)
@@ -59,66 +53,46 @@ class Exportable(keras.Model):
 
 def write(adapted: AdaptedModel, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
     """Write an adapted model to a file that takes any number of images."""
-    engine = keras.backend.backend()
-    if engine not in _ABLE[format]:
-        able = [kind for kind, engines in _ABLE.items() if engine in engines]
+    able = list(_EXPORTERS[format])
+    if ENGINE not in able:
+        others = [other for other, engines in _EXPORTERS.items() if ENGINE in engines]
         raise ExportError(
-            f"Keras on {engine} cannot export to {format}; {' and '.join(_ABLE[format])} can. Try: "
-            f"KERAS_BACKEND={_ABLE[format][0]} (a saved .keras file loads there), or one of {', '.join(able)}."
+            f"Keras on {ENGINE} cannot export to {format}; {' and '.join(able)} can. Try: KERAS_BACKEND={able[0]} "
+            f"(a saved .keras file loads there), or one of {', '.join(others)}."
         )
     if format == "litert" and find_spec("keras.src.export.litert") is None:
         raise ExportError(f"Keras {keras.__version__} cannot export to LiteRT. Try: a newer Keras (3.15.1 can).")
-    require_exporter(*_PACKAGES.get((format, engine), ()), to=format)
-    images = _example_of(adapted, example)
-    (image,) = tree.flatten(adapted._inputs_struct)
+    require_exporter(*_EXPORTERS[format][ENGINE], to=format)
+    image = adapted.inputs[0]
+    if example is None and None in image.shape[1:]:
+        raise ExportError(
+            f"example: the model takes images of any size, {tuple(image.shape)}, and a file is made for one. "
+            "Try: sita.export(adapted, path, example=images) of the size that you will run."
+        )
+    images = random_images(image, example, ExportError)
     spec = keras.InputSpec(shape=(None, *images.shape[1:]), dtype=image.dtype, name=image.name)
-    signature = [tree.map_structure(lambda _: spec, adapted._inputs_struct)]
     model = Exportable(adapted, diagnostics)
-    with _quiet():
-        output = model(tree.pack_sequence_as(adapted._inputs_struct, [images]))  # Keras exports what was called
-        kind = {"saved_model": "tf_saved_model"}.get(format, format)
-        model.export(str(path), format=kind, verbose=False, input_signature=signature)
+    logging.disable(logging.WARNING)  # the exporters' own messages, which some print, or warn
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            output = model(arrange(adapted, images))  # Keras exports what was called
+            name = "tf_saved_model" if format == "saved_model" else format
+            model.export(str(path), format=name, verbose=False, input_signature=[arrange(adapted, spec)])
+    finally:
+        logging.disable(logging.NOTSET)
     if format == "onnx":
         _name_onnx_outputs(path, list(output))
     return (None, *images.shape[1:])
 
 
 def _name_onnx_outputs(path: Path, names: list[str]) -> None:
-    """Give the outputs of an ONNX file these names: on torch, Keras' exporter leaves them numbers.
-
-    Each by an operator that copies: whatever else reads the output, such as a subgraph, still finds it.
-    """
+    """Give the outputs of an ONNX file these names: on torch, Keras' exporter leaves them numbers."""
     import onnx
 
     model = onnx.load(str(path))
     for output, name in zip(model.graph.output, names, strict=True):
-        if output.name != name:
+        if output.name != name:  # by an operator that copies: what else reads the output, in a subgraph, still finds it
             model.graph.node.append(onnx.helper.make_node("Identity", [output.name], [name]))
             output.name = name
     onnx.save(model, str(path))
-
-
-def _example_of(adapted: AdaptedModel, example: Any) -> np.ndarray:
-    """Return at least two images: the example, or random ones if the model says how large images are."""
-    (image,) = tree.flatten(adapted._inputs_struct)
-    if example is not None:
-        images = check_example(image, example, ExportError)
-        return images if len(images) > 1 else np.concatenate([images, images[..., ::-1, :]])
-    if None in image.shape[1:]:
-        raise ExportError(
-            f"example: the model takes images of any size, {tuple(image.shape)}, and a file is made for one. "
-            "Try: sita.export(adapted, path, example=images) of the size that you will run."
-        )
-    return random_like(np.zeros((1, *image.shape[1:]), type_of_images(image)))
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the exporters' own messages off the screen."""
-    logging.disable(logging.WARNING)
-    try:
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about deprecated exporters
-            yield
-    finally:
-        logging.disable(logging.NOTSET)

@@ -11,30 +11,27 @@ from keras import tree
 from keras.src.models import Functional, Sequential
 
 from sita_adapters.errors import InputError, ModelError
+from sita_adapters.random_images import random_like
 from sita_adapters.views import SpatialKind, spatial_kind
 
-from .ops import KERAS
+from .ops import KERAS, runs_channels_first
 
 
-def walk_layers(layer: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
-    """Yield every layer that runs inside this one, each once, with its path.
-
-    A graph may hold more as attributes (the whole of a backbone of which it runs a part), which it does not run.
-    """
+def walk(layer: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield this layer, and every layer and bare operation (x * 2.0) that runs inside it, each once, with its path."""
     seen = set() if seen is None else seen
-    for child in layer.layers if isinstance(layer, Functional) else layer._layers:
-        if id(child) in seen:
-            continue
-        seen.add(id(child))
-        child_path = f"{path}/{child.name}" if path else child.name
-        yield child_path, child
-        yield from walk_layers(child, child_path, seen)
+    if id(layer) not in seen:
+        seen.add(id(layer))
+        yield path, layer
+        # A graph may hold more layers as attributes (all of a backbone of which it runs a part) than it runs.
+        for child in layer._operations if isinstance(layer, Functional) else getattr(layer, "_layers", ()):
+            yield from walk(child, f"{path}/{child.name}" if path else child.name, seen)
 
 
 def find_layers(model: keras.Model) -> dict[str, Any]:
     """Return the BatchNorm layers with source statistics, by path; where names repeat, a number is added."""
     found: dict[str, Any] = {}
-    for path, layer in walk_layers(model):
+    for path, layer in walk(model):
         if isinstance(layer, keras.layers.BatchNormalization) and layer.moving_mean is not None:
             again = sum(name.partition("#")[0] == path for name in found)
             found[f"{path}#{again + 1}" if again else path] = layer
@@ -42,24 +39,21 @@ def find_layers(model: keras.Model) -> dict[str, Any]:
 
 
 def find_image(model: Any, example: Any = None) -> Any:
-    """Return the model's one image input, as a KerasTensor; raise where the model cannot be adapted for it.
-
-    Of a model that is no graph, the example tells more than what it was built for.
-    """
-    if not isinstance(model, keras.Model):
-        raise ModelError(
-            f"Expected a keras.Model; received a {type(model).__name__}. "
-            "Try: pass the model that computes the predictions."
-        )
+    """Return the model's one image input, as a KerasTensor; raise where the model cannot be adapted for it."""
     if not model.built:
         raise ModelError(
             f"{type(model).__name__} is not built: it has no weights yet. Try: call it once on an image batch, or "
             "model.build((None, height, width, channels))."
         )
-    _check_methods(model)
-    _check_layout(model)
-    is_graph = isinstance(model, Functional | Sequential)
-    images = tree.flatten(model.inputs if is_graph else _input_of_subclassed(model, example))
+    if own := own_methods(model, _ANSWERING):
+        graph, other = "keras.Model(model.input, model.output)", "keras.Sequential([keras.Input(shape), model])"
+        raise ModelError(
+            f"{type(model).__name__} has its own {', '.join(own)}, which an adapted model would not run. Expected a "
+            "model whose images go through `call` alone. Try: adapt a plain model, "
+            f"{graph if isinstance(model, Functional) else other}, and do what these methods do (preprocessing, say) "
+            "outside."
+        )
+    images = model.inputs if isinstance(model, Functional | Sequential) else [_input_of_subclassed(model, example)]
     if len(images) != 1:
         raise InputError(
             f"Expected a model with one image input; {type(model).__name__} has {len(images)}. "
@@ -82,45 +76,16 @@ def own_methods(model: Any, names: Sequence[str]) -> list[str]:
     return [name for name in names if name in vars(model) or homes[name].__module__.partition(".")[0] != "keras"]
 
 
-def _check_methods(model: Any) -> None:
-    """Raise where a model answers in ways of its own, which its adapted model would not have."""
-    if own := own_methods(model, _ANSWERING):
-        plain = "keras.Sequential([keras.Input(shape), model])"
-        if isinstance(model, Functional):
-            plain = "keras.Model(model.input, model.output)"
-        raise ModelError(
-            f"{type(model).__name__} has its own {', '.join(own)}, which an adapted model would not run. Expected a "
-            f"model whose images go through `call` alone. Try: adapt a plain model, {plain}, and do what these methods "
-            "do (preprocessing, say) outside."
-        )
-
-
-def _check_layout(model: Any) -> None:
-    """Raise where convolutions have their channels first and TensorFlow, on this machine, cannot run them."""
-    if keras.backend.backend() != "tensorflow":
-        return
-    import tensorflow
-
-    first = [path for path, layer in walk_layers(model) if getattr(layer, "data_format", None) == "channels_first"]
-    if first and not tensorflow.config.list_physical_devices("GPU"):
-        raise InputError(
-            f"The layers {', '.join(first[:3])} have their channels first, which TensorFlow runs on a GPU only; there "
-            "is none. Try: KERAS_BACKEND=jax or torch, or a model with channels last."
-        )
-
-
 def _input_of_subclassed(model: Any, example: Any) -> Any:
+    """Return the input of a model that is no graph; an example tells more than what the model was built for."""
     shapes = model._build_shapes_dict or {}
-    if len(shapes) > 1:
+    shape = next(iter(shapes.values())) if len(shapes) == 1 else None
+    if not isinstance(shape, tuple) or not all(size is None or isinstance(size, int) for size in shape):
+        names = [name.removesuffix("_shape") for name in shapes]
         raise InputError(
             f"Expected a model that is called on images alone; {type(model).__name__} was built with "
-            f"{', '.join(name.removesuffix('_shape') for name in shapes)}. Try: wrap it in a model whose call takes "
-            "the images, and gives it the rest."
-        )
-    shape = next(iter(shapes.values()), None)
-    if not isinstance(shape, tuple) or not all(size is None or isinstance(size, int) for size in shape):
-        raise InputError(
-            f"The input shape of {type(model).__name__} is not known. Try: call it once on an image batch."
+            f"{', '.join(names) or 'no shape'}. Try: call it once on an image batch; or wrap it in a model whose call "
+            "takes the images, and gives it the rest."
         )
     dtype = model.compute_dtype
     if example is not None and len(given := tree.flatten(example)) == 1 and len(np.shape(given[0])) == len(shape):
@@ -129,13 +94,16 @@ def _input_of_subclassed(model: Any, example: Any) -> Any:
     return keras.KerasTensor((None, *shape[1:]), dtype=keras.backend.standardize_dtype(dtype), name="images")
 
 
-def type_of_images(image: Any) -> str:
-    """Return the type of images for this input, in a precision that numpy knows."""
-    return "float32" if KERAS.is_float(image) else str(keras.backend.standardize_dtype(image.dtype))
+def arrange(model: Any, images: Any) -> Any:
+    """Return images as the model takes them: by name, or in a list, if it was made so."""
+    return tree.pack_sequence_as(model._inputs_struct, [images]) if isinstance(model, Functional) else images
 
 
-def check_example(image: Any, example: Any, error: type[Exception]) -> np.ndarray:
-    """Return images as the model's input takes them; raise this error if they do not fit it."""
+def random_images(image: Any, example: Any, error: type[Exception]) -> np.ndarray:
+    """Return three random images for this input, like the example; raise this error if that does not fit the input."""
+    dtype = "float32" if KERAS.is_float(image) else str(keras.backend.standardize_dtype(image.dtype))  # as numpy has
+    if example is None:  # 64 pixels if the model takes any number
+        return random_like(np.zeros((1, *(size or 64 for size in image.shape[1:])), dtype))
     parts = tree.flatten(example)
     shape = tuple(np.shape(parts[0])) if len(parts) == 1 else ()
     sizes = zip(image.shape[1:], shape[1:], strict=False)
@@ -144,15 +112,21 @@ def check_example(image: Any, example: Any, error: type[Exception]) -> np.ndarra
         raise error(
             f"example: expected a batch of images as the model takes them, {tuple(image.shape)}; received {received}."
         )
-    return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(parts[0], type_of_images(image))))
+    return random_like(np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(parts[0], dtype))))
 
 
-def channels_come_first(model: Any, views: bool) -> bool:
-    """Return whether images have their channels before their spatial axes, as the layer nearest the input takes them.
+def image_layout(model: Any, shape: tuple[int | None, ...], views: bool) -> tuple[SpatialKind, bool]:
+    """Return what a model's images are (if a size is open, what every image is), and if their channels come first."""
+    if len(shape) < 3:
+        raise InputError(f"Expected a model of images (N, …, C); its input has the shape {shape}.")
+    channels_first = _channels_come_first(model, views)
+    space = shape[2:] if channels_first else shape[1:-1]
+    return "rectangle" if None in space[-2:] else spatial_kind([size or 0 for size in space]), channels_first
 
-    Raise if their axes are permuted on the way there, and there are views, which are of the images as they come in.
-    """
-    for operation in _walk_operations(model):
+
+def _channels_come_first(model: Any, views: bool) -> bool:
+    """Return what the layer nearest the input tells; raise if axes are permuted before it, and there are views."""
+    for path, operation in list(walk(model))[1:]:
         if isinstance(operation, keras.layers.Permute) or type(operation).__name__ == "Transpose":
             if not views:
                 return False
@@ -161,24 +135,14 @@ def channels_come_first(model: Any, views: bool) -> bool:
                 "channels are. Try: a recipe without views ('auto', 'shift'), or permute them before the model."
             )
         if getattr(operation, "data_format", None) and not isinstance(operation, keras.layers.Flatten):
-            return bool(operation.data_format == "channels_first")
+            first = bool(operation.data_format == "channels_first")
+            if first and not runs_channels_first():
+                raise InputError(
+                    f"The layer {path!r} has its channels first, which TensorFlow runs on a GPU only; there is none. "
+                    "Try: KERAS_BACKEND=jax or torch, or a model with channels last."
+                )
+            return first
         if isinstance(operation, keras.layers.BatchNormalization) and operation.input_spec:
             rank = int(operation.input_spec.ndim)
             return rank > 2 and operation.axis % rank != rank - 1
     return False
-
-
-def _walk_operations(model: Any) -> Iterator[Any]:
-    """Yield layers and bare operations in the order they run in, as far as it is known."""
-    for operation in model._operations if isinstance(model, Functional) else model._layers:
-        yield operation
-        if isinstance(operation, keras.layers.Layer):
-            yield from _walk_operations(operation)
-
-
-def image_kind(shape: tuple[int | None, ...], channels_first: bool) -> SpatialKind:
-    """Return what a model's images are; where a size is open, what every image is."""
-    if len(shape) < 3:
-        raise InputError(f"Expected a model of images (N, …, C); its input has the shape {shape}.")
-    space = shape[2:] if channels_first else shape[1:-1]
-    return "rectangle" if None in space[-2:] else spatial_kind([size or 0 for size in space])

@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import keras
-from keras import tree
 from keras.src.models import Functional, Sequential
 
 from sita_adapters.errors import InputError, ModelError, SharedWeightsError
 
-from .call import PACKAGE, UNTRAINABLE, AdaptedCall
+from .call import READ_ONLY, UNTRAINABLE, AdaptedCall
 from .ops import KERAS
 
 _lock = threading.Lock()
 
 
-@keras.saving.register_keras_serializable(package=PACKAGE)
+def _refuse(message: str) -> Callable[..., NoReturn]:
+    """Return a method that raises this error."""
+
+    def refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
+        raise SharedWeightsError(message)
+
+    return refuse
+
+
+@keras.saving.register_keras_serializable(package="sita_keras")
 class AdaptedModel(keras.Model):
     """An adapted model: one AdaptedCall. It predicts, evaluates, saves and exports.
 
     It only reads the source model's weights. Training and writing are refused.
     """
 
+    fit = train_on_batch = _refuse(UNTRAINABLE)
+    set_weights = load_state_dict = half = bfloat16 = double = requires_grad_ = _refuse(READ_ONLY)  # most are torch's
+    quantize = _refuse(
+        "An adapted model computes with the source model's weights, which quantize would replace. Try: quantize the "
+        "source model, then adapt it."
+    )
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # By these names, `compile` assigns losses and metrics to outputs.
-        names = getattr(self.adapted_call.hidden.source, "output_names", None)
-        if names is not None:
-            self.output_names = names
+        source = self.adapted_call.hidden.source
+        if hasattr(source, "output_names"):  # by which `compile` assigns losses and metrics to outputs
+            self.output_names = source.output_names
         self._watchers = 0
 
     @property
@@ -46,7 +60,7 @@ class AdaptedModel(keras.Model):
                 f"Expected images alone; received {', '.join(others)}, too, which an adapted model cannot pass on. "
                 "Try: adapt a model whose call takes the images, and passes the rest to the source model."
             )
-        (images,), expected = tree.flatten(inputs), self.inputs[0]
+        (images,), expected = keras.tree.flatten(inputs), self.inputs[0]
         casts = KERAS.is_float(expected) and not KERAS.is_float(images)
         if casts and not isinstance(self.adapted_call.hidden.source, Functional | Sequential):  # a graph casts, too
             raise InputError(
@@ -65,62 +79,33 @@ class AdaptedModel(keras.Model):
         self.adapted_call.check_source()
         return super().make_test_function(force)
 
-    @property
+    @keras.Model.run_eagerly.getter  # type: ignore[untyped-decorator]  # with Keras' own setter
     def run_eagerly(self) -> bool:
         """Whether `predict` runs uncompiled; always where views are drawn by what is in an image."""
-        needed = self._watchers or self.adapted_call.adaptation.recipe.resample
-        return bool(needed or keras.Model.run_eagerly.fget(self))
-
-    @run_eagerly.setter
-    def run_eagerly(self, value: bool) -> None:
-        keras.Model.run_eagerly.fset(self, value)
+        recipe = self.adapted_call.adaptation.recipe
+        return bool(self._watchers or recipe.resample or keras.Model.run_eagerly.fget(self))
 
     @contextmanager
-    def uncompiled(self) -> Iterator[None]:
-        """Make `predict` and `evaluate` call the model layer by layer while inside, in whichever thread."""
-        self._watch(1)
+    def uncompiled(self) -> Iterator[object]:
+        """Make `predict` and `evaluate` run layer by layer while inside, in whichever thread; yield the adaptation."""
+
+        def watch(more: int) -> None:
+            with _lock:  # another thread may run the compiled functions: they are replaced, not deleted
+                self._watchers += more
+                self.make_predict_function(force=True)
+                self.make_test_function(force=True)
+
+        watch(1)
         try:
-            yield
+            yield self.adapted_call.adaptation
         finally:
-            self._watch(-1)
-
-    def _watch(self, more: int) -> None:
-        """Count who watches, and make the functions again that Keras keeps once they are compiled.
-
-        Another thread may be in one of them, so there is always one.
-        """
-        with _lock:
-            self._watchers += more
-            self.make_predict_function(force=True)
-            self.make_test_function(force=True)
-
-    def fit(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: the weights are the source model's."""
-        raise SharedWeightsError(UNTRAINABLE)
-
-    train_on_batch = fit
-
-    def set_weights(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: the weights are the source model's."""
-        raise SharedWeightsError(
-            "The weights of an adapted model are the source model's, which it only reads. Try: load them into the "
-            "source model, or into sita.unwrap(adapted), which shares them. The adapted model sees the new values."
-        )
-
-    load_state_dict = half = bfloat16 = double = requires_grad_ = set_weights  # torch's ways to write
+            watch(-1)
 
     def load_weights(self, *args: Any, **kwargs: Any) -> Any:
         """Load where the adapted model was itself loaded, and has a source model of its own; else refuse."""
         if not self.adapted_call.owns_source:
-            self.set_weights()
+            raise SharedWeightsError(READ_ONLY)
         return super().load_weights(*args, **kwargs)
-
-    def quantize(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: the layers that compute are the source model's."""
-        raise SharedWeightsError(
-            "An adapted model computes with the source model's weights, which quantize would replace. Try: quantize "
-            "the source model, then adapt it."
-        )
 
     def count_params(self) -> int:
         """Return the number of the source model's weights."""

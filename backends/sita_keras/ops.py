@@ -16,10 +16,20 @@ from keras import ops
 from sita_adapters.combining import images_first
 from sita_adapters.ops import Ops, SymbolicError
 
+ENGINE = keras.backend.backend()
+"""What Keras computes with in this process: "tensorflow", "jax" or "torch"."""
+
+if ENGINE == "tensorflow":
+    import tensorflow as tf
+elif ENGINE == "jax":
+    import jax
+else:
+    import torch
+
 
 def _take(x: Any, indices: Any, axis: int) -> Any:
     """Return `ops.take` along an axis; on torch, what its exporter to ONNX knows."""
-    if keras.backend.backend() == "torch" and not isinstance(x, keras.KerasTensor):
+    if ENGINE == "torch" and not isinstance(x, keras.KerasTensor):
         return x.index_select(axis, indices)
     return ops.take(x, indices, axis=axis)
 
@@ -43,25 +53,16 @@ class KerasOps(Ops):
         return not isinstance(size, int)
 
     def at_least_one(self, size: Any) -> Any:
-        """Return a size that can be divided by, where a graph of TensorFlow leaves it open.
-
-        Of the last batch, a replica of a MirroredStrategy may get no image.
-        """
-        return size if keras.backend.backend() != "tensorflow" or isinstance(size, int) else ops.maximum(size, 1)
+        """Return a size that can be divided by. (Of the last batch, a replica of TensorFlow's may get no image.)"""
+        return size if ENGINE != "tensorflow" or isinstance(size, int) else ops.maximum(size, 1)
 
     def is_traced(self, array: Any) -> bool:
         if isinstance(array, keras.KerasTensor):
             return True
-        if keras.backend.backend() == "tensorflow":
-            import tensorflow as tf
-
-            return bool(tf.is_symbolic_tensor(array)) if tf.is_tensor(array) else False
-        if keras.backend.backend() == "jax":
-            import jax
-
+        if ENGINE == "tensorflow":
+            return bool(tf.is_tensor(array) and tf.is_symbolic_tensor(array))
+        if ENGINE == "jax":
             return isinstance(array, jax.core.Tracer)
-        import torch
-
         compiled = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
         return compiled or getattr(getattr(array, "device", None), "type", None) == "meta"
 
@@ -69,8 +70,7 @@ class KerasOps(Ops):
         return ops.convert_to_tensor(values, dtype=like.dtype)
 
     def precise_constant(self, values: Any, like: Any) -> Any:
-        double = keras.backend.standardize_dtype(like.dtype) == "float64"
-        return ops.convert_to_tensor(values, dtype="float64" if double else "float32")
+        return ops.convert_to_tensor(values, dtype=keras.backend.result_type(like.dtype, "float32"))
 
     def indices(self, values: Any, like: Any) -> Any:
         return ops.convert_to_tensor(values, dtype="int32")
@@ -78,11 +78,11 @@ class KerasOps(Ops):
     def cast(self, array: Any, like: Any) -> Any:
         return ops.cast(array, like.dtype)
 
-    def precise(self, array: Any) -> Any:
-        return ops.cast(array, keras.backend.result_type(array.dtype, "float32"))
-
     def mask_to_float(self, mask: Any, like: Any) -> Any:
         return ops.cast(mask, like.dtype)
+
+    def precise(self, array: Any) -> Any:
+        return ops.cast(array, keras.backend.result_type(array.dtype, "float32"))
 
     def copy(self, array: Any) -> Any:
         return array  # nobody can write to it
@@ -108,34 +108,40 @@ class KerasOps(Ops):
             return [array if axis is None else array[0] for array, axis in pairs]
 
         mapped = _map_in_order(answer_one, images)
-        last = answers[-1]
-        arrays = [array[0] if axis is None else array for array, axis in zip(mapped, last.axes, strict=True)]
-        return [replace(last, arrays=arrays)]
+        pairs = zip(mapped, answers[-1].axes, strict=True)
+        return [replace(answers[-1], arrays=[array[0] if axis is None else array for array, axis in pairs])]
 
     def after(self, arrays: Sequence[Any]) -> AbstractContextManager[Any]:
         """Make TensorFlow, which runs what it can side by side, wait for these."""
-        if keras.backend.backend() != "tensorflow" or not arrays:
+        if ENGINE != "tensorflow" or not arrays:
             return contextlib.nullcontext()
-        import tensorflow as tf
-
         return tf.control_dependencies([array for array in arrays if tf.is_tensor(array)])  # type: ignore[no-any-return]
+
+
+def runs_channels_first() -> bool:
+    """Whether convolutions can have their channels first: TensorFlow's only on a GPU."""
+    return ENGINE != "tensorflow" or bool(tf.config.list_physical_devices("GPU"))
 
 
 def trace_of(x: Any) -> Any:
     """Return what traces operations on x just now: a graph of TensorFlow, a trace of JAX; None on torch."""
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
+    if ENGINE == "tensorflow":
         return tf.compat.v1.get_default_graph()
     return getattr(x, "_trace", None)  # JAX has no public name for it
 
 
+def detach(value: Any) -> Any:
+    """Return an array that Keras may take: of torch, the same memory without gradients; of JAX, a copy."""
+    if ENGINE == "torch":
+        return torch.nn.Parameter(value.detach(), requires_grad=False)
+    with jax.ensure_compile_time_eval():  # whatever Keras traces around this
+        return value.copy()
+
+
 def _map_in_order(function: Callable[[Any], list[Any]], images: Any) -> list[Any]:
     """Map a function over the images, strictly one after the other."""
-    if keras.backend.backend() != "tensorflow":
+    if ENGINE != "tensorflow":
         return ops.map(function, images)  # type: ignore[no-any-return]
-    import tensorflow as tf
-
     # Keras' own map leaves it to TensorFlow to run ten at a time, which would not keep memory flat.
     traced = tf.function(function).get_concrete_function(tf.TensorSpec(images.shape[1:], images.dtype))
     signature = keras.tree.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), traced.structured_outputs)

@@ -16,16 +16,15 @@ from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, OutputError, SitaError, SitaWarning
 from sita_adapters.outputs import OutputLayout
 from sita_adapters.probe import InputRecorder, leave_out, probe_model
-from sita_adapters.random_images import perturb, random_like
+from sita_adapters.random_images import perturb
 
-from .batchnorm import AdaptedBatchNorm, prepare
+from .batchnorm import AdaptedBatchNorm
 from .call import AdaptedCall
-from .inspection import check_example, find_layers, type_of_images, walk_layers
+from .clone import SharedVariable
+from .inspection import find_layers, random_images, walk
 from .ops import KERAS
-from .variables import SharedVariable
 
-_OPEN_SIZE = 64
-"""Height and width of random images if the model takes any."""
+_PRECISIONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 class _Reads(keras.StatelessScope):
@@ -43,8 +42,7 @@ class _Reads(keras.StatelessScope):
 
 def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
     """Return what is established about a clone, on random images like the example or of the model's input shape."""
-    zeros = np.zeros((1, *(size or _OPEN_SIZE for size in image.shape[1:])), type_of_images(image))
-    images = random_like(zeros if example is None else check_example(image, example, InputError))
+    images, model_name = random_images(image, example, InputError), layer.adaptation.model_name
     recorder, reads, inputs = InputRecorder(KERAS), _Reads(), dict[str, Any]()
 
     def record(name: str, x: Any) -> None:
@@ -53,59 +51,67 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
             inputs.setdefault(name, x[:1])
 
     def run(which: Sequence[int], *, perturbed: bool = False, fresh: bool = False) -> Any:
-        values = perturb(images[list(which)], _precision(image.dtype)) if perturbed else images[list(which)]
+        precision = _PRECISIONS.get(keras.backend.standardize_dtype(image.dtype), 0.0)
+        values = perturb(images[list(which)], precision) if perturbed else images[list(which)]
         rows = ops.convert_to_tensor(values, dtype=image.dtype)
         context = engine.ForwardContext(layer.adaptation, engine.PLAIN, len(which), KERAS, record=record)
-        with nullcontext() if inputs else reads:  # the first time
-            output = engine.run_rows([rows], lambda some: _run(layer, some, fresh), context)
-        _check_parts(output)
-        return output
-
-    layout = probe_model(run, recorder, layer.adaptation, layer.adaptation.model_name, image)
-    blends = layer.adaptation.plan_for(layer.adaptation.kinds[0])[0].blends
-    if blends:
-        _check_bypass(reads.variables, layer)
-        _check_called([info.name for info in layer.adaptation.layers if info.adapted], set(inputs), layer)
-    _check_layers(layer, inputs)
-    return replace(layout, notes=_notes(layer))
-
-
-def _run(layer: AdaptedCall, rows: list[Any], fresh: bool) -> Any:
-    """Run the clone. If it fails and the source has layers that never ran, name them."""
-    try:
-        return layer.run_clone(rows, cloned=layer.hidden.make_clone() if fresh else None)
-    except SitaError:
-        raise
-    except Exception as error:
-        if unbuilt := [path for path, inner in walk_layers(layer.hidden.source) if not inner.built]:
+        cloned = layer.hidden.make_clone() if fresh else layer.hidden.clone
+        try:
+            with nullcontext() if inputs else reads:  # the first time
+                output = engine.run_rows([rows], lambda some: layer.run_clone(some, cloned), context)
+        except Exception as error:
+            unbuilt = [path for path, inner in walk(layer.hidden.source) if not getattr(inner, "built", True)]
+            if isinstance(error, SitaError) or not unbuilt:
+                raise
             raise ModelError(
-                f"{layer.adaptation.model_name} has unbuilt layers ({', '.join(unbuilt[:3])}), and fails: {error} "
+                f"{model_name} has unbuilt layers ({', '.join(unbuilt[:3])}), and fails: {error} "
                 "Try: call the model once on an image batch, then adapt it."
             ) from error
-        raise
+        for path, part in tree.flatten_with_path(output):
+            if not KERAS.is_array(part):
+                where = f" at {'.'.join(map(str, path))}" if path else ""
+                raise OutputError(
+                    f"The model returns {part!r}{where}, which no graph of Keras can return. Expected tensors, or "
+                    "tuples, lists and dicts of them. Try: adapt a model around it that returns these."
+                )
+        return output
+
+    layout = probe_model(run, recorder, layer.adaptation, model_name, image)
+    if layer.adaptation.plan_for(layer.adaptation.kinds[0])[0].blends:
+        _check_bypass(reads.variables, layer)
+        _check_called(inputs, layer)
+    _check_layers(layer, inputs)
+    if not layer.hidden.opaque:
+        return layout
+    note = f"{', '.join(layer.hidden.opaque)} run another framework's layers: BatchNorm layers in them are not adapted"
+    warnings.warn(f"{note}.", SitaWarning, stacklevel=4)
+    return replace(layout, notes=(note,))
 
 
-def _precision(dtype: Any) -> float:
-    """Return the precision of a floating-point type; 0 for others."""
-    known = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-    return known.get(keras.backend.standardize_dtype(dtype), 0.0)
+def _check_bypass(read: list[Any], layer: AdaptedCall) -> None:
+    """Raise if statistics were read that are not the clone's: a BatchNorm layer ran that is not adapted."""
+    found = find_layers(layer.hidden.source)
+    skipped = {id(v) for info in layer.adaptation.layers if not info.adapted for v in found[info.name].variables}
+    foreign = [v.path.split("/") for v in read if not isinstance(v, SharedVariable) and id(v) not in skipped]
+    norms = [path for path in foreign if path[-1] in ("moving_mean", "moving_variance")]
+    if names := dict.fromkeys("/".join(path[-2:-1]) for path in norms):
+        raise ModelError(
+            f"The clone of {layer.adaptation.model_name} runs {', '.join(names)} of the source model: "
+            "from a closure, a class, a global or an object that is no layer. Expected BatchNorm layers that are "
+            "attributes of the layers that call them, alone or in lists and dicts. Try: make them such attributes."
+        )
 
 
-def _check_parts(output: Any) -> None:
-    """Raise if an output contains something that a graph cannot return."""
-    for path, part in tree.flatten_with_path(output):
-        if not KERAS.is_array(part):
-            where = f" at {'.'.join(map(str, path))}" if path else ""
-            raise OutputError(
-                f"The model returns {part!r}{where}, which no graph of Keras can return. Expected tensors, or tuples, "
-                "lists and dicts of them. Try: adapt a model around it that returns these."
-            )
-
-
-def _check_called(names: list[str], called: set[str], layer: AdaptedCall) -> None:
-    source, missed = layer.adaptation.model_name, [name for name in names if name not in called]
-    compiled = {name for each in layer.hidden.layers for name, value in vars(each).items() if _is_compiled(value)}
-    if missed and compiled:
+def _check_called(called: dict[str, Any], layer: AdaptedCall) -> None:
+    """Raise if no adapted layer was called, or one may have been in a compiled function; warn if some were not."""
+    source, names = layer.adaptation.model_name, [info.name for info in layer.adaptation.layers if info.adapted]
+    missed = [name for name in names if name not in called]
+    if not missed:
+        return
+    attributes = [item for _, inner in walk(layer.hidden.source) for item in vars(inner).items()]
+    marks = ("get_concrete_function", "clear_cache")  # of a tf.function, and of what jax.jit returns
+    compiled = {name for name, value in attributes if any(hasattr(value, mark) for mark in marks)}
+    if compiled:
         raise ModelError(
             f"{source} does not call {', '.join(missed[:3])}, unless it does so inside {', '.join(sorted(compiled))}: "
             "functions that are compiled already, for the source model. Expected layers that the model calls itself. "
@@ -116,93 +122,54 @@ def _check_called(names: list[str], called: set[str], layer: AdaptedCall) -> Non
             f"{source} calls none of its {len(names)} adapted layers. Expected layers that are called, not their "
             "variables used by functions (ops.batch_normalization)."
         )
-    if missed:
-        warnings.warn(
-            f"{source} does not call {len(missed)} of its {len(names)} adapted layers, which have no effect: "
-            f"{', '.join(missed)}. Try: leave them out with layers=, if that is intended.",
-            SitaWarning,
-            stacklevel=5,
-        )
-
-
-def _is_compiled(value: Any) -> bool:
-    """Whether this is a tf.function, or a function that jax.jit made."""
-    return hasattr(value, "get_concrete_function") or (hasattr(value, "lower") and hasattr(value, "trace"))
-
-
-def _check_bypass(read: list[Any], layer: AdaptedCall) -> None:
-    """Raise if statistics were read that are not the clone's: a BatchNorm layer ran that is not adapted."""
-    found = enumerate(find_layers(layer.hidden.source).values())
-    skipped = [id(v) for place, norm in found if place not in layer.chosen for v in norm.variables]
-    paths = [
-        variable.path.split("/")
-        for variable in read
-        if variable.name in ("moving_mean", "moving_variance")
-        and not isinstance(variable, SharedVariable)
-        and id(variable) not in skipped
-    ]
-    if names := [*dict.fromkeys("/".join(path[-2:-1]) for path in paths)]:
-        raise ModelError(
-            f"The clone of {layer.adaptation.model_name} runs {', '.join(names)} of the source model: from a closure, "
-            "a class, a global or an object that is no layer. Expected BatchNorm layers that are attributes of the "
-            "layers that call them, alone or in lists and dicts. Try: make them such attributes."
-        )
+    warnings.warn(
+        f"{source} does not call {len(missed)} of its {len(names)} adapted layers, which have no effect: "
+        f"{', '.join(missed)}. Try: leave them out with layers=, if that is intended.",
+        SitaWarning,
+        stacklevel=5,
+    )
 
 
 def _check_layers(layer: AdaptedCall, inputs: dict[str, Any]) -> None:
     """Raise if a layer that ran is not a BatchNorm layer, by the property that the method rests on."""
-    norms = {each.sita_name: each for _, each in walk_layers(layer.hidden.clone) if isinstance(each, AdaptedBatchNorm)}
-    wrong = [name for name, x in inputs.items() if not _is_normalizing(norms[name], x, layer)]
-    if wrong:
-        remedy = (
-            "there is no other BatchNorm layer to adapt" if len(wrong) == len(norms) else f"Try: {leave_out(*wrong)}"
-        )
+    norms = {each.sita_name: each for _, each in walk(layer.hidden.clone) if isinstance(each, AdaptedBatchNorm)}
+    if wrong := [name for name, x in inputs.items() if not _is_normalizing(norms[name], x)]:
+        only = len(wrong) == len(norms)
+        remedy = "there is no other BatchNorm layer to adapt" if only else f"Try: {leave_out(*wrong)}"
         kind = type(norms[wrong[0]]).__bases__[-1].__name__
         raise ModelError(
             f"{', '.join(wrong[:4])} ({kind}) does not normalize its input with its moving statistics: changing these "
-            "is not the same as changing the input. Expected a layer that "
-            f"computes (x − mean) / sqrt(variance + ε) first, and anything else afterwards; {remedy}."
+            "is not the same as changing the input. Expected a layer that computes (x − mean) / sqrt(variance + ε) "
+            f"first, and anything else afterwards; {remedy}."
         )
 
 
-def _is_normalizing(norm: Any, x: Any, layer: AdaptedCall) -> bool:
-    """Whether, with other statistics (m', v'), a layer returns the same for x' as it does for x.
+def _is_normalizing(norm: Any, x: Any) -> bool:
+    """Whether, with other statistics (m', v'), the source's class returns the same for x' as it does for x.
 
     x' = (x − m) / √(v + ε) · √(v' + ε) + m'
     """
     x = x if KERAS.is_float(x) else KERAS.precise(x)
-    random = np.random.default_rng(0)
-    mean, variance = (ops.convert_to_numpy(each.value) for each in (norm.moving_mean, norm.moving_variance))
+    known = (norm.moving_mean, norm.moving_variance, x)
+    mean, variance, values = (ops.convert_to_numpy(KERAS.precise(each)).astype(np.float64) for each in known)
     if x.shape[norm.axis] != len(mean):
         return False
-    values = ops.convert_to_numpy(KERAS.precise(x)).astype(np.float64)
-    column = [-1 if place == norm.axis % values.ndim else 1 for place in range(values.ndim)]
-    mean, variance = mean.astype(np.float64), variance.astype(np.float64)
+    random = np.random.default_rng(0)
     other_mean = mean + random.normal(size=mean.shape) * np.sqrt(variance + norm.epsilon)
     other_variance = (variance + norm.epsilon) * random.uniform(0.25, 4.0, mean.shape)
+    column = [-1 if axis == norm.axis % values.ndim else 1 for axis in range(values.ndim)]
     scale = np.sqrt((other_variance + norm.epsilon) / (variance + norm.epsilon)).reshape(column)
     moved = (values - mean.reshape(column)) * scale + other_mean.reshape(column)
-    context = engine.ForwardContext(layer.adaptation, engine.PLAIN, 1, KERAS)
-    prepare(context, x)
+    statistics = [(norm.moving_mean, other_mean), (norm.moving_variance, other_variance)]
+    others = keras.StatelessScope([(v, ops.convert_to_tensor(value, v.dtype)) for v, value in statistics])
+    mode = {"training": False} if norm._call_has_training_arg else {}
     try:
-        expected = engine.run_rows([x], lambda rows: norm.call(rows[0]), context)
-        statistics = [(norm.moving_mean, other_mean), (norm.moving_variance, other_variance)]
-        scope = keras.StatelessScope([(v, ops.convert_to_tensor(value, v.dtype)) for v, value in statistics])
-        with scope:
-            found = engine.run_rows([ops.convert_to_tensor(moved, x.dtype)], lambda rows: norm.call(rows[0]), context)
-    except SitaError:
-        raise
+        expected = super(AdaptedBatchNorm, norm).call(x, **mode)
+        with others:
+            found = super(AdaptedBatchNorm, norm).call(ops.convert_to_tensor(moved, x.dtype), **mode)
     except Exception:
         return False
     expected, found = (np.nan_to_num(ops.convert_to_numpy(KERAS.precise(each))) for each in (expected, found))
-    room = 1e-3 if _precision(x.dtype) <= 2.0**-23 and "float32" in str(norm.compute_dtype) else 0.1
-    return bool(np.abs(found - expected).max() <= room * max(float(np.abs(expected).max()), 1e-30))
-
-
-def _notes(layer: AdaptedCall) -> tuple[str, ...]:
-    """Return, and warn about, layers in which nothing is adapted."""
-    if not layer.hidden.opaque:
-        return ()
-    note = f"{', '.join(layer.hidden.opaque)} run another framework's layers: BatchNorm layers in them are not adapted"
-    warnings.warn(f"{note}.", SitaWarning, stacklevel=4)
-    return (note,)
+    dtypes = {keras.backend.standardize_dtype(x.dtype), norm.compute_dtype}
+    tolerance = 1e-3 if dtypes <= {"float32", "float64"} else 0.1
+    return bool(np.abs(found - expected).max() <= tolerance * max(np.abs(expected).max(), 1e-30))
