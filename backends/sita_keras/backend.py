@@ -8,14 +8,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from sita_adapters import engine
-from sita_adapters.backend import Settings, adaptation_of
+from sita_adapters.adaptation import Adaptation, Settings
+from sita_adapters.backend import adaptation_of
 from sita_adapters.errors import InputError, ModelError
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import Recipe
-from sita_adapters.selection import select
+from sita_adapters.selection import Layers, select
 
-from .call import SETTINGS, AdaptedCall
+from .call import AdaptedCall
 from .clone import Cloner
 from .exporting import FORMATS, write
 from .inspection import arrange, find_image, find_layers, image_layout, walk
@@ -31,23 +31,22 @@ class KerasBackend:
     label = f"keras ({ENGINE})"
     export_formats = FORMATS
 
-    def adapt(self, model: Any, recipe: Recipe, settings: Settings) -> keras.Model:
+    def adapt(self, model: Any, recipe: Recipe, settings: Settings, layers: Layers, example: Any) -> keras.Model:
         """Return an adapted model. Everything is checked before anything is made."""
         _check_model(model)
-        image = find_image(model, settings.example)
+        image = find_image(model, example)
         found = find_layers(model)
         if not found:
             raise ModelError(
                 f"{type(model).__name__} has no BatchNormalization layer with moving statistics "
                 f"({len(list(walk(model)))} layers searched). SITA adapts BatchNorm statistics only."
             )
-        names = select(found, settings.layers)
+        names = select(found, layers)
         chosen = [position for position, name in enumerate(found) if name in names]
         kind, channels_first = image_layout(model, tuple(image.shape), views=any(make_plan(recipe).view_of_row))
-        kept = {name: getattr(settings, name) for name in SETTINGS}
         name = f"adapted_{image.name}"  # an input may have any name; this cannot be the same
-        layer = AdaptedCall(model, chosen, recipe, kind, channels_first, kept, name=name)
-        layout = probe(layer, image, settings.example)
+        layer = AdaptedCall(model, chosen, recipe, kind, channels_first, settings, name=name)
+        layout = probe(layer, image, example)
         if recipe.combine != "mix" and recipe.candidate_count > 1:
             layout.require_scores()  # now, not when the graph is built
         layer.adaptation.layouts[()] = layout
@@ -57,7 +56,7 @@ class KerasBackend:
     def unwrap(self, adapted: Any) -> keras.Model:
         return Cloner().clone(adapted.adapted_call.hidden.source)
 
-    def adaptation_of(self, model: Any) -> engine.Adaptation | None:
+    def adaptation_of(self, model: Any) -> Adaptation | None:
         return model.adapted_call.adaptation if isinstance(model, AdaptedModel) else None
 
     def observing(self, adapted: Any) -> AbstractContextManager[object]:

@@ -13,7 +13,7 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from sita_adapters.blending import blend, enter_layer
 from sita_adapters.engine import ForwardContext
 from sita_adapters.errors import InputError, ModelError
-from sita_adapters.probe import leave_out
+from sita_adapters.layer_checks import leave_out
 from sita_adapters.statistics import input_affine, output_affine
 
 from .ops import ENGINE, KERAS, trace_of
@@ -117,21 +117,21 @@ def _blend(x: Any, layer: Any, context: Any) -> tuple[Any, Any]:
     return mean, variance
 
 
-def _measure(x: Any, axis: int, n: int, first: int, stop: int) -> tuple[Any, Any]:
-    """Return mean and biased variance (B, stop − first, C), in float32 or better.
+def _measure(x: Any, axis: int, n: int, first: int) -> tuple[Any, Any]:
+    """Return mean and biased variance (B, n − first, C), in float32 or better.
 
-    Each image has n entries; those from `first` up to `stop` are measured. Two passes, the mean and then the mean
-    square of what is left, are right to 5e-7 at mean/σ = 300 on every backend of Keras; `ops.moments` is not.
+    Each image has n entries, of which those from `first` on are measured. Two passes, the mean and then the mean square
+    of what is left, are right to 5e-7 at mean/σ = 300 on every backend of Keras; `ops.moments` is not.
     """
     rows = ops.reshape(KERAS.precise(x), (-1, n, *ops.shape(x)[1:]))
-    rows = rows if (first, stop) == (0, n) else rows[:, first:stop]
+    rows = rows[:, first:] if first else rows
     channels = axis % len(x.shape) + 1
     space = [each for each in range(2, len(rows.shape)) if each != channels]
     if not space:
         return rows, ops.zeros_like(rows)
     mean = ops.mean(rows, axis=space, keepdims=True)
     variance = ops.mean(ops.square(rows - mean), axis=space)
-    return ops.reshape(mean, (-1, stop - first, x.shape[axis])), variance  # not by squeeze, which ONNX lacks
+    return ops.reshape(mean, (-1, n - first, x.shape[axis])), variance  # not by squeeze, which ONNX lacks
 
 
 def _affine(x: Any, axis: int, scale: Any, shift: Any) -> Any:

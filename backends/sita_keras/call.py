@@ -13,10 +13,11 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.models import Functional
 
 from sita_adapters import engine
+from sita_adapters.adaptation import Adaptation, Settings
 from sita_adapters.errors import InputError, ModelError, RecipeError, SharedWeightsError
 from sita_adapters.inputs import Inputs
+from sita_adapters.layer_checks import leave_out
 from sita_adapters.outputs import OutputLayout, ScoresLayout, flatten, rebuild
-from sita_adapters.probe import leave_out
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo
 from sita_adapters.view_steps import ImageLayout
@@ -25,9 +26,6 @@ from sita_adapters.views import SpatialKind
 from .clone import Cloner, SharedVariable
 from .inspection import arrange, find_layers, walk
 from .ops import ENGINE, KERAS, trace_of
-
-SETTINGS = ("inputs", "scores", "output", "class_axis", "max_rows")
-"""The arguments of `adapt` that an Adaptation keeps."""
 
 UNTRAINABLE = (
     "An adapted model computes with the source model's weights and statistics, and cannot be trained. Try: train the "
@@ -53,7 +51,7 @@ class AdaptedCall(keras.layers.Layer):
         recipe: Recipe,
         kind: SpatialKind,
         channels_first: bool,
-        settings: dict[str, Any],
+        settings: Settings,
         **kwargs: Any,
     ) -> None:
         # It computes in whatever precision it is given, under any dtype policy.
@@ -64,9 +62,7 @@ class AdaptedCall(keras.layers.Layer):
             for position, (name, layer) in enumerate(found.items())
         )
         name, axis = type(source).__name__, 1 if channels_first else -1
-        self.adaptation = engine.Adaptation(
-            recipe=recipe, layers=layers, kinds=(kind,), model_name=name, channel_axis=axis, **settings
-        )
+        self.adaptation = Adaptation(recipe, settings, layers, (kind,), model_name=name, channel_axis=axis)
         self.hidden = _Hidden(source, {id(found[info.name]): info.name for info in layers if info.adapted})
         # Models around this one see no layer of the clone, but its variables, which Keras needs to compile and export
         # them. On torch they see none of these: Keras would make parameters of them that anybody can write.
@@ -104,8 +100,9 @@ class AdaptedCall(keras.layers.Layer):
         last = self.adaptation.channel_axis == -1
         axes = tuple(range(-space - 1, -1) if last else range(-space, 0))
         channel = -1 if last else -space - 1
-        image_layout = ImageLayout(KERAS, self.adaptation.kinds[0], channel, axes, self.adaptation.inputs)
-        return predict([images], self.run_clone, self.adaptation, image_layout, self.layout)
+        image_layout = ImageLayout(KERAS, self.adaptation.kinds[0], channel, axes, self.adaptation.settings.inputs)
+        assert self.layout is not None
+        return predict(engine.Call(self.adaptation, self.run_clone, image_layout, self.layout), [images])
 
     def run_clone(self, rows: list[Any], cloned: Any = None) -> Any:
         """Run the clone on the rows of all images. (Not named `forward`: on torch, Keras' layers have one.)"""
@@ -173,7 +170,8 @@ class AdaptedCall(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Return the source model's config, and how it was adapted."""
-        adaptation, layout = self.adaptation, None if self.layout is None else dataclasses.asdict(self.layout)
+        adaptation, settings = self.adaptation, self.adaptation.settings
+        layout = None if self.layout is None else dataclasses.asdict(self.layout)
         if layout is not None:  # layers by their positions: names that Keras makes up may change
             names = [info.name for info in adaptation.layers]
             layout["factors"] = [[names.index(name), *factors] for name, factors in layout["factors"].items()]
@@ -190,11 +188,10 @@ class AdaptedCall(keras.layers.Layer):
             "recipe": recipe,
             "kind": adaptation.kinds[0],
             "channels_first": adaptation.channel_axis == 1,
-            "settings": {
-                **{name: getattr(adaptation, name) for name in SETTINGS},
-                "inputs": adaptation.inputs and dataclasses.asdict(adaptation.inputs),
-                "output": None if callable(adaptation.output) else adaptation.output,  # the layout has its position
-            },
+            "settings": dataclasses.asdict(
+                # The layout has the position of what a function selects.
+                dataclasses.replace(settings, output=None if callable(settings.output) else settings.output)
+            ),
             "layout": layout,
         }
 
@@ -202,9 +199,9 @@ class AdaptedCall(keras.layers.Layer):
     def from_config(cls, config: dict[str, Any]) -> AdaptedCall:
         """Adapt the saved source model again."""
         source = keras.saving.deserialize_keras_object(config.pop("source"))
-        layout, recipe, settings = config.pop("layout"), Recipe.from_json(config.pop("recipe")), config["settings"]
+        layout, recipe, settings = config.pop("layout"), Recipe.from_json(config.pop("recipe")), config.pop("settings")
         settings["inputs"] = settings["inputs"] and Inputs(**settings["inputs"])
-        made = cls(source, recipe=recipe, **config)
+        made = cls(source, recipe=recipe, settings=Settings(**settings), **config)
         made.owns_source = True
         if layout is not None:
             layers = made.adaptation.layers

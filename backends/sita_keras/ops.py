@@ -13,7 +13,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from sita_adapters.combining import images_first
 from sita_adapters.ops import Ops, SymbolicError
 
 ENGINE = keras.backend.backend()
@@ -78,9 +77,6 @@ class KerasOps(Ops):
     def cast(self, array: Any, like: Any) -> Any:
         return ops.cast(array, like.dtype)
 
-    def mask_to_float(self, mask: Any, like: Any) -> Any:
-        return ops.cast(mask, like.dtype)
-
     def precise(self, array: Any) -> Any:
         return ops.cast(array, keras.backend.result_type(array.dtype, "float32"))
 
@@ -104,7 +100,7 @@ class KerasOps(Ops):
 
         def answer_one(image: Any) -> list[Any]:
             answers.append(function([image[None]]))
-            pairs = zip(images_first(answers[-1], self), answers[-1].axes, strict=True)
+            pairs = zip(answers[-1].arrays, answers[-1].axes, strict=True)
             return [array if axis is None else array[0] for array, axis in pairs]
 
         mapped = _map_in_order(answer_one, images)

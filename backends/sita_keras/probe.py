@@ -14,8 +14,9 @@ from keras import ops, tree
 
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, OutputError, SitaError, SitaWarning
+from sita_adapters.layer_checks import change_statistics, check_called, refuse_layers
 from sita_adapters.outputs import OutputLayout
-from sita_adapters.probe import InputRecorder, leave_out, probe_model
+from sita_adapters.probe import InputRecorder, probe_model
 from sita_adapters.random_images import perturb
 
 from .batchnorm import AdaptedBatchNorm
@@ -79,7 +80,8 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
     layout = probe_model(run, recorder, layer.adaptation, model_name, image)
     if layer.adaptation.plan_for(layer.adaptation.kinds[0])[0].blends:
         _check_bypass(reads.variables, layer)
-        _check_called(inputs, layer)
+        _check_compiled(inputs, layer)
+        check_called(inputs, layer.adaptation)
     _check_layers(layer, inputs)
     if not layer.hidden.opaque:
         return layout
@@ -102,64 +104,35 @@ def _check_bypass(read: list[Any], layer: AdaptedCall) -> None:
         )
 
 
-def _check_called(called: dict[str, Any], layer: AdaptedCall) -> None:
-    """Raise if no adapted layer was called, or one may have been in a compiled function; warn if some were not."""
-    source, names = layer.adaptation.model_name, [info.name for info in layer.adaptation.layers if info.adapted]
-    missed = [name for name in names if name not in called]
-    if not missed:
-        return
+def _check_compiled(called: dict[str, Any], layer: AdaptedCall) -> None:
+    """Raise if an adapted layer that was not called may be inside a function that is compiled already."""
+    missed = [info.name for info in layer.adaptation.layers if info.adapted and info.name not in called]
     attributes = [item for _, inner in walk(layer.hidden.source) for item in vars(inner).items()]
     marks = ("get_concrete_function", "clear_cache")  # of a tf.function, and of what jax.jit returns
     compiled = {name for name, value in attributes if any(hasattr(value, mark) for mark in marks)}
-    if compiled:
+    if missed and compiled:
         raise ModelError(
-            f"{source} does not call {', '.join(missed[:3])}, unless it does so inside {', '.join(sorted(compiled))}: "
-            "functions that are compiled already, for the source model. Expected layers that the model calls itself. "
-            "Try: leave compilation to Keras, which compiles the whole model."
+            f"{layer.adaptation.model_name} does not call {', '.join(missed[:3])}, unless it does so inside "
+            f"{', '.join(sorted(compiled))}: functions that are compiled already, for the source model. Expected "
+            "layers that the model calls itself. Try: leave compilation to Keras, which compiles the whole model."
         )
-    if not called:
-        raise ModelError(
-            f"{source} calls none of its {len(names)} adapted layers. Expected layers that are called, not their "
-            "variables used by functions (ops.batch_normalization)."
-        )
-    warnings.warn(
-        f"{source} does not call {len(missed)} of its {len(names)} adapted layers, which have no effect: "
-        f"{', '.join(missed)}. Try: leave them out with layers=, if that is intended.",
-        SitaWarning,
-        stacklevel=5,
-    )
 
 
 def _check_layers(layer: AdaptedCall, inputs: dict[str, Any]) -> None:
     """Raise if a layer that ran is not a BatchNorm layer, by the property that the method rests on."""
     norms = {each.sita_name: each for _, each in walk(layer.hidden.clone) if isinstance(each, AdaptedBatchNorm)}
     if wrong := [name for name, x in inputs.items() if not _is_normalizing(norms[name], x)]:
-        only = len(wrong) == len(norms)
-        remedy = "there is no other BatchNorm layer to adapt" if only else f"Try: {leave_out(*wrong)}"
-        kind = type(norms[wrong[0]]).__bases__[-1].__name__
-        raise ModelError(
-            f"{', '.join(wrong[:4])} ({kind}) does not normalize its input with its moving statistics: changing these "
-            "is not the same as changing the input. Expected a layer that computes (x − mean) / sqrt(variance + ε) "
-            f"first, and anything else afterwards; {remedy}."
-        )
+        raise refuse_layers(wrong, type(norms[wrong[0]]).__bases__[-1].__name__, len(norms))
 
 
 def _is_normalizing(norm: Any, x: Any) -> bool:
-    """Whether, with other statistics (m', v'), the source's class returns the same for x' as it does for x.
-
-    x' = (x − m) / √(v + ε) · √(v' + ε) + m'
-    """
+    """Whether changing the statistics of a layer is the same as changing its input (`change_statistics`)."""
     x = x if KERAS.is_float(x) else KERAS.precise(x)
-    known = (norm.moving_mean, norm.moving_variance, x)
-    mean, variance, values = (ops.convert_to_numpy(KERAS.precise(each)).astype(np.float64) for each in known)
+    known = (x, norm.moving_mean, norm.moving_variance)
+    values, mean, variance = (ops.convert_to_numpy(KERAS.precise(each)).astype(np.float64) for each in known)
     if x.shape[norm.axis] != len(mean):
         return False
-    random = np.random.default_rng(0)
-    other_mean = mean + random.normal(size=mean.shape) * np.sqrt(variance + norm.epsilon)
-    other_variance = (variance + norm.epsilon) * random.uniform(0.25, 4.0, mean.shape)
-    column = [-1 if axis == norm.axis % values.ndim else 1 for axis in range(values.ndim)]
-    scale = np.sqrt((other_variance + norm.epsilon) / (variance + norm.epsilon)).reshape(column)
-    moved = (values - mean.reshape(column)) * scale + other_mean.reshape(column)
+    other_mean, other_variance, moved = change_statistics(values, mean, variance, norm.epsilon, norm.axis)
     statistics = [(norm.moving_mean, other_mean), (norm.moving_variance, other_variance)]
     others = keras.StatelessScope([(v, ops.convert_to_tensor(value, v.dtype)) for v, value in statistics])
     mode = {"training": False} if norm._call_has_training_arg else {}
