@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -168,9 +169,15 @@ def warm(model: nn.Module, *shape: int) -> nn.Module:
 
 def small(name: str = "SmallNet") -> nn.Module:
     """Return one of the small networks, seeded and warmed."""
+    return copy.deepcopy(_small(name))
+
+
+@functools.cache
+def _small(name: str) -> nn.Module:
     kind, shape = SHAPES[name]
-    torch.manual_seed(0)
-    return warm(kind(), *shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return warm(kind(), *shape)
 
 
 @functools.cache

@@ -37,9 +37,13 @@ def test_small_networks_equal_the_reference(name: str, recipe: str) -> None:
     assert_answers(single, expected, 2e-5)
 
 
-@pytest.mark.parametrize("recipe", ["augbn", "auto"])
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name.startswith("timm") else []) for name in LARGE]
+    ("name", "recipe"),
+    [
+        *((name, "auto") for name in LARGE if name.startswith("torchvision")),
+        ("torchvision-resnet50", "augbn"),
+        *(pytest.param(name, "augbn", marks=pytest.mark.slow) for name in LARGE if name != "torchvision-resnet50"),
+    ],
 )
 def test_covered_networks_equal_the_reference(name: str, recipe: str) -> None:
     batch = images(1, 3, *[min(LARGE[name], 80)] * 2)
@@ -337,7 +341,7 @@ def test_an_image_whose_squares_cancel_is_measured_with_care_and_alone(recipe: s
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("recipe", ["auto", "ops", "augbn", "bn", "shift"])
+@pytest.mark.parametrize("recipe", ["auto", "ops"])
 @pytest.mark.parametrize("size", [1e10, 1e17, 1e18, 1e19, 1e20, 1e25])
 def test_huge_images_are_answered_right_or_by_nan(recipe: str, layout: torch.memory_format, size: float) -> None:
     """A variance that leaves single precision is never taken for a number."""
