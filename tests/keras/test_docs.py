@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ pytestmark = pytest.mark.skipif(os.environ.get("KERAS_BACKEND") != "tensorflow",
 PAGES = [page for page in documented.PAGES if documented.code_of(page, "keras")]
 
 
-def narrow_resnet50(weights: None) -> keras.Model:
-    """ResNet50 with an eighth of its channels, for any image: its layers and their names are what the pages show."""
+def narrow_resnet(depths: tuple[int, ...], weights: None) -> keras.Model:
+    """ResNet50 with an eighth of its channels, and as deep as a page shows it: the layers have their names."""
 
     def stack(x: Any) -> Any:
-        for stage, blocks in enumerate((3, 4, 6, 3), 2):
+        for stage, blocks in enumerate(depths, 2):
             width = 8 * 2 ** (stage - 2)
             x = resnet.stack_residual_blocks_v1(x, width, blocks, stride1=1 if stage == 2 else 2, name=f"conv{stage}")
         return x
@@ -36,7 +37,8 @@ def narrow_resnet50(weights: None) -> keras.Model:
     ids=lambda page: page.stem,
 )
 def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build = keras.applications.ResNet50 if page.stem == "frameworks" else narrow_resnet50
+    depths = (3, 4, 6, 3) if page.stem == "start_keras" else (1, 1, 1, 1)
+    build = keras.applications.ResNet50 if page.stem == "frameworks" else functools.partial(narrow_resnet, depths)
     build = documented.seeded(build, lambda: keras.utils.set_random_seed(0), weights=None)
     monkeypatch.setattr(keras.applications, "ResNet50", build)
     documented.forbid_network(monkeypatch)
