@@ -154,9 +154,15 @@ if BACKEND == "tensorflow":
         "a compiled closure": lambda: Compiling(lambda model: tf.function(lambda x: ops.relu(model.norm(x)))),
     }
 
-    @pytest.mark.parametrize("make", INNER.values(), ids=INNER)
-    def test_parts_that_are_compiled_already_are_refused(make: Callable[[], keras.Model]) -> None:
-        check_refused(make())
+    @pytest.mark.parametrize(
+        "name",
+        [
+            pytest.param(name, marks=[pytest.mark.slow] if name in ("a decorated call", "a compiled attribute") else [])
+            for name in INNER
+        ],
+    )
+    def test_parts_that_are_compiled_already_are_refused(name: str) -> None:
+        check_refused(INNER[name]())
 
     def test_a_global_function_that_is_compiled_already_is_reported() -> None:
         model = odd.built(Compiling(lambda model: lambda x: apply_norm(model.norm, x)))
