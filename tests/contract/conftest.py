@@ -14,7 +14,7 @@ NAME = f"keras-{os.environ['KERAS_BACKEND']}" if "KERAS_BACKEND" in os.environ e
 HERE = Path(__file__).parent
 
 EVERY_TIME = {
-    "keras-tensorflow": ("equations", "errors", "export", "independence", "mix", "rules", "source"),
+    "keras-tensorflow": ("equations", "errors", "export", "independence", "mix", "source"),
     "keras-jax": ("equations", "independence", "mix", "source"),
 }
 """The files that run every time. All others are of what is Keras' own code, which its torch backend always tests."""
@@ -101,6 +101,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "network" in metafunc.fixturenames:
         # Of Keras none every time: tests/keras holds all three against PyTorch's.
         often = framework().networks if NAME == "torch" else ()
+        if "batch" in metafunc.function.__name__:  # that images are independent, the zoo's sample checks on others
+            often = often[:1]
         group = pytest.mark.xdist_group("networks")  # which are built once a process
         metafunc.parametrize(
             "network",
