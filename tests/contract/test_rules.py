@@ -38,8 +38,16 @@ def answer(candidates: np.ndarray) -> np.ndarray:
     return reference.vote(candidates, len(candidates)) if len(candidates) > 1 else candidates[0]
 
 
-@pytest.mark.parametrize("settings", [{}, {"max_rows": 3}, {"layers": ["bn1", "bn3"]}], ids=str)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "settings"),
+    [
+        *((case, {}) for case in CASES),
+        ("beside the source", {"layers": ["bn1", "bn3"]}),
+        ("beside the source, with views", {"max_rows": 3}),
+        ("with views", {"layers": ["bn1", "bn3"]}),
+    ],
+    ids=str,
+)
 def test_rules_equal_the_reference(backend: Any, case: str, settings: dict[str, Any]) -> None:
     priors, n = CASES[case]
     batch = images(3)

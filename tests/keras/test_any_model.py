@@ -12,7 +12,6 @@ import keras_odd_nets as odd
 import keras_reference
 import numpy as np
 import pytest
-import reference
 from keras import layers, ops
 
 import sita_adapters as sita
@@ -45,7 +44,7 @@ def test_nested_graphs() -> None:
         close(use(batch), expected)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_few_rows_at_once(rows: int) -> None:
     model, batch = nets.functional(), batch_of()
     expected = keras_reference.auto(model, batch, "probabilities")
@@ -53,54 +52,11 @@ def test_few_rows_at_once(rows: int) -> None:
         close(use(batch), expected)
 
 
-@pytest.mark.parametrize("activation", ["softmax", None])
-def test_a_label_for_every_pixel(activation: str | None) -> None:
-    model = odd.graph(lambda x: layers.Conv2D(4, 1, activation=activation)(features(x)), classes=None)
-    kind = "probabilities" if activation else "logits"
-    adapted = sita.adapt(model, task="segmentation")
-    assert sita.describe(adapted).scores == kind
-    close(adapted.predict_on_batch(batch_of()), keras_reference.auto(model, batch_of(), kind))
-
-
-@pytest.mark.parametrize("labels", [1, 4])
-def test_sigmoid_heads(labels: int) -> None:
-    def head(x: Any) -> Any:
-        return layers.Dense(labels, activation="sigmoid")(layers.GlobalAveragePooling2D()(features(x)))
-
-    model = odd.graph(head, classes=None)
-    for kind in (None, "sigmoid_probabilities"):
-        adapted = sita.adapt(model, scores=kind)
-        assert sita.describe(adapted).scores == kind
-        close(adapted.predict_on_batch(batch_of()), keras_reference.auto(model, batch_of(), kind))
-
-
 def several(**parts: Callable[[Any], Any]) -> keras.Model:
     """A model that returns scores and functions of them by name."""
     inputs = keras.Input((16, 16, 3))
     scores = layers.Dense(5, name="scores_of")(layers.GlobalAveragePooling2D()(features(inputs)))
     return nets.settle(keras.Model(inputs, {name: part(scores) for name, part in parts.items()}))
-
-
-def test_integers_beside_the_scores_come_from_the_same_row() -> None:
-    model = several(logits=lambda s: s, label=lambda s: ops.argmax(s, axis=-1))
-    batch = batch_of()
-    norm = next(layer for layer in model.layers if isinstance(layer, layers.BatchNormalization))
-    before = keras.Model(model.input, norm.input).predict_on_batch(batch[:1])  # of this image, the shift is none
-    norm.moving_mean.assign(before.mean((0, 1, 2)))
-    norm.moving_variance.assign(before.var((0, 1, 2)))
-    found = sita.adapt(model).predict_on_batch(batch)
-    assert found["label"].dtype.kind == "i"
-    np.testing.assert_array_equal(found["label"], found["logits"].argmax(-1))
-    source = model.predict_on_batch(batch)["logits"]
-    chosen = []
-    for image, answer, plain in zip(batch, found["logits"], source, strict=True):
-        calls: list[reference.LayerCall] = []
-        with keras_reference.normalized_by_hand(reference.BOLD, calls):
-            adapted = keras_reference.run(model, image)["logits"][0]
-        weight = reference.adapted_weight(reference.image_shift(calls), plain, adapted, "logits")
-        close(answer, adapted if weight > 0.5 else plain)
-        chosen.append(weight > 0.5)
-    assert len(set(chosen)) == 2
 
 
 def test_names_keep_their_order_and_meaning(tmp_path: Path) -> None:
@@ -198,9 +154,15 @@ if BACKEND == "tensorflow":
         "a compiled closure": lambda: Compiling(lambda model: tf.function(lambda x: ops.relu(model.norm(x)))),
     }
 
-    @pytest.mark.parametrize("make", INNER.values(), ids=INNER)
-    def test_parts_that_are_compiled_already_are_refused(make: Callable[[], keras.Model]) -> None:
-        check_refused(make())
+    @pytest.mark.parametrize(
+        "name",
+        [
+            pytest.param(name, marks=[pytest.mark.slow] if name in ("a decorated call", "a compiled attribute") else [])
+            for name in INNER
+        ],
+    )
+    def test_parts_that_are_compiled_already_are_refused(name: str) -> None:
+        check_refused(INNER[name]())
 
     def test_a_global_function_that_is_compiled_already_is_reported() -> None:
         model = odd.built(Compiling(lambda model: lambda x: apply_norm(model.norm, x)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +14,6 @@ from keras import layers, ops
 
 import sita_adapters as sita
 from sita_adapters.errors import ModelError
-
-
-def test_a_saved_model_loads_in_a_new_process(tmp_path: Path) -> None:
-    adapted, batch = sita.adapt(nets.sequential(), "augbn"), nets.images(2)
-    adapted.save(tmp_path / "it.keras")
-    np.save(tmp_path / "batch.npy", batch)
-    program = (
-        "import keras, sita_adapters, numpy as np\n"
-        f"model = keras.saving.load_model({str(tmp_path / 'it.keras')!r})\n"
-        f"batch = np.load({str(tmp_path / 'batch.npy')!r})\n"
-        f"np.save({str(tmp_path / 'answer.npy')!r}, model.predict(batch, verbose=0))"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
-    expected = adapted.predict(batch, verbose=0)
-    np.testing.assert_allclose(np.load(tmp_path / "answer.npy"), expected, rtol=1e-5, atol=1e-6)
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -112,16 +95,6 @@ def test_regularizers_and_added_losses_count_as_in_the_source() -> None:
     assert not sita.adapt(plain, "source").losses
 
 
-@pytest.mark.parametrize("name", ["functional", "sequential"])
-def test_bytes_are_taken_where_the_source_takes_them(name: str) -> None:
-    model = nets.MODELS[name]()
-    batch = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 3)).astype("uint8")
-    adapted = sita.adapt(model, "source")
-    expected = model.predict_on_batch(batch)
-    for use in odd.ways(adapted):
-        np.testing.assert_allclose(use(batch), expected, rtol=1e-4, atol=1e-4)
-
-
 class Late(layers.Layer):
     """Says what shape it returns, so Keras does not run it; what it adds with is built by the first call."""
 
@@ -158,10 +131,9 @@ def test_case14_layers_that_the_first_call_builds() -> None:
     np.testing.assert_allclose(adapted.predict_on_batch(batch), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("recipe", ["augbn", "ops", "source"])
-def test_what_is_no_number_stays_none(recipe: str) -> None:
+def test_what_is_no_number_stays_none() -> None:
     """Behind a ReLU, too, and compiled: XLA makes 0 of it there."""
-    adapted, batch = sita.adapt(nets.functional(), recipe), nets.images(3)
+    adapted, batch = sita.adapt(nets.functional(), "ops"), nets.images(3)
     alone = adapted.predict_on_batch(batch[2:])
     batch[0, 3, 3, 0] = np.nan
     batch[1] = np.inf

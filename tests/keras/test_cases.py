@@ -145,17 +145,23 @@ def test_case05_embeddings_are_mixed_as_they_are() -> None:
 
 def test_case06_a_saved_model_loads_where_the_backend_is_imported(tmp_path: Path) -> None:
     """Keras alone does not know the classes, and says so; the library's import registers them."""
-    sita.adapt(head(layers.Dense(5, activation="softmax"))).save(tmp_path / "it.keras")
-
-    def load(extra: str) -> subprocess.CompletedProcess[str]:
-        program = f"import keras; {extra}\nkeras.saving.load_model({str(tmp_path / 'it.keras')!r})"
-        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-
-    without = load("")
-    assert without.returncode
-    assert "sita_keras" in without.stderr
-    ran = load("import sita_adapters")
+    adapted, batch = sita.adapt(head(layers.Dense(5, activation="softmax"))), batch_of()
+    adapted.save(tmp_path / "it.keras")
+    np.save(tmp_path / "batch.npy", batch)
+    program = (
+        "import os, sys, keras, numpy as np\n"
+        "try:\n    keras.saving.load_model(sys.argv[1] + '/it.keras')\n"
+        "except Exception as error:\n    print(error)\n"
+        "import sita_adapters\n"
+        "os.chdir(sys.argv[1])\n"
+        "again = keras.saving.load_model('it.keras')\n"
+        "np.save('answer.npy', again.predict_on_batch(np.load('batch.npy')))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not ran.returncode, ran.stderr
+    assert "sita_keras" in ran.stdout
+    close(np.load(tmp_path / "answer.npy"), adapted.predict_on_batch(batch))
 
 
 class Wrapped(keras.Model):
@@ -192,7 +198,9 @@ def test_case10_the_advice_for_a_task_works() -> None:
         around(batch_of())
         with pytest.raises(ModelError, match=r"Try: .*keras\.Model\(part\.input, part\.output\)"):
             sita.adapt(around)
-    check_auto(keras.Model(task.input, task.output), "probabilities")
+    plain = keras.Model(task.input, task.output)
+    check_auto(plain, "probabilities")
+    check_auto(keras.Sequential([keras.Input((16, 16, 3)), plain]), "probabilities")
 
 
 class Doubles(layers.BatchNormalization):

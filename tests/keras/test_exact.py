@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keras
 import keras_nets as nets
+import keras_odd_nets as odd
 import numpy as np
 import pytest
 
@@ -13,10 +14,10 @@ import sita_adapters as sita
 @pytest.mark.parametrize("make", nets.MODELS.values(), ids=nets.MODELS)
 def test_lambda_one_is_the_source_model(make: object) -> None:
     model, batch = make(), nets.images(3)
-    plain = model.predict_on_batch(batch)
+    plain = odd.run(model, batch)
     almost = float(np.nextafter(1.0, 0.0))
-    np.testing.assert_allclose(sita.adapt(model, "source").predict_on_batch(batch), plain, rtol=1e-6, atol=1e-7)
-    blended = sita.adapt(model, "augbn", priors=almost).predict_on_batch(batch)
+    np.testing.assert_allclose(odd.run(sita.adapt(model, "source"), batch), plain, rtol=1e-6, atol=1e-7)
+    blended = odd.run(sita.adapt(model, "augbn", priors=almost), batch)
     tolerance = 2e-2 if model.compute_dtype == "bfloat16" or "mixed" in str(model.dtype_policy.name) else 1e-5
     np.testing.assert_allclose(blended, plain, rtol=tolerance, atol=tolerance)
 
@@ -29,12 +30,12 @@ def test_every_kind_of_model_is_adapted_image_by_image(make: object) -> None:
     assert len(sita.describe(adapted).adapted) == count
     assert adapted.count_params() == model.count_params()
     together = adapted.predict(batch, verbose=0)
-    alone = np.concatenate([adapted.predict_on_batch(batch[i : i + 1]) for i in range(3)])
+    alone = np.concatenate([odd.run(adapted, batch[i : i + 1]) for i in range(3)])
     tolerance = 3e-2 if "mixed" in str(model.dtype_policy.name) else 1e-5
     np.testing.assert_allclose(together, alone, rtol=tolerance, atol=tolerance)
     eager = keras.ops.convert_to_numpy(adapted(batch))
     np.testing.assert_allclose(together, eager, rtol=tolerance, atol=tolerance)
-    assert abs(together - model.predict_on_batch(batch)).max() > 1e-4
+    assert abs(together - odd.run(model, batch)).max() > 1e-4
 
 
 def test_a_layer_on_integers_is_adapted_as_on_their_floats() -> None:

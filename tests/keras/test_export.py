@@ -50,7 +50,7 @@ def test_outputs_beside_the_scores_are_those_of_the_most_certain_candidate(name:
     x = keras.layers.BatchNormalization()(keras.layers.Conv2D(6, 3)(image))
     features = keras.layers.GlobalAveragePooling2D()(keras.layers.ReLU()(x))
     both = nets.settle(keras.Model(image, {"scores": keras.layers.Dense(4)(features), "features": features}))
-    adapted, batch = sita.adapt(both, "ops", output="scores"), nets.images(3)
+    adapted, batch = sita.adapt(both, "ops", priors=(0.5, 1.0), top_k=2, output="scores"), nets.images(3)
     found = exported_files.run_named(sita.export(adapted, tmp_path / name).path, batch)
     expected = adapted.predict_on_batch(batch)
     assert set(found) == set(expected)

@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402
 
 import sita_adapters as sita  # noqa: E402
 from sita_adapters.compare import compare  # noqa: E402
-from sita_adapters.errors import InputError, ModelError  # noqa: E402
+from sita_adapters.errors import InputError  # noqa: E402
 
 CLASSES = 5
 
@@ -90,7 +90,13 @@ def as_torch(images: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
 
 
-@pytest.mark.parametrize("recipe", [None, *sita.RECIPES])
+OFTEN = ("auto", "augbn", "ops", "ops_shared", "ensemble")
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [None, *OFTEN, *(pytest.param(name, marks=pytest.mark.slow) for name in sita.RECIPES if name not in OFTEN)],
+)
 def test_torch_and_keras_agree(net: nn.Module, twin: keras.Model, images: np.ndarray, recipe: str | None) -> None:
     compared = compare({"torch": net, "keras": twin}, images, recipe)
     (agreement,) = compared.agreements
@@ -130,19 +136,9 @@ def test_double_precision_images_and_a_double_precision_model(net: nn.Module, im
     assert 0.0 < compared.agreements[0].largest_difference < 1e-5
 
 
-def test_the_models_stay_as_they_were(images: np.ndarray) -> None:
-    net = torch_net()
-    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    compare({"a": net, "b": net}, images, "ops")
-    assert all(torch.equal(tensor, net.state_dict()[name]) for name, tensor in before.items())
-    with pytest.raises(ModelError):
-        sita.describe(net)
-
-
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (lambda m, x: (m["torch"], x), InputError, "by name.*received TorchNet"),
         (lambda m, x: (m, torch.from_numpy(x)), InputError, "expected a numpy array.*received"),
         (
             lambda m, x: ({"b": m["keras"]}, x[:, :8]),

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
+import keras_nets as nets
 import numpy as np
 import pytest
 from keras import layers
@@ -13,47 +14,19 @@ from keras import layers
 import sita_adapters as sita
 from sita_adapters.errors import SharedWeightsError
 
-CLASSES = 5
-
-
-def images(count: int = 3, size: int = 12, seed: int = 0) -> np.ndarray:
-    random = np.random.default_rng(seed)
-    gain = random.uniform(0.5, 2.0, (count, 1, 1, 1))
-    return (gain * random.normal(size=(count, size, size, 3)) + random.normal(size=(count, 1, 1, 3))).astype("float32")
-
-
-def net(activation: str | None = None) -> keras.Model:
-    """A small network with two BatchNorms."""
-    keras.utils.set_random_seed(0)
-    inputs = keras.Input((12, 12, 3))
-    x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(8, 3, padding="same")(inputs)))
-    features = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(8, 3, padding="same")(x)))
-    scores = layers.Dense(CLASSES, activation=activation)(layers.GlobalAveragePooling2D()(features))
-    model = keras.Model(inputs, scores)
-    random = np.random.default_rng(1)
-    for layer in model.layers:
-        if isinstance(layer, layers.BatchNormalization):
-            layer.gamma.assign(random.uniform(0.7, 1.3, 8))
-            layer.beta.assign(random.uniform(-0.3, 0.3, 8))
-            layer.moving_mean.assign(random.normal(size=8) * 0.2)
-            layer.moving_variance.assign(random.uniform(0.5, 1.5, 8))
-        elif isinstance(layer, layers.Dense):
-            layer.kernel.assign(3 * random.normal(size=(8, CLASSES)))
-    return model
-
 
 def close(one: Any, other: Any, tolerance: float = 1e-5) -> None:
     np.testing.assert_allclose(np.asarray(one), np.asarray(other), atol=tolerance, rtol=tolerance)
 
 
 def test_a_model_around_one_that_runs_in_rounds_does_not_train_it() -> None:
-    model = net()
+    model = nets.functional(softmax=False)
     before = [np.array(weight) for weight in model.get_weights()]
     adapted = sita.adapt(model, "augbn", max_rows=3)
-    outer = keras.Sequential([keras.Input((12, 12, 3)), adapted, layers.Dense(2)])
+    outer = keras.Sequential([keras.Input((16, 16, 3)), adapted, layers.Dense(2)])
     outer.compile("sgd", "mse", run_eagerly=True)
     with pytest.raises(SharedWeightsError):
-        outer.fit(images(), np.zeros((3, 2)), verbose=0)
+        outer.fit(nets.images(3), np.zeros((3, 2)), verbose=0)
     for weight, was in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(weight, was)
 
@@ -63,7 +36,7 @@ class TestObserve:
 
     @pytest.mark.parametrize("settings", [{}, pytest.param({"max_rows": 8}, marks=pytest.mark.slow)])
     def test_votes_are_recorded_however_the_model_is_run(self, settings: dict[str, Any]) -> None:
-        model, x = net(activation="softmax"), images(5)
+        model, x = nets.functional(), nets.images(5)
         adapted = sita.adapt(model, "ops", **settings)
         adapted.predict(x, verbose=0)  # compiled, before anybody watches
         with sita.observe(adapted) as seen:
@@ -80,7 +53,7 @@ class TestObserve:
 
     @pytest.mark.skipif(keras.backend.backend() == "jax", reason="Keras on JAX cannot run a plain model in two threads")
     def test_watching_does_not_disturb_other_threads(self) -> None:
-        adapted, x = sita.adapt(net(), "augbn"), images(3)
+        adapted, x = sita.adapt(nets.functional(softmax=False), "augbn"), nets.images(3)
         expected = adapted.predict(x, verbose=0)
         many = np.tile(x, (40, 1, 1, 1))
         with ThreadPoolExecutor(1) as pool:

@@ -85,9 +85,7 @@ def check_same(torch_scores: np.ndarray, keras_scores: np.ndarray, rounding: flo
     assert np.ptp(keras_scores, axis=0).max() > 10 * TOLERANCE
 
 
-@pytest.mark.parametrize(
-    "architecture", ["ResNet50", "DenseNet121", pytest.param("InceptionV3", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("architecture", SIZES)
 def test_a_torch_twin_answers_as_the_keras_model_plain_and_adapted(architecture: str) -> None:
     model, images = keras_model(architecture), pictures(SIZES[architecture], count=2)
     twin = torch_twin(model)

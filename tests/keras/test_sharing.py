@@ -68,17 +68,17 @@ if BACKEND == "torch":
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_case07_and_08_no_write_reaches_the_source(write: Callable[[keras.Model, Path], Any], tmp_path: Path) -> None:
     model, batch = nets.sequential(), nets.images(3)
-    weights, expected = model.get_weights(), model.predict_on_batch(batch)
+    weights, expected = model.get_weights(), odd.run(model, batch)
     flags = [(v.trainable, getattr(v.value, "requires_grad", None)) for v in model.variables]
     adapted = sita.adapt(model, "augbn")
-    answer = adapted.predict_on_batch(batch)
+    answer = odd.run(adapted, batch)
     with suppress(sita.SitaError, ValueError):
         write(adapted, tmp_path)
     for before, after in zip(weights, model.get_weights(), strict=True):
         np.testing.assert_array_equal(before, after)
     assert [(v.trainable, getattr(v.value, "requires_grad", None)) for v in model.variables] == flags
-    np.testing.assert_array_equal(model.predict_on_batch(batch), expected)
-    np.testing.assert_allclose(adapted.predict_on_batch(batch), answer, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(odd.run(model, batch), expected)
+    np.testing.assert_allclose(odd.run(adapted, batch), answer, rtol=1e-6, atol=1e-6)
 
 
 def test_what_writes_is_told_what_to_do(tmp_path: Path) -> None:
@@ -181,9 +181,3 @@ def test_dropout_that_is_always_on_is_refused_and_draws_nothing_from_the_source(
     with pytest.raises(ModelError, match="not deterministic"):
         sita.adapt(model, "augbn")
     np.testing.assert_array_equal(np.array(dropout.seed_generator.state), before)
-
-
-def test_a_norm_in_training_mode_is_named() -> None:
-    model = odd.graph(lambda x: layers.BatchNormalization(name="always")(x, training=True))
-    with pytest.raises(ModelError, match="'always' is called with training=True"):
-        sita.adapt(model, "augbn")

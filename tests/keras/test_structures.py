@@ -216,8 +216,7 @@ def test_masks_are_refused(wrap: Callable[[Any], Any]) -> None:
 # Images of every kind
 
 
-@pytest.mark.parametrize("channels", [1, 3, 4, 13])
-@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+@pytest.mark.parametrize(("channels", "dtype"), [(1, "float32"), (3, "uint8"), (13, "uint8")])
 def test_channels_and_bytes(channels: int, dtype: str) -> None:
     inputs = keras.Input((16, 16, channels), dtype=dtype)
     x = layers.BatchNormalization()(layers.Conv2D(6, 3)(layers.Rescaling(1 / 255)(inputs)))
@@ -226,7 +225,7 @@ def test_channels_and_bytes(channels: int, dtype: str) -> None:
     check_near_source(model, batch)
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float16", "bfloat16"])
+@pytest.mark.parametrize("policy", ["mixed_float16", "float16", "bfloat16"])
 def test_half_precision(policy: str) -> None:
     if keras.backend.backend() == "torch" and policy == "float16":
         pytest.skip("torch has few operations in float16 on the CPU")
@@ -239,7 +238,7 @@ def test_half_precision(policy: str) -> None:
         keras.config.set_dtype_policy(before)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e15, 0.0, 7.0])
+@pytest.mark.parametrize("value", [np.inf, 1e15, 7.0])
 def test_an_odd_image_beside_others(value: float) -> None:
     """Whatever is in an image, its neighbours' answers stay; a constant one gets the source's at this prior."""
     model, batch = nets.sequential(), nets.images(3)
@@ -287,8 +286,7 @@ def test_norms_inside_a_recurrence() -> None:
 
 if keras.backend.backend() == "tensorflow":
 
-    @pytest.mark.parametrize("name", ["functional", "time_distributed"])
-    @pytest.mark.parametrize("recipe", ["augbn", "ops"])
+    @pytest.mark.parametrize(("name", "recipe"), [("functional", "ops"), ("time_distributed", "augbn")])
     def test_a_replica_without_images(name: str, recipe: str) -> None:
         """Of the last batch, a replica of a MirroredStrategy may get none; its graph is for any number."""
         import tensorflow as tf
@@ -303,8 +301,7 @@ if keras.backend.backend() == "tensorflow":
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="code that XLA fuses for the CPU may take NaN for 0")
-@pytest.mark.parametrize("size", [1e18, 1e20])
-@pytest.mark.parametrize("recipe", ["augbn", "ops"])
+@pytest.mark.parametrize(("recipe", "size"), [("augbn", 1e18), ("ops", 1e20)])
 def test_variances_that_overflow_are_never_taken_for_numbers(recipe: str, size: float) -> None:
     adapted = sita.adapt(nets.sequential(), recipe)
     ordinary, huge = nets.images(2)

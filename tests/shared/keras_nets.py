@@ -37,12 +37,6 @@ def count_norms(model: keras.Model) -> int:
     return sum(isinstance(layer, layers.BatchNormalization) for layer in walk(model))
 
 
-def clone(model: keras.Model) -> keras.Model:
-    copied = keras.models.clone_model(model)
-    copied.set_weights(model.get_weights())
-    return copied
-
-
 def functional(softmax: bool = True, shape: tuple[int | None, ...] = (16, 16, 3), axis: int = -1) -> keras.Model:
     """Two branches, a residual sum, and a bare operation."""
     keras.utils.set_random_seed(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -126,14 +127,11 @@ SHAPES = {
 }
 
 LARGE = {
-    "timm-resnet50": 64,
-    "timm-densenet121": 64,
-    "timm-inception_v3": 96,
-    "torchvision-resnet50": 64,
-    "torchvision-densenet121": 64,
-    "torchvision-inception_v3": 96,
+    "resnet50": 64,
+    "densenet121": 64,
+    "inception_v3": 96,
 }
-"""The covered networks and the image size that they are tested at."""
+"""The covered networks, as torchvision has them, and the image size that they are tested at."""
 
 
 def images(count: int, *shape: int, seed: int = 0) -> torch.Tensor:
@@ -147,7 +145,7 @@ def images(count: int, *shape: int, seed: int = 0) -> torch.Tensor:
     return gain * smooth + 0.3 * torch.randn(count, *shape, generator=generator)
 
 
-def warm(model: nn.Module, *shape: int) -> nn.Module:
+def warm(model: nn.Module, *shape: int, steps: int = 6) -> nn.Module:
     """Give a fresh model running statistics, and affine parameters, that are not the identity's."""
     generator = torch.Generator().manual_seed(1)
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
@@ -159,7 +157,7 @@ def warm(model: nn.Module, *shape: int) -> nn.Module:
             module.bias.data.uniform_(-0.2, 0.2, generator=generator)
     model.train()
     with torch.no_grad():
-        for step in range(6):
+        for step in range(steps):
             model(images(8, *shape, seed=100 + step))
     for module, momentum in zip(norms, momenta, strict=True):
         module.momentum = momentum
@@ -168,26 +166,26 @@ def warm(model: nn.Module, *shape: int) -> nn.Module:
 
 def small(name: str = "SmallNet") -> nn.Module:
     """Return one of the small networks, seeded and warmed."""
+    return copy.deepcopy(_small(name))
+
+
+@functools.cache
+def _small(name: str) -> nn.Module:
     kind, shape = SHAPES[name]
-    torch.manual_seed(0)
-    return warm(kind(), *shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return warm(kind(), *shape)
 
 
 @functools.cache
 def large(name: str) -> nn.Module:
     """Return one of the covered networks, seeded and warmed. Shared by tests, which must not change it."""
-    library, _, architecture = name.partition("-")
+    import torchvision
+
     torch.manual_seed(0)
-    if library == "timm":
-        import timm
-
-        model = timm.create_model(architecture, pretrained=False, num_classes=20)
-    else:
-        import torchvision
-
-        extra = {"init_weights": False, "aux_logits": False} if "inception" in architecture else {}
-        model = getattr(torchvision.models, architecture)(weights=None, num_classes=20, **extra)
-    return warm(model, 3, LARGE[name], LARGE[name])
+    extra = {"init_weights": False, "aux_logits": False} if "inception" in name else {}
+    model = getattr(torchvision.models, name)(weights=None, num_classes=20, **extra)
+    return warm(model, 3, LARGE[name], LARGE[name], steps=2)
 
 
 class DenseNet(nn.Module):

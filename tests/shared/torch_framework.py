@@ -89,7 +89,7 @@ class TorchFramework:
 
     def network(self, name: str) -> nn.Module:
         """One of the large networks, shared by tests, which must not change it."""
-        return nets.large(f"torchvision-{name}")
+        return nets.large(name)
 
     def without_batchnorm(self) -> nn.Module:
         return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())

@@ -615,7 +615,7 @@ def test_a_probe_rewinds_no_other_threads_random_numbers() -> None:
     stop = threading.Event()
 
     def draw() -> None:
-        while not stop.is_set():
+        while not stop.wait(1e-4):  # without a pause it would hold Python's lock all the time
             drawn.append(random.random())
 
     thread = threading.Thread(target=draw)

@@ -26,8 +26,10 @@ def compilations(model: torch.nn.Module, batches: list[torch.Tensor]) -> tuple[i
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"augment": (("blur", "rotate", "color"),), "inputs": "imagenet"}],
-    ids=["lossless", "interpolated"],
+    [
+        pytest.param({}, id="lossless", marks=pytest.mark.slow),
+        pytest.param({"augment": (("blur", "rotate", "color"),), "inputs": "imagenet"}, id="interpolated"),
+    ],
 )
 def test_every_view_compiles_to_one_graph(settings: dict[str, Any]) -> None:
     batch = images(2, 3, 16, 16)
@@ -37,8 +39,17 @@ def test_every_view_compiles_to_one_graph(settings: dict[str, Any]) -> None:
         torch.testing.assert_close(answer, adapted(batch), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("model", [small, dense], ids=["one label", "a label per pixel"])
-@pytest.mark.parametrize("recipe", ["auto", "shift", "ops_shared"])
+@pytest.mark.parametrize(
+    ("recipe", "model"),
+    [
+        ("auto", small),
+        ("ops_shared", dense),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("auto", dense), ("shift", small), ("shift", dense), ("ops_shared", small))
+        ),
+    ],
+)
 def test_every_recipe_compiles_to_one_graph(recipe: str, model: Any) -> None:
     """Against the float64 reference, too."""
     batch = images(2, 3, 16, 16)

@@ -37,10 +37,15 @@ def test_small_networks_equal_the_reference(name: str, recipe: str) -> None:
     assert_answers(single, expected, 2e-5)
 
 
-@pytest.mark.parametrize("recipe", ["augbn", "auto"])
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name.startswith("timm") else []) for name in LARGE]
+    ("name", "recipe"),
+    [
+        *((name, "auto") for name in LARGE),
+        ("resnet50", "augbn"),
+        *(pytest.param(name, "augbn", marks=pytest.mark.slow) for name in LARGE if name != "resnet50"),
+    ],
 )
+@pytest.mark.xdist_group("networks")  # which are built once a process
 def test_covered_networks_equal_the_reference(name: str, recipe: str) -> None:
     batch = images(1, 3, *[min(LARGE[name], 80)] * 2)
     expected = torch_reference.answers(large(name), batch, recipe)
@@ -187,12 +192,10 @@ def test_the_papers_views_equal_the_reference(task: str) -> None:
         assert wrong.mean() <= (0.01 if dense_model else 0)  # entropies of a pixel may be all but equal
 
 
-# The contract has torchvision's networks, the zoo timm's.
-@pytest.mark.parametrize("name", [*SHAPES, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)])
+@pytest.mark.parametrize("name", SHAPES)  # the contract has torchvision's networks, the zoo timm's
 def test_lambda_one_is_the_source_model(name: str) -> None:
     """Promise 4: through the recipe `source`, and through the blend, with a prior that only rounds to 1."""
-    model = large(name) if name in LARGE else small(name)
-    batch = images(2, 3, LARGE[name], LARGE[name]) if name in LARGE else images(2, *SHAPES[name][1])
+    model, batch = small(name), images(2, *SHAPES[name][1])
     almost = float(np.nextafter(1.0, 0.0))
     exact = copy.deepcopy(model).double()
     with torch.inference_mode():
@@ -202,17 +205,6 @@ def test_lambda_one_is_the_source_model(name: str) -> None:
         blended = sita.adapt(model, "augbn", priors=almost)(batch)
     rounding = float((plain - truth).abs().max())
     assert float((blended - truth).abs().max()) < 8 * rounding
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in LARGE if name.startswith("timm")])  # the contract has the others
-def test_batch_independence_on_the_covered_networks(name: str) -> None:
-    adapted = sita.adapt(large(name), "ops", priors=(0.5, 1.0), top_k=1)
-    batch = images(3, 3, LARGE[name], LARGE[name])
-    with torch.inference_mode():
-        together = adapted(batch)
-        alone = torch.cat([adapted(batch[i : i + 1]) for i in range(3)])
-    torch.testing.assert_close(together, alone, rtol=1e-4, atol=2e-5 * float(alone.abs().max()))
 
 
 @pytest.mark.parametrize("recipe", ["auto", "augbn", "ops", "ops_shared"])
@@ -337,7 +329,7 @@ def test_an_image_whose_squares_cancel_is_measured_with_care_and_alone(recipe: s
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("recipe", ["auto", "ops", "augbn", "bn", "shift"])
+@pytest.mark.parametrize("recipe", ["auto", "ops"])
 @pytest.mark.parametrize("size", [1e10, 1e17, 1e18, 1e19, 1e20, 1e25])
 def test_huge_images_are_answered_right_or_by_nan(recipe: str, layout: torch.memory_format, size: float) -> None:
     """A variance that leaves single precision is never taken for a number."""

@@ -10,7 +10,7 @@ import types
 
 import pytest
 import torch
-from nets import CLASSES, SmallNet, images, large, small
+from nets import CLASSES, SmallNet, images, small
 from torch import nn
 
 import sita_adapters as sita
@@ -25,9 +25,8 @@ def hooks_of(model: nn.Module) -> list[object]:
     return [hook for module in model.modules() for kind in kinds for hook in getattr(module, kind).values()]
 
 
-@pytest.mark.parametrize("name", ["timm-resnet50", "timm-densenet121", "timm-inception_v3"])
-def test_tensors_are_new_objects_over_the_same_memory_under_the_same_keys(name: str) -> None:
-    model = large(name)
+def test_tensors_are_new_objects_over_the_same_memory_under_the_same_keys() -> None:
+    model = small()
     before = hooks_of(model), [sorted(vars(module)) for module in model.modules()]
     adapted = sita.adapt(model, "ops")
     assert (hooks_of(model), [sorted(vars(module)) for module in model.modules()]) == before
@@ -35,16 +34,6 @@ def test_tensors_are_new_objects_over_the_same_memory_under_the_same_keys(name: 
     assert list(ours) == list(theirs)
     assert all(ours[key].data_ptr() == theirs[key].data_ptr() for key in ours)
     assert all(a is not b for a, b in zip(adapted.parameters(), model.parameters(), strict=True))
-
-
-def test_a_cast_separates_the_two() -> None:
-    model, batch = small(), images(1, 3, 16, 16)
-    adapted = sita.adapt(model, "source")
-    with torch.no_grad():
-        adapted.double()
-        model.head.bias.add_(1)
-        assert model.head.bias.dtype == torch.float32
-        torch.testing.assert_close(adapted(batch.double()).float() + 1, model(batch))
 
 
 def test_same_type_same_call_same_output() -> None:
@@ -270,7 +259,7 @@ def test_scripted_parts_without_weights_do_no_harm() -> None:
     assert torch.equal(sita.adapt(model, "ops")(images(1, 3, 16, 16)), sita.adapt(small(), "ops")(images(1, 3, 16, 16)))
 
 
-@pytest.mark.parametrize("recipe", [pytest.param("augbn", marks=pytest.mark.slow), "ops", "auto"])
+@pytest.mark.parametrize("recipe", ["auto", *(pytest.param(name, marks=pytest.mark.slow) for name in ("augbn", "ops"))])
 def test_compile_export_and_trace_follow_an_adapted_model(recipe: str) -> None:
     adapted, batch = sita.adapt(small(), recipe), images(2, 3, 16, 16)
     with torch.no_grad():

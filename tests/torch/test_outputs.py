@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch_reference
-from nets import CLASSES, SmallNet, dense, featured, images, small, warm
+from nets import CLASSES, SmallNet, dense, featured, images, small
 from torch import nn
 from torch_reference import assert_answers
 from transformers.modeling_outputs import ImageClassifierOutputWithNoAttention
@@ -84,11 +84,8 @@ class Opaque:
 
 
 BAD = {
-    "several": (lambda s, f: (s, 2 * s), {}, r"Several.*\[0\], \[1\].*output="),
     "two usual names": (lambda s, f: {"logits": s, "out": s + 1}, {}, "Several.*logits, out"),
     "no scores": (lambda s, f: {"sum": s.sum(1)}, {}, r"no class scores.*sum.*augbn"),
-    "one class": (lambda s, f: s[:, :1], {}, "class.*scores="),
-    "no such key": (lambda s, f: {"a": s, "b": f}, {"output": "logits"}, r"output='logits' gives nothing.*a, b"),
     "not one of its tensors": (lambda s, f: (s, f), {"output": lambda o: o[0] * 2}, "not a tensor of the output"),
     "a loss": (lambda s, f: {"loss": s.sum(), "logits": s}, {}, r"loss.*whole batch.*without labels"),
     "opaque": (lambda s, f: Opaque(s), {}, "type Opaque.*Try"),
@@ -123,8 +120,7 @@ AXES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("max_rows", [None, 3])
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize(("count", "max_rows"), [(1, None), (2, 3), (3, None), (3, 3)])
 @pytest.mark.parametrize("case", AXES)
 def test_the_axis_of_the_images_is_found(case: str, count: int, max_rows: int | None) -> None:
     make, check = AXES[case]
@@ -271,16 +267,15 @@ class TestMaxRows:
             torch.jit.trace(adapted, x)
 
     @pytest.mark.parametrize("recipe", ["source", "augbn", "ops", "ops_shared", "ensemble"])
-    @pytest.mark.parametrize("max_rows", [4, 11])
-    def test_no_more_rows_run_at_once(self, recipe: str, max_rows: int) -> None:
+    def test_no_more_rows_run_at_once(self, recipe: str) -> None:
         model, x = featured(lambda s, f: {"logits": s, "features": f}), images(3, 3, 16, 16)
         rows: list[int] = []
         handle = model.stem.register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[0]))
         whole = sita.adapt(model, recipe)(x)
         rows.clear()
-        parts = sita.adapt(model, recipe, max_rows=max_rows)(x)
+        parts = sita.adapt(model, recipe, max_rows=4)(x)
         handle.remove()
-        assert max(rows) <= max_rows
+        assert max(rows) <= 4
         for key in whole:
             torch.testing.assert_close(parts[key], whole[key], atol=1e-5, rtol=1e-5)
 
@@ -307,18 +302,3 @@ class TestMaxRows:
         x = images(2, 3, 16, 16)
         adapted = sita.adapt(small(), "ops", max_rows=8, example=x)
         torch.testing.assert_close(torch.compile(adapted, backend="eager")(x), adapted(x), atol=1e-5, rtol=1e-5)
-
-
-def test_torchvision_segmentation_keeps_its_dict() -> None:
-    import torchvision
-
-    torch.manual_seed(0)
-    model = torchvision.models.segmentation.lraspp_mobilenet_v3_large(
-        weights=None, weights_backbone=None, num_classes=5
-    )
-    model = warm(model, 3, 32, 32)
-    x = images(2, 3, 32, 48)
-    answer = sita.adapt(model, "ops", task="segmentation")(x)
-    assert isinstance(answer, OrderedDict)
-    assert list(answer) == ["out"]
-    assert answer["out"].shape == (2, 5, 32, 48)

@@ -65,7 +65,7 @@ def test_clean_accuracy_is_pinned_for_the_plain_model_and_source(network: tuple[
 def test_ops_helps_on_corrupted_images(network: tuple[int, nn.Module], data: Path) -> None:
     """A sample of CIFAR-10-C at severity 5: ops above source and above bn, beyond chance."""
     _, model = network
-    images, labels = corrupted(data, every=16)
+    images, labels = corrupted(data, every=24)
     scores = {recipe: correct(sita.adapt(model, recipe), images, labels) for recipe in ("source", "bn", "ops")}
     for other in ("source", "bn"):
         low, high = paired_interval(scores["ops"], scores[other])

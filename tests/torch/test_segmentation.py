@@ -11,7 +11,6 @@ import torch
 from nets import dense, images
 
 import sita_adapters as sita
-from sita_adapters.errors import OutputError
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import PAPER_PRIORS
 from sita_adapters.recipes import resolve_recipe
@@ -80,17 +79,10 @@ def test_an_ensemble_is_the_mean_softmax_over_views_that_keep_pixels_in_place() 
     torch.testing.assert_close(adapted(x).double(), expected, atol=1e-5, rtol=1e-5)
 
 
-class TestSigmoid:
-    """One logit, or several labels each true or not by itself."""
-
-    def test_pixels_with_a_sigmoid_each(self) -> None:
-        model, x = dense(classes=1), pictures(2)
-        adapted = sita.adapt(model, "ops", scores="sigmoid", task="segmentation")
-        with sita.observe(adapted) as seen:
-            assert adapted(x).shape == (2, 1, 16, 16)
-        assert seen.priors.shape == (2, 1, 16, 16)
-        assert set(np.unique(seen.answers)) <= {0, 1}
-
-    def test_one_class_needs_it(self) -> None:
-        with pytest.raises(OutputError, match=r"scores='sigmoid'"):
-            sita.adapt(dense(classes=1), "ops")(pictures(2))
+def test_pixels_with_a_sigmoid_each() -> None:
+    model, x = dense(classes=1), pictures(2)
+    adapted = sita.adapt(model, "ops", scores="sigmoid", task="segmentation")
+    with sita.observe(adapted) as seen:
+        assert adapted(x).shape == (2, 1, 16, 16)
+    assert seen.priors.shape == (2, 1, 16, 16)
+    assert set(np.unique(seen.answers)) <= {0, 1}

@@ -16,15 +16,17 @@ SAMPLE = (
     "timm/byobnet/test",  # several BatchNorms of one input
     "timm/efficientnet/test",  # squeeze and excitation, activations inside the BatchNorm
     "timm/resnet/test",
+    "torchvision/detection: faster r-cnn v2, heads",
+)
+LARGER = (
     "timm/starnet",
     "timm/mobilenetv3/lcnet",
     "torchvision/mobilenet_v3",
     "torchvision/detection: faster r-cnn, frozen BatchNorm",
-    "torchvision/detection: faster r-cnn v2, heads",
 )
 
 
-@pytest.mark.parametrize("key", SAMPLE)
+@pytest.mark.parametrize("key", [*SAMPLE, *(pytest.param(key, marks=pytest.mark.slow) for key in LARGER)])
 def test_a_family_is_right(key: str) -> None:
     outcome = check(members_of(key.partition("/")[0])[key])
 

@@ -167,6 +167,7 @@ def test_detection_answers_for_each_picture_by_itself(capsys: pytest.CaptureFixt
     assert (state["after"].pred_boxes - state["before"].pred_boxes).abs().max() > 0.01
 
 
+@pytest.mark.slow
 def test_video_shows_the_fog_in_its_prior(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -45,7 +45,10 @@ def build():
 """
 
 
-@pytest.mark.parametrize(("model", "file"), [("net.py:build", "net.onnx"), ("cifar10-resnet20", "net.pt2")])
+@pytest.mark.parametrize(
+    ("model", "file"),
+    [("net.py:build", "net.onnx"), pytest.param("cifar10-resnet20", "net.pt2", marks=pytest.mark.slow)],
+)
 def test_export_then_predict_says_the_same_as_predict(model: str, file: str, folder: Path) -> None:
     Path("net.py").write_text(CLASSIFIER)
     options: tuple[str, ...] = ("--recipe", "augbn", *(("--weights", "random") if "cifar" in model else ()))

@@ -245,7 +245,7 @@ def test_a_wrong_name_is_refused_with_a_remedy(spec: str, weights: str | None, w
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("library", ["timm", "torchvision", "keras"])
+@pytest.mark.parametrize("library", ["timm", "torchvision", pytest.param("keras", marks=pytest.mark.slow)])
 def test_a_library_that_is_missing_is_named(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = libraries.importlib.import_module
 

@@ -41,6 +41,7 @@ def expected_rows(paths: list[str]) -> list[dict[str, Any]]:
     return without_time([row for part in parts for row in score_images(SPEC, part).rows])
 
 
+@pytest.mark.slow
 def test_a_cluster_of_its_own_gives_the_same_rows_and_ends() -> None:
     paths = draw_images(Path("images"), 2 * SHARD + 1)
     seen: list[BatchDone] = []
