@@ -142,7 +142,8 @@ def _answer(name: str, model: tuple[Any, bool], images: Any, batch_size: int, fi
             ties = near_ties(observation.entropies, observation.kept, observation.labels)
     other = first[0] if first else None
     if other is not None and other.probabilities.shape != p.shape:
-        raise OutputError(f"Expected models with the same classes; received {p.shape} and {other.probabilities.shape}.")
+        shapes = [f"{each!r}: {array.shape[1:]}" for each, array in ((other.name, other.probabilities), (name, p))]
+        raise OutputError(f"Expected models with the same classes; received {' and '.join(shapes)}.")
     same, gaps = 1.0, np.zeros(1)
     if other is not None:
         same, ties = float((labels == other.labels).mean()), ties | other.near_ties

@@ -38,7 +38,7 @@ def test_the_strongest_that_keeps_the_predictions_is_chosen(backend: Any, least:
     if wanted is None:
         assert found.recipe == sita.RECIPES["source"]
     else:
-        assert found.recipe.rules == (sita.ByShift(strength=wanted, half_area=1),)
+        assert found.recipe.rule == sita.ByShift(strength=wanted, half_area=1)
     assert len(set(agreements.values())) > 2
 
 
@@ -49,7 +49,7 @@ def test_labels_decide_by_accuracy(backend: Any) -> None:
     found = sita.calibrate(
         model, backend.to_images(batch), truth, min_agreement=1.0, recipe="shift", priors=sita.ByShift()
     )
-    assert found.recipe.rules[0].strength == 1.0
+    assert found.recipe.rule.strength == 1.0
     assert found.points[0].accuracy == 1.0
     assert found.source_accuracy == (labels_of(backend, model, batch) == truth).mean() < 1
 

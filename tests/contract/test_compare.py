@@ -29,7 +29,7 @@ def test_answers_are_those_of_the_model_called_by_hand(backend: Any, model: Any)
         np.testing.assert_allclose(answers.entropies, [reference.entropy(each.tolist()) for each in z], atol=1e-5)
         assert answers.seconds > 0
     difference = np.abs(reference.softmax(logits["plain"]) - reference.softmax(logits["adapted"])).max()
-    (agreement,) = compared.agreements
+    agreement = compared.models[1]
     assert agreement.name == "adapted"
     assert agreement.largest_difference == pytest.approx(difference, abs=1e-6)
     assert difference > 1e-3
@@ -41,7 +41,7 @@ def test_models_with_and_without_a_softmax_agree(backend: Any, model: Any) -> No
         "logits": sita.adapt(model, "augbn"),
         "probabilities": sita.adapt(backend.model(activation="softmax"), "augbn", scores="probabilities"),
     }
-    (agreement,) = sita.compare(models, batch).agreements
+    agreement = sita.compare(models, batch).models[1]
     assert agreement.same_labels == 1.0
     assert agreement.largest_difference < 1e-5
 
@@ -70,7 +70,7 @@ def test_it_prints_as_a_table(backend: Any, model: Any) -> None:
     assert "none" in first
     assert "augbn" in second
     assert "0.80" in second
-    assert f"{100 * compared.agreements[0].same_labels:.1f} %" in second
+    assert f"{100 * compared.models[1].same_labels:.1f} %" in second
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_what_cannot_be_compared_is_refused(model: Any, change: Any, error: type
 
 
 def test_models_of_other_classes_are_refused(backend: Any, model: Any) -> None:
-    with pytest.raises(OutputError, match=r"'m': \(5,\), 'c': \(4,\)"):
+    with pytest.raises(OutputError, match=r"'m': \(5,\) and 'c': \(4,\)"):
         sita.compare({"m": model, "c": backend.model(classes=4)}, images(2))
     with pytest.raises(OutputError, match="single class"):
         sita.compare({"c": backend.model(classes=1)}, images(2))

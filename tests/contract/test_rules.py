@@ -23,7 +23,6 @@ CASES: dict[str, tuple[Any, int]] = {
     "with views": (RULE, 2),
     "beside the source": ((1.0, RULE), 0),
     "beside the source, with views": ((1.0, RULE), 2),
-    "two rules": ((RULE, WEAK), 0),
 }
 
 
@@ -132,9 +131,10 @@ def test_every_pixel_and_compare_know_a_rule(backend: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"priors": (RULE, 0.5)}, "no number but 1 beside a rule"),
+        ({"priors": (RULE, 0.5)}, "nothing but 1 beside a rule"),
         ({"priors": RULE, "shared_views": True}, "shared_views.*numbers"),
-        ({"priors": (RULE, RULE)}, "each.*once"),
+        ({"priors": (RULE, WEAK)}, "nothing but 1 beside a rule"),
+        ({"priors": (0.5, 0.5)}, "each.*once"),
         ({"priors": (1.0, RULE), "combine": "most"}, "combine: expected 'vote'"),
         ({"priors": (1.0, RULE), "combine": (1, 2)}, "combine: expected 'vote'"),
         ({"priors": (1.0, RULE), "combine": "mix", "top_k": 1, "n_views": 0}, "top_k"),

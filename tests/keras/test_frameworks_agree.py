@@ -99,7 +99,7 @@ OFTEN = ("auto", "augbn", "ops", "ops_shared", "ensemble")
 )
 def test_torch_and_keras_agree(net: nn.Module, twin: keras.Model, images: np.ndarray, recipe: str | None) -> None:
     compared = compare({"torch": net, "keras": twin}, images, recipe)
-    (agreement,) = compared.agreements
+    agreement = compared.models[1]
     assert agreement.name == "keras"
     assert agreement.same_labels == 1.0
     assert agreement.largest_difference < 1e-5
@@ -119,7 +119,7 @@ def test_models_that_answer_for_every_place(images: np.ndarray, recipe: str) -> 
     assert compared["torch"].priors is not None
     assert compared["torch"].priors.shape == (5, 16, 16)
     # A pixel whose candidates are almost equally certain may keep others of them in another framework.
-    assert compared.agreements[0].same_labels > 0.99
+    assert compared.models[1].same_labels > 0.99
     difference = np.abs(compared["torch"].probabilities - compared["keras"].probabilities).max(axis=-1)
     assert np.quantile(difference, 0.99) < 1e-5
 
@@ -127,13 +127,13 @@ def test_models_that_answer_for_every_place(images: np.ndarray, recipe: str) -> 
 def test_models_of_different_encodings_take_an_array_each(net: nn.Module, images: np.ndarray) -> None:
     scaled = keras.Sequential([keras.Input((16, 16, 3)), layers.Rescaling(1 / 255), *keras_net(net).layers[1:]])
     compared = compare({"torch": net, "keras": scaled}, {"keras": images * 255, "torch": images}, "ops")
-    assert compared.agreements[0].largest_difference < 1e-5
+    assert compared.models[1].largest_difference < 1e-5
 
 
 def test_double_precision_images_and_a_double_precision_model(net: nn.Module, images: np.ndarray) -> None:
     double = torch_net().double()
     compared = compare({"single": net, "double": double}, images.astype(np.float64), "augbn")
-    assert 0.0 < compared.agreements[0].largest_difference < 1e-5
+    assert 0.0 < compared.models[1].largest_difference < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_saved_models_reload_adapted(name: str, tmp_path: Path) -> None:
     again = keras.models.load_model(tmp_path / "adapted.keras")
     np.testing.assert_allclose(again.predict(batch, verbose=0), expected, rtol=1e-5, atol=1e-6)
     ours, theirs = sita.describe(adapted), sita.describe(again)
-    assert (theirs.recipe, theirs.inputs, theirs.scores) == (ours.recipe, ours.inputs, ours.scores)
+    assert (theirs.recipe, theirs.table, theirs.scores) == (ours.recipe, ours.table, ours.scores)
     assert len(theirs.adapted) == len(ours.adapted)
     assert abs(expected - model.predict(batch, verbose=0)).max() > 1e-4
 

@@ -28,7 +28,7 @@ def compilations(model: torch.nn.Module, batches: list[torch.Tensor]) -> tuple[i
     "settings",
     [
         pytest.param({}, id="lossless", marks=pytest.mark.slow),
-        pytest.param({"augment": (("blur", "rotate", "color"),), "inputs": "imagenet"}, id="interpolated"),
+        pytest.param({"augment": ("blur", "rotate", "color"), "inputs": "imagenet"}, id="interpolated"),
     ],
 )
 def test_every_view_compiles_to_one_graph(settings: dict[str, Any]) -> None:
