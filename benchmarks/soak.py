@@ -28,7 +28,7 @@ import numpy as np
 
 import sita_adapters as sita
 from sita_adapters import view_steps
-from sita_adapters.diagnostics import global_observers, thread_observers
+from sita_adapters.diagnostics import thread
 
 BACKEND = os.environ.get("KERAS_BACKEND")
 if BACKEND is not None:  # before it is imported, here and in every process that is spawned
@@ -213,7 +213,7 @@ def count_all(framework: Torch | Keras, model: Any) -> Counts:
     framework.forget()
     gc.collect()
     give_memory_back()
-    observers = (*thread_observers.observers, *global_observers.observers)
+    observers = thread.observers
     caches = [value for value in vars(view_steps).values() if hasattr(value, "cache_info")]
     return {
         "resident MiB": resident(),

@@ -23,10 +23,6 @@ from sita_adapters.statistics import input_affine, output_affine
 from .inspection import epsilon_of, source_statistics
 from .ops import TORCH, is_traced, mean
 
-_LONGEST_NORM = 1024
-"""Squares that are added up at once in single precision; the relative error of their sum is then about 2e-7."""
-
-
 _ADAPTED: dict[type[nn.Module], type[nn.Module]] = {
     kind: type(f"Adapted{kind.__name__}", (kind,), {"__module__": __name__})
     for kind in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -181,26 +177,9 @@ def measure(x: torch.Tensor, n: int, first: int) -> tuple[torch.Tensor, torch.Te
         return rows, torch.zeros_like(rows)
     lines = rows.flatten(3)
     means = mean(lines, -1, keepdims=True)
-    return means.squeeze(-1), _mean_square(lines - means)
-
-
-def _mean_square(lines: torch.Tensor) -> torch.Tensor:
-    """Return the mean of the squares of every line."""
-    if is_traced() or lines.requires_grad:
-        return (lines * lines).mean(-1)
-    count = lines.shape[-1]
-    parts = _parts(count)
-    if parts > 1:
-        lines = lines.view(*lines.shape[:-1], parts, -1)
-    squares: torch.Tensor = torch.linalg.vector_norm(lines, dim=-1).square_()
-    total = squares.sum(-1) if parts > 1 else squares
-    return total.mul_(TORCH.scalar(1 / count, total))
-
-
-@functools.cache
-def _parts(count: int) -> int:
-    """Return the smallest divisor that leaves parts of at most _LONGEST_NORM positions."""
-    return next(parts for parts in range(1, count + 1) if count % parts == 0 and count // parts <= _LONGEST_NORM)
+    left = lines - means
+    squares = left * left if left.requires_grad else left.mul_(left)
+    return means.squeeze(-1), mean(squares, -1)
 
 
 def positions_of(x: torch.Tensor) -> int:
@@ -234,18 +213,15 @@ def normalize(  # noqa: PLR0917
             xp=TORCH.xp,
         )
         return TORCH.cast(affine(precise, scale, shift), x)
-    weights = [None if each is None else _for_each_entry(TORCH.cast(each, mean), mean) for each in (gamma, beta)]
+    weights = [each if each is None else TORCH.cast(each, mean) for each in (gamma, beta)]
+    if is_traced():  # N may be open
+        weights = [each if each is None else (0 * mean + each).reshape(-1) for each in weights]
+    else:
+        weights = [each if each is None else torch.cat([each] * mean.shape[0]) for each in weights]  # fast for few
     flat = precise.reshape(1, -1, positions_of(x), 1)
     statistics = mean.reshape(-1), variance.reshape(-1)
     out = torch.batch_norm(flat, weights[0], weights[1], *statistics, False, 0.0, epsilon, True)
     return TORCH.cast(out.view(-1, *[int(size) for size in x.shape[1:]]), x)
-
-
-def _for_each_entry(parameter: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    """Return γ or β, (C,), for all N entries of the statistics (N, C): (N · C,)."""
-    if is_traced():  # N may be open
-        return (0 * mean + parameter).reshape(-1)
-    return torch.cat([parameter] * mean.shape[0])  # the fastest way for few
 
 
 def affine(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:

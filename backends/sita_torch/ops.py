@@ -56,9 +56,10 @@ def _scalar(value: Any, like: torch.Tensor) -> Any:
 
 def mean(x: torch.Tensor, axis: Any, keepdims: bool = False) -> torch.Tensor:
     """Return the mean along one axis or several."""
-    if not isinstance(axis, int) or is_traced() or not x.shape[axis]:
+    size = x.shape[axis] if isinstance(axis, int) else None
+    if type(size) is not int or size == 0:  # a trace has sizes as tensors
         return torch.mean(x, axis, keepdims)
-    total: torch.Tensor = torch.sum(x, axis, keepdims) * _scalar(1 / x.shape[axis], x)
+    total: torch.Tensor = torch.sum(x, axis, keepdims) * _scalar(1 / size, x)
     return total
 
 

@@ -302,7 +302,7 @@ def test_a_file_of_weights_goes_into_the_model_of_a_function(net: Path) -> None:
         (":wrong_crop", "crop: expected a share"),
         (":wrong_size", "size: expected pixels"),
         (":fails", f"failed in line {LINE}: KeyError: 'where'"),
-        (":number", "received an object of type builtins.int"),
+        (":number", "received an object of type int"),
     ],
 )
 def test_a_wrong_function_is_refused(function: str, words: str, net: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sita_adapters.backend import backend_of
-from sita_adapters.diagnostics import Diagnostics, thread_observers
+from sita_adapters.diagnostics import Diagnostics, thread
 from sita_adapters.ops import Ops
 
 
@@ -20,7 +20,7 @@ class _Recorder:
 
     def append(self, diagnostics: Diagnostics, ops: Ops) -> None:
         """Keep the diagnostics of a call, if its output has class scores."""
-        if diagnostics.vote is not None:
+        if "entropies" in diagnostics.arrays:
             self.values.update({name: ops.to_numpy(array) for name, array in diagnostics.outputs(ops).items()})
 
 
@@ -28,9 +28,9 @@ class _Recorder:
 def record_diagnostics(adapted: Any) -> Iterator[dict[str, np.ndarray]]:
     """Yield a dict that gets the diagnostics of one call inside the block, in this thread, named as in a file."""
     with backend_of(adapted).observing(adapted) as key:
-        recorder, others = _Recorder(), thread_observers.observers
-        thread_observers.observers = (*others, (key, recorder))
+        recorder, others = _Recorder(), thread.observers
+        thread.observers = (*others, (key, recorder))
         try:
             yield recorder.values
         finally:
-            thread_observers.observers = others
+            thread.observers = others
