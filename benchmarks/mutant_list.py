@@ -46,22 +46,22 @@ STATISTICS = (
     Mutant(
         "a rule that forgets the number of positions",
         "sita_adapters/shift.py",
-        "most = strengths * positions / (half_areas + positions)",
-        "most = strengths",
+        "most = rule.strength * positions / (rule.half_area + positions)",
+        "most = rule.strength",
         (f"{CORE}::test_shift_and_prior_equal_a_float64_loop",),
     ),
     Mutant(
         "the source's row behind the blended row",
         "sita_adapters/blending.py",
-        "rows = [*[one] * plan.first, statistic, *[one] * (plan.rows - plan.stop)]",
-        "rows = [statistic, *[one] * (plan.rows - plan.stop), *[one] * plan.first]",
+        "[*[ops.for_every_image(value, statistic)] * plan.first, statistic]",
+        "[statistic, *[ops.for_every_image(value, statistic)] * plan.first]",
         (MIX,),
     ),
     Mutant(
         "the source's row measured instead of the blended one",
         "backends/sita_torch/batchnorm.py",
-        "x.view(-1, n, *x.shape[1:])[:, first:stop]",
-        "x.view(-1, n, *x.shape[1:])[:, : stop - first]",
+        "x.view(-1, n, *x.shape[1:])[:, first:]",
+        "x.view(-1, n, *x.shape[1:])[:, : n - first]",
         (MIX,),
     ),
     Mutant(
@@ -74,8 +74,8 @@ STATISTICS = (
     Mutant(
         "the variance unbiased",
         "backends/sita_torch/batchnorm.py",
-        "return mean.squeeze(-1), _mean_square(lines - mean)",
-        "return mean.squeeze(-1), _mean_square(lines - mean) * (lines.shape[-1] / max(1, lines.shape[-1] - 1))",
+        "return means.squeeze(-1), mean(squares, -1)",
+        "return means.squeeze(-1), mean(squares, -1) * (lines.shape[-1] / max(1, lines.shape[-1] - 1))",
         (REFERENCE,),
     ),
     Mutant(
@@ -102,22 +102,22 @@ STATISTICS = (
     Mutant(
         "statistics shared by the batch without being asked for",
         "sita_adapters/blending.py",
-        'shared = context.adaptation.recipe.share == "batch"',
-        "shared = True",
+        'shared = context.ops.xp, context.adaptation.recipe.share == "batch"',
+        "shared = context.ops.xp, True",
         (INDEPENDENCE,),
     ),
     Mutant(
         "the image weighed as one of its views",
         "sita_adapters/plan.py",
-        "np.array([0.5] + [0.5 / n] * n)",
-        "np.full(n + 1, 1 / (n + 1))",
+        "weights[[image, *own], image] = 0.5",
+        "weights[[image, *own], image] = 0.5 / count",
         (f"{CORE}::test_plans_equal_the_definition",),
     ),
     Mutant(
         "shared views under the highest prior",
         "sita_adapters/plan.py",
-        'lowest = min(range(count), key=lambda place: cast("float", priors[place]))',
-        'lowest = max(range(count), key=lambda place: cast("float", priors[place]))',
+        'lowest = min(cast("tuple[float, ...]", recipe.prior_values))',
+        'lowest = max(cast("tuple[float, ...]", recipe.prior_values))',
         (f"{CORE}::test_plans_equal_the_definition",),
     ),
 )
@@ -183,8 +183,8 @@ ANSWER = (
     Mutant(
         "observe records twice",
         "sita_adapters/observe.py",
-        "self._calls = [*self._calls, values]",
-        "self._calls = [*self._calls, values, values]",
+        "for name, array in values.items()})",
+        "for name, array in values.items()})\n        self._calls *= 2",
         ("tests/contract/test_observe.py::test_votes_are_recorded",),
     ),
 )
@@ -207,15 +207,15 @@ ROWS = (
     Mutant(
         "the images always on axis 0",
         "sita_adapters/probe.py",
-        "        )\n    return axis\n",
-        "        )\n    return 0\n",
+        "axes.append(differing[0] if differing else None)",
+        "axes.append(0 if differing else None)",
         ("tests/torch/test_outputs.py::test_the_axis_of_the_images_is_found",),
     ),
     Mutant(
         "images that influence each other in the output not noticed",
         "sita_adapters/probe.py",
-        "if not _agree(moved, results, noise):",
-        "if False:",
+        "            if index >= len(axes):",
+        "            if index < len(axes):\n                continue\n            if index >= len(axes):",
         (f"{CASES}::test_images_that_influence_each_other_are_refused",),
     ),
     Mutant(
@@ -282,8 +282,8 @@ SOURCE = (
     Mutant(
         "a layer that is no BatchNorm not noticed",
         "backends/sita_torch/probe.py",
-        "wrong = [name for name, axis in axes.items() if axis is None]",
-        "wrong: list[str] = []",
+        "if wrong := [name for name, axis in axes.items() if axis is None]:",
+        "wrong: list[str] = []\n    if wrong:",
         (f"{CASES}::test_layers_that_are_no_batchnorm_by_what_they_compute_can_be_left_out",),
     ),
     Mutant(

@@ -89,7 +89,7 @@ class Torch:
 
     def count(self, model: Any) -> Counts:
         """Count what a call or an adaptation could leave behind."""
-        from sita_torch import batchnorm
+        from sita_torch import ops
 
         torch = self.torch
         alive = [type(item) for item in gc.get_objects()]
@@ -101,7 +101,7 @@ class Torch:
             "modules": sum(issubclass(kind, torch.nn.Module) for kind in alive),
             "hooks on the source": sum(map(len, hooks)),
             "attributes of the source": sum(len(vars(part)) for part in model.modules()),
-            "registries": batchnorm._parts.cache_info().currsize,
+            "registries": ops._as_tensor.cache_info().currsize,
         }
 
     def forget(self) -> None:

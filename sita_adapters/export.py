@@ -129,7 +129,9 @@ def replacing(target: Path, format: str) -> Iterator[Path]:
     except OSError as error:
         if folder is not None and old.is_dir():
             old.rename(target)
-        raise ExportError(f"{str(target)!r} could not be written: {error}. Try: another name or folder.") from error
+        raise ExportError(
+            f"{str(target)!r} could not be written: {error.strerror}. Try: another name or folder."
+        ) from error
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)

@@ -19,7 +19,7 @@ from sita_adapters.errors import InputError, OutputError, SitaError
 from sita_adapters.recipe import Recipe
 from sita_adapters.recipes import DEFAULT
 from sita_adapters.views import spatial_kind
-from sita_adapters.voting import probabilities
+from sita_adapters.voting import Scores, probabilities
 
 from .exported.runtimes import ExportedFile, run_checked
 from .methods import Prediction, open_recipe
@@ -174,7 +174,7 @@ def check_shape(predicted: Prediction, loaded: LoadedModel) -> None:
         )
 
 
-def _guess_scores(raw: np.ndarray) -> str:
+def _guess_scores(raw: np.ndarray) -> Scores:
     """Guess what the scores of a file without metadata are."""
     sums_to_one = bool((raw >= 0).all()) and bool(np.allclose(raw.sum(axis=-1), 1.0, atol=1e-3))
     return "probabilities" if sums_to_one else "logits"
