@@ -116,7 +116,7 @@ def replacing(target: Path, format: str) -> Iterator[Path]:
     if target.exists() and not replaceable:
         raise ExportError(
             f"Expected a new name, or the name of a file of this format; {str(target)!r} is "
-            f"{'a folder' if target.is_dir() else 'something else'}. Try: another name."
+            f"{'a folder of something else' if target.is_dir() else 'a file'}. Try: another name."
         )
     folder = None
     try:

@@ -99,7 +99,7 @@ def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
     adapted, folder = sita.adapt(nets.sequential(), "augbn"), tmp_path / "model"
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
-    with pytest.raises(ExportError, match="is something else"):
+    with pytest.raises(ExportError, match="a folder of something else"):
         sita.export(adapted, folder)
     assert (folder / "notes.txt").read_text() == "mine"
     (folder / "notes.txt").unlink()
