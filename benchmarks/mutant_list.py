@@ -46,8 +46,8 @@ STATISTICS = (
     Mutant(
         "a rule that forgets the number of positions",
         "sita_adapters/shift.py",
-        "most = rule.strength * positions / (rule.half_area + positions)",
-        "most = rule.strength",
+        "w = rule.strength * positions / (rule.half_area + positions)",
+        "w = rule.strength",
         (f"{CORE}::test_shift_and_prior_equal_a_float64_loop",),
     ),
     Mutant(

@@ -49,7 +49,9 @@ class Adaptation:
 
     def plan_for(self, kind: SpatialKind) -> tuple[Plan, tuple[Plan, ...]]:
         """Return the Plan for images of this kind, and its parts."""
-        return self.plans.get(kind) or self._make_plan(kind)
+        if kind not in self.plans:
+            self.plans[kind] = self._make_plan(kind)
+        return self.plans[kind]
 
     def _make_plan(self, kind: SpatialKind) -> tuple[Plan, tuple[Plan, ...]]:
         plan = make_plan(self.recipe, kind)

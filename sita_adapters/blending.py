@@ -59,8 +59,8 @@ def blend(
     mean, variance = _target(means, variances, context)
     divergence = None
     if plan.rule is not None or context.measurements is not None:
-        least = ops.scalar(epsilon, mean)
-        divergence = source_divergence(mean, variance, *source, epsilon=least, xp=ops.xp)
+        eps = ops.scalar(epsilon, mean)
+        divergence = source_divergence(mean, variance, *source, epsilon=eps, xp=ops.xp)
     rule = plan.rule
     priors = ops.cast(context.priors, means) if rule is None else priors_by_shift(divergence, positions, rule, ops)
     if context.measurements is not None:
@@ -85,7 +85,9 @@ def _factor(name: str, batch_rows: Any, context: ForwardContext) -> int:
     factor = factors[min(call, len(factors) - 1)]
     if ops.is_symbol(batch_rows) or ops.is_symbol(context.rows):
         return factor
-    if batch_rows != factor * context.rows or (call >= len(factors) and len(set(factors)) > 1):
+    if call >= len(factors) and len(set(factors)) > 1:
+        raise ModelError(f"Layer {name!r} ran {call + 1} times in one call; it ran {len(factors)} times in the probe.")
+    if batch_rows != factor * context.rows:
         raise InputError(
             f"Layer {name!r} received {batch_rows} batch entries for {context.rows} rows; expected "
             f"{factor * context.rows}, as in the probe. The model folds these inputs into its batch in another way, "

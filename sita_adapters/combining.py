@@ -184,7 +184,7 @@ def _vote(candidates: Candidates, call: Call) -> Vote | None:
 def _take_vote(candidates: Candidates, vote: Vote, call: Call) -> list[Array]:
     """Return the arrays of the answer: the voted scores; all else comes from the most confident candidate.
 
-    A view that moves pixels supplies nothing else: its feature map would be turned.
+    Views that move pixels are excluded, since their feature maps would be rotated or flipped.
     """
     xp, plan, scores = call.ops.xp, call.plan, call.layout.require_scores()
     pixels = tuple(range(2, len(vote.entropies.shape)))

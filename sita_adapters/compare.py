@@ -137,7 +137,7 @@ def _answer(name: str, model: tuple[Any, bool], images: Any, batch_size: int, fi
         with observe(adapted) as observation:
             for batch in batches:
                 run_scores(adapted, batch, channels_last=True)
-        priors = np.broadcast_to(observation.priors, entropies.shape)
+        priors = observation.priors
         if recipe.combine == "vote" and recipe.candidate_count > 1:
             ties = near_ties(observation.entropies, observation.kept, observation.labels)
     other = first[0] if first else None

@@ -116,15 +116,15 @@ def diagnose_candidates(
     for name, of_source in (("shifts", math.nan), ("layer_shifts", math.nan), ("layer_priors", 1.0)):
         known = None if some is None else getattr(some, name)
         if known is not None:
-            each = [0 * known + of_source if one is None else getattr(one, name) for one in measured]
+            each = [xp.zeros_like(known) + of_source if one is None else getattr(one, name) for one in measured]
             found[name] = xp.stack(each, axis=1)
     layout = call.layout.scores
     if vote is not None and scores is not None and layout is not None:
         candidates, answer = (ops.precise(each) for each in scores)
         sigmoid = layout.kind.startswith("sigmoid")
         for name in ("entropies", "kept", "votes", "labels"):
-            array = getattr(vote, name)
-            found[name] = array if sigmoid else xp.squeeze(array, axis=layout.class_axis)
+            each = getattr(vote, name)
+            found[name] = each if sigmoid else xp.squeeze(each, axis=layout.class_axis)
         found["confidences"] = largest_probability(candidates, layout.kind, layout.class_axis, xp)
         if sigmoid:
             found["answers"] = answer > (0.5 if layout.kind == "sigmoid_probabilities" else 0.0)

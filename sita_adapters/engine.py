@@ -148,8 +148,8 @@ def _run_part(call: Call, plan: Plan, batch: list[Array], *, measure: bool) -> C
     calls = sum(context.calls.values())
     if plan.blends and calls < call.layout.calls:
         raise ModelError(
-            f"The model ran its adapted layers {calls} times, and {call.layout.calls} times in the probe: some ran "
-            "without being adapted (a part that compiles itself, such as an inner tf.function or jax.jit, runs a "
+            f"The adapted layers ran {calls} times, but {call.layout.calls} times in the probe, so some were not "
+            "adapted (a part that compiles itself, such as an inner tf.function or jax.jit, runs a "
             "cached trace). Expected the same layers in every call. Try: leave compilation to the framework's own "
             "call of the whole model."
         )

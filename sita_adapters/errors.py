@@ -26,7 +26,7 @@ class BackendImportError(SitaError, ImportError):
 
 
 class RecipeError(SitaError, ValueError):
-    """A recipe's field is out of range, or its fields contradict each other."""
+    """A recipe, or an argument of `adapt` about it, is out of range or contradictory."""
 
 
 class InputError(SitaError, ValueError):
@@ -34,7 +34,7 @@ class InputError(SitaError, ValueError):
 
 
 class OutputError(SitaError, ValueError):
-    """The model's output holds no class scores where the recipe needs them."""
+    """The model's output, or an argument about it, is not what was expected."""
 
 
 class SharedWeightsError(SitaError, RuntimeError):

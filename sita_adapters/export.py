@@ -101,7 +101,7 @@ def export(
             others = ", ".join(TITLES[other] for other in backend.export_formats if other != chosen)
             raise ExportError(
                 f"The adapted model could not be exported to {TITLES[chosen]}: {type(error).__name__}: {error} Try: "
-                f"another format ({others}), if the plain model cannot be exported either."
+                f"another format ({others}), and check that the plain model can be exported to this one."
             ) from error
     return Exported(target, chosen, shape)
 
@@ -123,6 +123,10 @@ def replacing(target: Path, format: str) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix=f".{target.stem}-", dir=target.parent))
         made, old = folder / f"model{_ENDINGS[format]}", folder / "replaced"
         yield made
+        if more := [path.name for path in folder.iterdir() if path != made]:
+            raise ExportError(
+                f"The exporter wrote further files ({', '.join(more[:3])}): the model is too large for one."
+            )
         if target.is_dir():
             target.rename(old)
         os.replace(made, target)
@@ -130,7 +134,7 @@ def replacing(target: Path, format: str) -> Iterator[Path]:
         if folder is not None and old.is_dir():
             old.rename(target)
         raise ExportError(
-            f"{str(target)!r} could not be written: {error.strerror}. Try: another name or folder."
+            f"{str(target)!r} could not be written: {error.strerror or error}. Try: another name or folder."
         ) from error
     finally:
         if folder is not None:

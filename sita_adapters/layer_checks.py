@@ -27,8 +27,8 @@ def check_called(called: Collection[str], adaptation: Adaptation) -> None:
         return
     if len(missed) == len(names):
         raise ModelError(
-            f"{adaptation.model_name} calls none of its {len(names)} adapted layers. Expected layers that are called, "
-            "not their statistics used by functions."
+            f"{adaptation.model_name} calls none of its {len(names)} adapted layers. Expected layers that are called: "
+            "a model that reads their statistics itself (F.batch_norm) cannot be adapted."
         )
     warnings.warn(
         f"{adaptation.model_name} does not call {len(missed)} of its {len(names)} adapted layers, which have no "
@@ -42,9 +42,8 @@ def refuse_layers(wrong: Sequence[str], kind: str, count: int) -> ModelError:
     """Return the error for layers of a class, of `count` adapted ones, that lack the property of BatchNorm."""
     only = len(wrong) == count
     return ModelError(
-        f"{', '.join(wrong[:4])} ({kind}) does not normalize its input with its statistics: changing these is not the "
-        "same as changing the input. Expected a layer that computes (x − mean) / sqrt(variance + ε), one mean per "
-        "channel, and anything else afterwards"
+        f"{', '.join(wrong[:4])} ({kind}) does not normalize its input with its statistics as BatchNorm does. Expected "
+        "(x − mean) / sqrt(variance + ε) with one mean per channel; anything may follow"
         f"{'; there is no other BatchNorm layer to adapt.' if only else f'. Try: {leave_out(*wrong)}.'}"
     )
 

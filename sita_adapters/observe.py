@@ -55,10 +55,10 @@ class Observation:
             )
         found = [call[name] for call in self._calls if name in call]
         if len(found) < len(self._calls):
-            raise SitaError(
-                f"{name}: the output has no known class scores, or the recipe measures no such thing (only a rule, as "
-                "in 'auto', sets λ in each layer). Try: sita.adapt(model, output=…, scores=…)."
-            )
+            why = "the output has no known class scores. Try: sita.adapt(model, output=…, scores=…)."
+            if name in _MEASURED:
+                why = "this recipe does not measure it: no layer blends, or no rule sets λ. Try: 'auto'."
+            raise SitaError(f"{name}: {why}")
         if len({array.shape[1:] for array in found}) > 1:
             raise InputError(f"{name}: images of different sizes were observed. Try: observe each size separately.")
         return np.concatenate(found)

@@ -80,7 +80,12 @@ def flatten(output: Any, is_array: IsArray) -> list[tuple[str, Array]]:
 def leaves(output: Any, is_array: IsArray) -> list[tuple[str, Any]]:
     """Return every array, number, string and None of an output with its path."""
     found: list[tuple[str, Any]] = []
-    _map(output, "", is_array, lambda path, leaf: found.append((path or "the output", leaf)))
+
+    def note(path: str, leaf: Any) -> Any:
+        found.append((path or "the output", leaf))
+        return leaf
+
+    _map(output, "", is_array, note)
     return found
 
 
@@ -111,7 +116,7 @@ def _map(output: Any, path: str, is_array: IsArray, function: Callable[[str, Any
             for key, part in output.items():
                 made[key] = inner(f".{key}", part)
             return made
-        if _is_record(output):
+        if dataclasses.is_dataclass(output) and not isinstance(output, type):
             for each in dataclasses.fields(output):
                 if hasattr(output, each.name):  # frozen or not: nobody has seen the copy yet
                     object.__setattr__(made, each.name, inner(f".{each.name}", getattr(output, each.name)))
@@ -143,9 +148,8 @@ def find_selected(output: Any, selector: Selector, is_array: IsArray) -> int:
     """Return the index, in the order of `flatten`, of the array that a selector names."""
     found = flatten(output, is_array)
     paths = [path for path, _ in found]
-    if isinstance(selector, str) and selector in paths:
-        return paths.index(selector)
-    part = selector(output) if callable(selector) else None
+    named: dict[Any, Any] = dict(leaves(output, is_array))
+    part = selector(output) if callable(selector) else named.get(selector)
     if isinstance(selector, int) and isinstance(output, list | tuple | Mapping):
         with contextlib.suppress(KeyError, IndexError):
             part = output[selector]
@@ -156,7 +160,3 @@ def find_selected(output: Any, selector: Selector, is_array: IsArray) -> int:
     raise OutputError(
         f"output={selector!r} gives {what}. Its tensors are: {', '.join(paths) or 'none'}. Try: one of these."
     )
-
-
-def _is_record(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)

@@ -29,7 +29,7 @@ class Plan:
         candidates: The rows whose outputs may answer.
         first: The first blended row. Those before it have λ = 1; only blended rows draw from each other.
         independent: Whether no row draws from another, as without views.
-        references: Line r has a 1 at the last row that row r draws from; all rows that it draws from have the same.
+        references: Row r has a 1 in the column of the last row it draws from; rows that draw from each other share it.
         rule: The rule that sets λ of all blended rows; None if they have numbers.
         source: The position, among the candidates, of the one with λ = 1.
     """

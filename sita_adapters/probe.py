@@ -6,8 +6,8 @@ Three random images a, b and c run without adaptation, in five batches:
 
 An axis whose size is the number of images holds the images. An image's part of every output, and of the input of every
 adapted layer, must be the same in every batch. A constant has no such axis and never changes. Each image is missing
-from some batch, which reveals a maximum over the batch; no order but the given one fits both a before b and b before a,
-which reveals sorting; and a runs again and again, which reveals state and random numbers.
+from some batch, which reveals a maximum over the batch; a precedes b in one batch and follows it in another, which
+reveals sorting; and a runs several times, which reveals state and randomness.
 
 A backend supplies the runs (`Run`) and checks what only it can: that every adapted layer is a BatchNorm, and that the
 forward pass writes to no parameter or buffer.
@@ -37,7 +37,7 @@ _SAMPLE = 512
 """Number of values of each entry of a layer's input that are compared."""
 
 _MAGNIFIED = 20.0
-"""Differences of up to so many times what a perturbed image causes are rounding: layers round as well."""
+"""Differences up to this multiple of what a perturbed image causes count as rounding, since layers round too."""
 
 
 class Run(Protocol):
@@ -66,7 +66,7 @@ class InputRecorder:
     def record(self, name: str, x: Array) -> None:
         """Keep a sample of every entry of a layer's input (N, …)."""
         flat = self.ops.xp.reshape(x, (x.shape[0], -1))
-        step = max(1, flat.shape[1] // _SAMPLE) | 1  # odd: it meets every channel and column
+        step = max(1, flat.shape[1] // _SAMPLE) | 1  # odd, so it doesn't lock onto a power-of-two stride
         self.layers.append(_Values(name, self.ops.to_numpy(flat[:, ::step]), _rounding(x)))
 
     def take(self) -> list[_Values]:
@@ -157,7 +157,7 @@ def _image_axes(results: Sequence[_Result]) -> list[int | None]:
         if names != expected or repr(some.others) != repr(whole.others):
             raise OutputError(
                 f"The output of {len(some.images)} images has other parts, or other numbers beside its tensors, than "
-                f"that of {len(whole.images)}: {some.others or names} and {whole.others or expected}. Expected tensors "
+                f"that of {len(whole.images)}: {names} {some.others} and {expected} {whole.others}. Expected tensors "
                 "with one entry per image. Try: adapt a module that returns such tensors alone."
             )
     axes = []
@@ -181,6 +181,8 @@ def _check_independence(results: Sequence[_Result], perturbed: _Result, axes: Se
     `perturbed` is the run of all images again. What differs in it, magnified, is rounding.
     """
     whole = results[1]
+    if [each.name for each in perturbed.layers] != [each.name for each in whole.layers]:
+        raise ModelError("The model runs other layers for images that differ by rounding only.")
     expected = _by_image(whole, axes)
     tolerances = [_tolerance(*pair) for pair in zip(expected, _by_image(perturbed, axes), strict=True)]
     for some in results:
@@ -189,14 +191,16 @@ def _check_independence(results: Sequence[_Result], perturbed: _Result, axes: Se
         order = [whole.images.index(image) for image in some.images]
         mixing: dict[str, None] = {}
         for index, (one, other) in enumerate(zip(_by_image(some, axes), expected, strict=True)):
-            there = other.array if len(other.array) == 1 else other.array[order]
-            if one.array.shape == there.shape and _equal(one.array, there, tolerances[index]):
+            constant = index < len(axes) and axes[index] is None
+            complete = constant or len(other.array) == len(whole.images)
+            there = other.array[order] if complete and not constant else other.array
+            if complete and one.array.shape == there.shape and _equal(one.array, there, tolerances[index]):
                 continue
             if index >= len(axes):
                 mixing[one.name] = None
             elif axes[index] is None:
                 raise OutputError(
-                    f"{one.name} is one value for the whole batch and depends on its images: a loss, perhaps. Try: "
+                    f"{one.name} is a single value computed from the whole batch, such as a loss. Try: "
                     "call the model without labels, or adapt a module that returns the scores alone."
                 )
             else:
@@ -221,8 +225,8 @@ def _by_image(result: _Result, axes: Sequence[int | None]) -> list[_Values]:
         array = each.array[None] if axis is None else np.moveaxis(each.array, axis, 0)
         found.append(replace(each, array=array.reshape(len(array), -1)))
     for each in result.layers:
-        whole = len(each.array) and len(each.array) % len(result.images) == 0
-        found.append(replace(each, array=each.array.reshape(len(result.images), -1)) if whole else each)
+        divides = len(each.array) and len(each.array) % len(result.images) == 0
+        found.append(replace(each, array=each.array.reshape(len(result.images), -1)) if divides else each)
     return found
 
 

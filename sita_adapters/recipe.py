@@ -31,9 +31,9 @@ class Recipe:
     """How one image is adapted to. Immutable, and checked when it is made.
 
     Attributes:
-        priors: λ, the weight of the source's statistics: 1 is the source model, 0 the test image alone. Several
-            numbers are all run, and the most confident answers decide (OPS). A rule, `ByShift`, sets λ in every layer:
-            alone, or beside 1.
+        priors: λ, the weight of the source's statistics: 1 is the source model, 0 the test image alone. With
+            several numbers, the image runs under each, and the most confident answers decide (OPS). A rule, `ByShift`,
+            sets λ in every layer: alone, or together with 1.
         n_views: Number of augmented views that contribute statistics. None: as many as `augment` lists; 2 of a preset
             or of random views.
         augment: "lossless" (flips and quarter turns, in a fixed order), "paper" or "paper_segmentation" (the paper's
@@ -108,8 +108,8 @@ class Recipe:
         mixable = self.candidates == "priors" and self.rule is not None and self.has_source
         if self.combine == "mix" and not mixable:
             return (
-                "combine: 'mix' expects priors=(1, ByShift(…)), the source model and one rule; received "
-                f"{priors}. Try: combine='vote', or 'bn' with one number."
+                "combine: 'mix' expects priors=(1, ByShift(…)) and candidates='priors'; received "
+                f"{priors} and {self.candidates!r}. Try: combine='vote', or 'bn' with one number."
             )
         return None
 
@@ -226,7 +226,7 @@ def _resolve_priors(priors: Any) -> tuple[Prior, ...]:
         )
     others = [p for p in values if p != 1.0]
     if len(others) > 1 and any(isinstance(p, ByShift) for p in others):
-        raise RecipeError(f"priors: expected nothing but 1 beside a rule, which sets λ itself; received {priors!r}.")
+        raise RecipeError(f"priors: a rule can only be combined with 1, since it sets λ itself; received {priors!r}.")
     if len(set(values)) < len(values):
         raise RecipeError(f"priors: expected each number once; received {priors!r}.")
     return values

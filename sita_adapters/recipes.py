@@ -97,7 +97,8 @@ def resolve_recipe(recipe: Recipe | str, changes: Mapping[str, Any], task: Task 
 def _for_segmentation(chosen: Recipe, changes: Mapping[str, Any], named: bool) -> tuple[Recipe, Mapping[str, Any]]:
     """Return a named recipe with the task's views, and the changes with what "paper" means there."""
     if isinstance(changes.get("augment"), str) and changes["augment"] == "paper":
-        changes = {"n_views": 1, **changes, "augment": "paper_segmentation"}
+        one = {"n_views": 1} if named and chosen.view_count else {}
+        changes = {**one, **changes, "augment": "paper_segmentation"}
     elif named and chosen.view_count and "augment" not in changes:
         views = _SEGMENTATION_ENSEMBLE if chosen.candidates == "views" else _SEGMENTATION
         chosen = replace(chosen, **views)

@@ -56,7 +56,7 @@ def _find(
     eligible = [
         index
         for index, array in enumerate(values)
-        if array is not None and array.dtype.kind == "f" and array.ndim > least
+        if array is not None and array.dtype.kind == "f" and array.size and array.ndim > least
     ]
     if selector is not None:
         index = find_selected(output, selector, is_array)
@@ -139,13 +139,14 @@ def check_kind(output: Any, layout: OutputLayout, ops: Ops) -> None:
     if layout.scores is None or layout.scores.kind.startswith("sigmoid") or len(found) != len(layout.paths):
         return
     array, axis = found[layout.scores.index][1], layout.axes[layout.scores.index]
-    values = np.moveaxis(ops.to_numpy(array), axis or 0, 0)[:1]
-    raised = np.exp(values) if layout.scores.kind == "log_probabilities" else values
-    normalized = _sums_to_one(raised, layout.scores.class_axis)
-    if np.isfinite(values).all() and normalized != (layout.scores.kind != "logits"):
+    values, kind = ops.to_numpy(ops.xp.moveaxis(array, axis or 0, 0)[:1]), layout.scores.kind
+    powers = np.exp(np.minimum(values, 1.0))
+    forms = {"probabilities": (values,), "log_probabilities": (powers,)}.get(kind, (values, powers))
+    normalized = any(_sums_to_one(each, layout.scores.class_axis) for each in forms)
+    if np.isfinite(values).all() and normalized != (kind != "logits"):
         raise OutputError(
-            f"The scores were {layout.scores.kind} in the probe, and are something else in this call: an argument "
-            "beside the images changes them. Try: one adapted model for each, sita.adapt(model, example=…)."
+            f"The scores were {kind} in the probe but not in this call: another argument changes them. Try: adapt a "
+            "separate model for each value, sita.adapt(model, example=…)."
         )
 
 

@@ -15,7 +15,7 @@ from .errors import RecipeError
 from .ops import Array, Ops
 
 HALF_AREA = 200.0
-"""A_½: statistics of so many positions count half. It also weighs the layers in an image's shift, D."""
+"""A_½: the number of positions at which statistics get half weight. It also weights the layers in D."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +42,11 @@ class ByShift:
             value = getattr(self, name)
             is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
             number = float(value) if is_number else math.nan
-            least = number >= 0.0 if name == "half_area" else number > 0.0
-            if not (least and number <= most):
+            may_be_zero = name == "half_area"
+            if not ((number >= 0.0 if may_be_zero else number > 0.0) and number <= most):
+                least = "of at least" if may_be_zero else "above"
                 raise RecipeError(
-                    f"priors: {name} of ByShift: expected a number above 0, at most {most:g}; received {value!r}."
+                    f"priors: {name} of ByShift: expected a number {least} 0, at most {most:g}; received {value!r}."
                 )
             object.__setattr__(self, name, number)
 
@@ -78,8 +79,8 @@ def priors_by_shift(divergence: Array, positions: Any, rule: ByShift, ops: Ops) 
 
     λ = 1 − w · d / (d + d_½) = ((1 − w) · a + 2 · d_½ · w) / a,   a = E + 2 · d_½ − 1,   w = s · A / (A + A_½)
     """
-    most = rule.strength * positions / (rule.half_area + positions)
+    w = rule.strength * positions / (rule.half_area + positions)
     if rule.half_shift != 0.5:  # the usual value adds nothing
         divergence = divergence + (2 * rule.half_shift - 1)
-    least, share = (ops.scalar(number, divergence) for number in (1 - most, 2 * rule.half_shift * most))
-    return (divergence * least + share) / divergence
+    rest, share = (ops.scalar(number, divergence) for number in (1 - w, 2 * rule.half_shift * w))
+    return (divergence * rest + share) / divergence

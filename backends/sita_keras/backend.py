@@ -32,7 +32,7 @@ class KerasBackend:
     export_formats = FORMATS
 
     def adapt(self, model: Any, recipe: Recipe, settings: Settings, layers: Layers, example: Any) -> keras.Model:
-        """Return an adapted model. Everything is checked before anything is made."""
+        """Return an adapted model."""
         _check_model(model)
         image = find_image(model, example)
         found = find_layers(model)

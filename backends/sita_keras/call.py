@@ -161,10 +161,10 @@ class AdaptedCall(keras.layers.Layer):
         return [*super()._get_own_losses(), *self.hidden.clone.losses, *(v.regularizer(v) for v in trained)]
 
     def save_own_variables(self, store: Any) -> None:
-        """Leave it to the source."""
+        """The source saves them."""
 
     def load_own_variables(self, store: Any) -> None:
-        """Leave it to the source; refuse if that is somebody else's."""
+        """The source loads them; refuse if this model does not own the source."""
         if not self.owns_source:
             raise SharedWeightsError(READ_ONLY)
 
@@ -198,6 +198,7 @@ class AdaptedCall(keras.layers.Layer):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> AdaptedCall:
         """Adapt the saved source model again."""
+        config = dict(config)
         source = keras.saving.deserialize_keras_object(config.pop("source"))
         layout, recipe, settings = config.pop("layout"), Recipe.from_json(config.pop("recipe")), config.pop("settings")
         settings["inputs"] = settings["inputs"] and Inputs(**settings["inputs"])

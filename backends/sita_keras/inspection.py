@@ -121,7 +121,9 @@ def image_layout(model: Any, shape: tuple[int | None, ...], views: bool) -> tupl
         raise InputError(f"Expected a model of images (N, …, C); its input has the shape {shape}.")
     channels_first = _channels_come_first(model, views)
     space = shape[2:] if channels_first else shape[1:-1]
-    return "rectangle" if None in space[-2:] else spatial_kind([size or 0 for size in space]), channels_first
+    return "rectangle" if len(space) > 1 and None in space[-2:] else spatial_kind(
+        [size or 0 for size in space]
+    ), channels_first
 
 
 def _channels_come_first(model: Any, views: bool) -> bool:

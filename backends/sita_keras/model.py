@@ -70,7 +70,7 @@ class AdaptedModel(keras.Model):
         return super().call(inputs, training=training, mask=mask)
 
     def make_predict_function(self, force: bool = False) -> Any:
-        """Return what `predict` runs; every `predict` asks for it, also where it is compiled already."""
+        """Return what `predict` runs; every `predict` calls this, even if it is compiled already."""
         self.adapted_call.check_source()
         return super().make_predict_function(force)
 
@@ -81,7 +81,7 @@ class AdaptedModel(keras.Model):
 
     @keras.Model.run_eagerly.getter  # type: ignore[untyped-decorator]  # with Keras' own setter
     def run_eagerly(self) -> bool:
-        """Whether `predict` runs uncompiled; always where views are drawn by what is in an image."""
+        """Whether `predict` runs uncompiled; always with resample=True."""
         recipe = self.adapted_call.adaptation.recipe
         return bool(self._watchers or recipe.resample or keras.Model.run_eagerly.fget(self))
 

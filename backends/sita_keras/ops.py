@@ -89,7 +89,8 @@ class KerasOps(Ops):
     def to_numpy(self, array: Any) -> np.ndarray:
         if self.is_traced(array):
             raise SymbolicError
-        return np.asarray(ops.convert_to_numpy(array))
+        values = np.asarray(ops.convert_to_numpy(array))
+        return values.astype(np.float32) if values.dtype.kind == "V" else values  # bfloat16, which numpy lacks
 
     def map_batches(self, function: Callable[[list[Any]], Any], batch: list[Any], size: int) -> list[Any]:
         """Call a function on at most `size` images at a time; in a graph, on one after the other."""

@@ -58,7 +58,7 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
         context = engine.ForwardContext(layer.adaptation, engine.PLAIN, len(which), KERAS, record=record)
         cloned = layer.hidden.make_clone() if fresh else layer.hidden.clone
         try:
-            with nullcontext() if inputs else reads:  # the first time
+            with nullcontext() if inputs else reads:  # until an adapted layer has run
                 output = engine.run_rows([rows], lambda some: layer.run_clone(some, cloned), context)
         except Exception as error:
             unbuilt = [path for path, inner in walk(layer.hidden.source) if not getattr(inner, "built", True)]

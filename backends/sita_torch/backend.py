@@ -37,7 +37,7 @@ class TorchBackend:
     export_formats = FORMATS
 
     def adapt(self, model: Any, recipe: Recipe, settings: Settings, layers: Layers, example: Any) -> nn.Module:
-        """Return an adapted clone in eval mode. Everything is checked before anything is made."""
+        """Return an adapted clone in eval mode."""
         source = _module_of(model, warn=True)
         _refuse_adapted(source)
         found = find_layers(source)

@@ -126,7 +126,7 @@ def _signature(function: Any) -> inspect.Signature | None:
 
 
 _IMAGE_KEYWORDS = ("pixel_values", "image", "images", "img", "x", "input", "inputs")
-"""Where images are looked for among keyword arguments, before any other tensor. Only images have the first four."""
+"""Keyword names that are searched for images first. The first four always mean images, and win over positions."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Arguments:
         if isinstance(leaf, torch.Tensor):
             self.tensors.append(leaf)
             return _Slot(len(self.tensors) - 1)
-        self.has_values = self.has_values or isinstance(leaf, str | int | float)
+        self.has_values = self.has_values or (isinstance(leaf, str | int | float) and not isinstance(leaf, bool))
         return leaf
 
 

@@ -39,7 +39,7 @@ def clone(model: nn.Module, *, keep: object = None, shared: bool = True) -> nn.M
                 "Try: remove what cannot be copied from the model while you adapt it, or give it a __deepcopy__."
             ) from error
     for module, new in zip(nn.Module.modules(model), nn.Module.modules(copied), strict=False):
-        new.training = module.training  # which graph modules forget when they copy themselves
+        new.training = module.training  # graph modules lose it when they are copied
     return copied
 
 
@@ -64,7 +64,7 @@ def own_forward(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def apply_to_all(model: nn.Module, function: Any, recurse: bool = True) -> nn.Module:
-    """`_apply` of an adapted model, on which `.to`, `.half` and `.cuda` rest: new memory for all tensors or for none.
+    """Replace `_apply`, which implements `.to`, `.half` and `.cuda`: either all tensors get new memory or none do.
 
     `.to(memory_format=torch.channels_last)` replaces four-dimensional weights only. The others would stay shared with
     the source, and later changes of it would reach half of the model.

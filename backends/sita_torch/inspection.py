@@ -106,7 +106,7 @@ def check_images(images: torch.Tensor, possible: tuple[int, ...]) -> int:
     """Return the number of spatial axes of a batch of images, one of the possible ones, after checking it."""
     rank = images.ndim
     fitting = [axes for extra in (2, 3) for axes in possible if rank == axes + extra]
-    axes = fitting[0] if fitting else possible[0] if possible else min(rank - 2, 2)
+    axes = fitting[0] if fitting else possible[0] if possible else max(0, min(rank - 2, 2))
     if rank < 2 or (possible and not fitting):
         one = "image.unsqueeze(0) for one image, torch.stack(images) for a list" if rank == axes + 1 else "check it"
         raise InputError(

@@ -45,13 +45,13 @@ def _lerp(start: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch
 @functools.lru_cache(maxsize=1024)
 def _as_tensor(value: float, dtype: torch.dtype) -> torch.Tensor:
     with torch.inference_mode(False):
-        return torch.tensor(value, dtype=dtype)
+        return torch.tensor(value, dtype=dtype, device="cpu")
 
 
 def _scalar(value: Any, like: torch.Tensor) -> Any:
     """Return a number as a tensor of rank 0: on a CPU, PyTorch takes 4 µs to convert a Python number."""
     plain = type(like) is torch.Tensor and type(value) is float and not torch.compiler.is_compiling()
-    return _as_tensor(value, like.dtype) if plain and like.is_cpu else value
+    return _as_tensor(value, like.dtype) if plain and like.is_cpu and like.is_floating_point() else value
 
 
 def mean(x: torch.Tensor, axis: Any, keepdims: bool = False) -> torch.Tensor:
@@ -83,7 +83,7 @@ class TorchOps(Ops):
     xp = SimpleNamespace(**{name: getattr(compat, name) for name in dir(compat) if not name.startswith("__")} | _DIRECT)
 
     def is_array(self, value: Any) -> bool:
-        """Whether this is a tensor with one value after the other in memory: not a sparse or nested one."""
+        """Whether this is a dense (strided) tensor, not a sparse or nested one."""
         return isinstance(value, torch.Tensor) and value.layout == torch.strided
 
     def is_float(self, array: torch.Tensor) -> bool:

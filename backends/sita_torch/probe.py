@@ -36,8 +36,8 @@ _TOLERANCE = 1e-4
 def probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> OutputLayout:
     """Return what is established about an adapted model for such arguments.
 
-    A tensor beside the images whose size allows both is taken to have one entry per image if the model then fulfills
-    the contract, and to be shared by all images otherwise. A model in half precision is probed in single precision,
+    If the size of a further tensor is ambiguous, it is first tried as one entry per image; if the model then violates
+    the contract, as shared by all images. A model in half precision is probed in single precision,
     where rounding hides less, if it can run in it.
     """
     choices = itertools.product(*((True, False) if each else (False,) for each in arguments.could_be_aligned()))
@@ -71,7 +71,7 @@ class _Probe:
         self.copied = self._copy()
         found = find_layers(self.copied)
         self.layers = {info.name: found[info.name] for info in adaptation.layers if info.adapted}
-        batch = [_random_like(tensor, place) for place, tensor in enumerate(arguments.batch(aligned))]
+        batch = [_random_like(tensor, index) for index, tensor in enumerate(arguments.batch(aligned))]
         self.batch = [TORCH.precise(each) if precise and each.is_floating_point() else each for each in batch]
         self.recorder, self.watcher = InputRecorder(TORCH), _Watcher(model, found, self.layers)
         self.state = _state(self.copied)
@@ -81,6 +81,8 @@ class _Probe:
         name = type(self.model).__name__
         layout = probe_model(self._run, self.recorder, self.adaptation, name, self.arguments.images)
         check_called(layout.factors, self.adaptation)
+        for hook in self.watcher.hooks:
+            hook.remove()
         axes = _check_layers(self.layers, self.watcher.inputs)
         return replace(layout, channel_axes=axes, notes=self.watcher.notes(), aligned=self.aligned)
 
@@ -107,9 +109,9 @@ class _Probe:
         self.watcher.enter(name, x)
 
 
-def _random_like(tensor: torch.Tensor, place: int) -> torch.Tensor:
+def _random_like(tensor: torch.Tensor, index: int) -> torch.Tensor:
     """Return three entries like those of an argument: random images; of anything else, its own values."""
-    if place and not (tensor.is_floating_point() and tensor.ndim > 2):
+    if index and not (tensor.is_floating_point() and tensor.ndim > 2):
         return tensor[torch.arange(3) % tensor.shape[0]].clone()
     return torch.from_numpy(random_like(TORCH.to_numpy(tensor))).to(tensor.device, tensor.dtype)
 
@@ -158,8 +160,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.bypassed = self.foreign = False
         self.stem: torch.Tensor | None = None
         """The weights of the first convolution."""
-        for layer in adapted.values():
-            layer.register_forward_hook(self._leave)
+        self.hooks = [layer.register_forward_hook(self._leave) for layer in adapted.values()]
 
     def enter(self, name: str, x: torch.Tensor) -> None:
         """Note that an adapted layer runs, and keep a part of its first input: all of axis 1 and of the last."""

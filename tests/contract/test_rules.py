@@ -131,9 +131,9 @@ def test_every_pixel_and_compare_know_a_rule(backend: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"priors": (RULE, 0.5)}, "nothing but 1 beside a rule"),
+        ({"priors": (RULE, 0.5)}, "a rule can only be combined with 1"),
         ({"priors": RULE, "shared_views": True}, "shared_views.*numbers"),
-        ({"priors": (RULE, WEAK)}, "nothing but 1 beside a rule"),
+        ({"priors": (RULE, WEAK)}, "a rule can only be combined with 1"),
         ({"priors": (0.5, 0.5)}, "each.*once"),
         ({"priors": (1.0, RULE), "combine": "most"}, "combine: expected 'vote'"),
         ({"priors": (1.0, RULE), "combine": (1, 2)}, "combine: expected 'vote'"),
