@@ -99,10 +99,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         marks = {name: [pytest.mark.slow] for name in lengthy}
         metafunc.parametrize("file", [pytest.param(name, marks=marks.get(name, [])) for name in framework().files])
     if "network" in metafunc.fixturenames:
-        # Of Keras none every time: tests/keras holds all three against PyTorch's.
-        often = framework().networks if NAME == "torch" else ()
-        if "batch" in metafunc.function.__name__:  # that images are independent, the zoo's sample checks on others
-            often = often[:1]
+        # tests/torch compares all three with a reference, and tests/keras with PyTorch's; the zoo's sample has others.
+        often = framework().networks[:1] if NAME == "torch" else ()
         group = pytest.mark.xdist_group("networks")  # which are built once a process
         metafunc.parametrize(
             "network",

@@ -74,7 +74,7 @@ def test_an_unprobed_model_is_probed_outside_the_graph() -> None:
 @pytest.mark.parametrize(
     "shapes",
     [
-        pytest.param(((2, 16), (3, 16), (5, 16)), id="batches"),
+        pytest.param(((2, 16), (3, 16), (5, 16)), id="batches", marks=pytest.mark.slow),
         pytest.param(((2, 16), (2, 20), (2, 26), (2, 38)), id="images", marks=pytest.mark.slow),
     ],
 )
