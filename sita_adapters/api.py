@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 from .adaptation import Settings
 from .backend import adaptation_of, backend_of
 from .description import Description, describe_adaptation
-from .errors import OutputError
+from .errors import OutputError, expect_integer
 from .inputs import Inputs, resolve_inputs
 from .outputs import Selector, check_selector
 from .plan import make_plan, resolve_max_rows
@@ -69,8 +69,7 @@ def adapt(
     chosen = resolve_recipe(recipe, changes, task)
     check_selector(output)
     check_scores_name(scores)
-    if class_axis is not None and (isinstance(class_axis, bool) or not isinstance(class_axis, int)):
-        raise OutputError(f"class_axis: expected an integer, or None; received {class_axis!r}.")
+    class_axis = None if class_axis is None else expect_integer("class_axis", class_axis, -99, OutputError)
     rows = resolve_max_rows(max_rows, chosen)
     settings = Settings(resolve_inputs(inputs), scores, output, class_axis, rows)
     check_inputs(make_plan(chosen).views, settings.inputs)

@@ -13,7 +13,7 @@ import numpy as np
 
 from .adaptation import Adaptation, Settings
 from .engine import latest_layout
-from .errors import BackendImportError, InputError, ModelError, install
+from .errors import BackendImportError, InputError, ModelError, expect_integer, install
 from .ops import Ops
 from .outputs import OutputLayout, flatten
 from .recipe import Recipe
@@ -106,6 +106,5 @@ def run_scores(adapted: Any, images: np.ndarray, *, channels_last: bool = False)
 
 def batches_of(images: np.ndarray, batch_size: Any) -> list[np.ndarray]:
     """Return images in batches; raise an InputError unless the size is a positive integer."""
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise InputError(f"batch_size: expected an integer of at least 1; received {batch_size!r}.")
-    return [images[start : start + batch_size] for start in range(0, len(images), batch_size)]
+    size = expect_integer("batch_size", batch_size, 1, InputError)
+    return [images[start : start + size] for start in range(0, len(images), size)]

@@ -104,10 +104,7 @@ def combine(parts: Sequence[Candidates], call: Call, *, diagnose: bool) -> Answe
         arrays = _take_vote(candidates, vote, call)
     diagnostics = None
     if diagnose:
-        scores = call.layout.scores
-        pair = None if vote is None or scores is None else (candidates.arrays[scores.index], arrays[scores.index])
-        images = next(array for array, axis in zip(arrays, call.layout.axes, strict=True) if axis is not None)
-        diagnostics = diagnose_candidates(candidates.measured, vote, pair, images, call)
+        diagnostics = diagnose_candidates(candidates, vote, arrays, call)
         for observer in observers_of(call.adaptation):
             observer.append(diagnostics, call.ops)
     return Answer(candidates.output, arrays, call.layout.axes, diagnostics)

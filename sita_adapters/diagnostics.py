@@ -20,6 +20,7 @@ from .shift import HALF_AREA, shift_of
 from .voting import Vote, first_largest, lowest_entropy
 
 if TYPE_CHECKING:
+    from .combining import Candidates
     from .engine import Call
 
 NAMES = ("prior", "entropy", "source")
@@ -104,12 +105,12 @@ class Diagnostics:
         return found | {name: array for name, array in self.arrays.items() if name == "source"}
 
 
-def diagnose_candidates(
-    measured: Sequence[Measured | None], vote: Vote | None, scores: tuple[Array, Array] | None, array: Array, call: Call
-) -> Diagnostics:
-    """Return the diagnostics of a call. `scores` are the candidates' and the answer's; `array` has N images first."""
-    ops, xp, priors = call.ops, call.ops.xp, call.plan.candidate_priors
-    zeros = ops.precise(xp.zeros_like(xp.reshape(array, (ops.shape(array)[0], -1))[:, 0]))
+def diagnose_candidates(candidates: Candidates, vote: Vote | None, answer: Sequence[Array], call: Call) -> Diagnostics:
+    """Return the diagnostics of a call, from its candidates and the arrays of its answer."""
+    ops, xp, measured = call.ops, call.ops.xp, candidates.measured
+    priors = tuple(call.plan.priors[row] for row in call.plan.candidates)
+    some_array = next(array for array, axis in zip(answer, call.layout.axes, strict=True) if axis is not None)
+    zeros = ops.precise(xp.zeros_like(xp.reshape(some_array, (ops.shape(some_array)[0], -1))[:, 0]))
     some = next((each for each in measured if each is not None), None)
     pairs = zip(priors, measured, strict=True)
     found = {"candidate_priors": xp.stack([zeros + _mean_prior(*pair, ops, zeros) for pair in pairs], axis=1)}
@@ -119,19 +120,19 @@ def diagnose_candidates(
             each = [xp.zeros_like(known) + of_source if one is None else getattr(one, name) for one in measured]
             found[name] = xp.stack(each, axis=1)
     layout = call.layout.scores
-    if vote is not None and scores is not None and layout is not None:
-        candidates, answer = (ops.precise(each) for each in scores)
+    if vote is not None and layout is not None:
+        scores, answered = candidates.arrays[layout.index], ops.precise(answer[layout.index])
         sigmoid = layout.kind.startswith("sigmoid")
         for name in ("entropies", "kept", "votes", "labels"):
             each = getattr(vote, name)
             found[name] = each if sigmoid else xp.squeeze(each, axis=layout.class_axis)
-        found["confidences"] = largest_probability(candidates, layout.kind, layout.class_axis, xp)
+        found["confidences"] = largest_probability(ops.precise(scores), layout.kind, layout.class_axis, xp)
         if sigmoid:
-            found["answers"] = answer > (0.5 if layout.kind == "sigmoid_probabilities" else 0.0)
+            found["answers"] = answered > (0.5 if layout.kind == "sigmoid_probabilities" else 0.0)
         else:
-            found["answers"] = xp.squeeze(first_largest(answer, layout.class_axis, ops), axis=layout.class_axis)
+            found["answers"] = xp.squeeze(first_largest(answered, layout.class_axis, ops), axis=layout.class_axis)
         if call.plan.source is not None:
-            found["source"] = scores[0][:, call.plan.source]
+            found["source"] = scores[:, call.plan.source]
     return Diagnostics(priors, () if some is None else some.layers, found)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,10 @@ from .diagnostics import Diagnostics, LayerMeasurement, observers_of
 from .errors import InputError, ModelError
 from .ops import Array, Ops, SymbolicError
 from .outputs import OutputLayout
-from .plan import Plan, make_plan, redraw, refuse_resampling
+from .plan import Plan, make_plan, refuse_resampling
 from .recipes import RECIPES
 from .view_steps import ImageLayout
+from .views import IMAGE, content_seed, make_views
 
 Forward = Callable[[list[Array]], Any]
 """Runs the model on a batch: the images, and the arguments that have one entry per image."""
@@ -194,7 +195,9 @@ def redraw_for_each(images: Array, plan: Plan, call: Call) -> list[Plan]:
     except SymbolicError as error:
         raise refuse_resampling("A compiled or exported model") from error
     recipe, layout = call.adaptation.recipe, call.images
-    return [redraw(plan, recipe, layout.kind, np.moveaxis(image, layout.channel, -1)) for image in values]
+    seeds = [content_seed(np.moveaxis(image, layout.channel, -1), recipe.seed) for image in values]
+    views = [make_views(recipe.augment, recipe.view_count, seed, layout.kind) for seed in seeds]
+    return [replace(plan, views=(IMAGE, *each)) for each in views]
 
 
 def run_rows(rows: list[Array], forward: Forward, context: ForwardContext) -> Any:

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class SitaError(Exception):
@@ -49,6 +51,14 @@ def install(*extras: str) -> str:
     """Return the command that installs extras, also for a checkout: the package isn't on PyPI yet."""
     wanted = f"[{','.join(extras)}]"
     return f"pip install 'sita-adapters{wanted}' (in a checkout: pip install '.{wanted}')"
+
+
+def expect_integer(name: str, value: Any, least: int, error: type[SitaError]) -> int:
+    """Return an integer, of any kind but a bool, that is at least so large; raise an error otherwise."""
+    number = None if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
+    if number is None or number < least:
+        raise error(f"{name}: expected an integer of at least {least}; received {value!r}.")
+    return number
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

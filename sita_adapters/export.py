@@ -24,8 +24,6 @@ TITLES = {"onnx": "ONNX", "pt2": "torch.export", "litert": "LiteRT", "saved_mode
 SUFFIXES = {".onnx": "onnx", ".pt2": "pt2", ".tflite": "litert", ".litert": "litert", "": "saved_model"}
 """The format by the ending of a file's name. A SavedModel is a folder."""
 
-_ENDINGS = {"onnx": ".onnx", "pt2": ".pt2", "litert": ".tflite", "saved_model": ""}
-
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -121,7 +119,8 @@ def replacing(target: Path, format: str) -> Iterator[Path]:
     folder = None
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{target.stem}-", dir=target.parent))
-        made, old = folder / f"model{_ENDINGS[format]}", folder / "replaced"
+        ending = next(ending for ending, kind in SUFFIXES.items() if kind == format)
+        made, old = folder / f"model{ending}", folder / "replaced"
         yield made
         if more := [path.name for path in folder.iterdir() if path != made]:
             raise ExportError(

@@ -5,16 +5,15 @@ Every method is a Plan, and the code that runs a Plan knows no method.
 
 from __future__ import annotations
 
-import operator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 
-from .errors import RecipeError
+from .errors import RecipeError, expect_integer
 from .recipe import Prior, Recipe
 from .shift import ByShift
-from .views import IMAGE, SpatialKind, View, content_seed, make_views
+from .views import IMAGE, SpatialKind, View, make_views
 
 
 @dataclass(frozen=True)
@@ -68,11 +67,6 @@ class Plan:
         """Whether any row is normalized with other statistics than the source's."""
         return self.first < self.rows
 
-    @property
-    def candidate_priors(self) -> tuple[Prior, ...]:
-        """λ of each candidate, or its rule."""
-        return tuple(self.priors[row] for row in self.candidates)
-
     def moves_pixels(self, row: int) -> bool:
         """Whether this row runs a view that moves pixels."""
         return self.views[self.view_of_row[row]].moves_pixels
@@ -111,12 +105,6 @@ def make_plan(recipe: Recipe, kind: SpatialKind = "square") -> Plan:
     return Plan((IMAGE, *views), tuple(view_of_row), lines, tuple(priors), tuple(candidates))
 
 
-def redraw(plan: Plan, recipe: Recipe, kind: SpatialKind, image: np.ndarray) -> Plan:
-    """Return the Plan of `resample`, with views drawn for this image (…, channels) from its content."""
-    seed = content_seed(image, recipe.seed)
-    return replace(plan, views=(IMAGE, *make_views(recipe.augment, recipe.view_count, seed, kind)))
-
-
 def refuse_resampling(what: str) -> RecipeError:
     """Return the error for a graph of a model that draws views from an image's content."""
     return RecipeError(
@@ -129,14 +117,13 @@ def resolve_max_rows(max_rows: Any, recipe: Recipe) -> int | None:
     """Return the largest number of rows that run at once, after checking it."""
     if max_rows is None:
         return None
-    if isinstance(max_rows, bool) or not hasattr(max_rows, "__index__") or operator.index(max_rows) < 1:
-        raise RecipeError(f"max_rows: expected an integer of at least 1, or None; received {max_rows!r}.")
+    number = expect_integer("max_rows", max_rows, 1, RecipeError)
     if recipe.share == "batch":
         raise RecipeError(
             "max_rows: with share='batch' the images of a call share their statistics and must run at once; received "
             f"max_rows={max_rows}. Try: smaller batches."
         )
-    return operator.index(max_rows)
+    return number
 
 
 def split(plan: Plan, max_rows: int | None) -> tuple[Plan, ...]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from numbers import Real
 from typing import Any, Literal, TypeAlias, cast
 
-from .errors import RecipeError
+from .errors import RecipeError, expect_integer
 from .shift import ByShift
 from .views import PRESETS, Augment, is_random, listed_views, resolve_augment
 
@@ -80,7 +79,7 @@ class Recipe:
                 raise RecipeError(f"{field}: expected a {kind.__name__}; received {getattr(self, field)!r:.80}.")
         for field, least in (("n_views", 0), ("seed", 0), ("top_k", 1)):
             if getattr(self, field) is not None or field == "seed":
-                object.__setattr__(self, field, _resolve_integer(field, getattr(self, field), least))
+                object.__setattr__(self, field, expect_integer(field, getattr(self, field), least, RecipeError))
         object.__setattr__(self, "augment", resolve_augment(self.augment, self.n_views))
         if message := self._contradiction():
             raise RecipeError(message)
@@ -202,13 +201,6 @@ def expect_one_of(field: str, value: Any, allowed: Sequence[str]) -> None:
     """Raise a RecipeError unless the value is one of these strings."""
     if not isinstance(value, str) or value not in allowed:
         raise RecipeError(f"{field}: expected {' or '.join(map(repr, allowed))}; received {value!r}.")
-
-
-def _resolve_integer(field: str, value: Any, least: int) -> int:
-    number = None if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
-    if number is None or number < least:
-        raise RecipeError(f"{field}: expected an integer of at least {least}; received {value!r}.")
-    return number
 
 
 def _resolve_priors(priors: Any) -> tuple[Prior, ...]:
