@@ -61,8 +61,11 @@ def blend(
     if plan.rule is not None or context.measurements is not None:
         eps = ops.scalar(epsilon, mean)
         divergence = source_divergence(mean, variance, *source, epsilon=eps, xp=ops.xp)
-    rule = plan.rule
-    priors = ops.cast(context.priors, means) if rule is None else priors_by_shift(divergence, positions, rule, ops)
+    priors = context.priors
+    if plan.rule is not None:
+        priors = priors_by_shift(divergence, positions, plan.rule, ops)
+    elif not isinstance(priors, float):
+        priors = ops.cast(priors, means)
     if context.measurements is not None:
         context.measurements.append(LayerMeasurement(name, positions, divergence, priors))
     mean, variance = blend_with_source(mean, variance, *source, priors=priors, xp=ops.xp)

@@ -74,8 +74,8 @@ class ForwardContext:
     """(R, R), of the blended rows; None if they are independent."""
     references: Array = None
     """(R, R), with a 1 for one of the rows that each row draws from."""
-    priors: Array = None
-    """λ of the blended rows, (R, 1); None if a rule sets it."""
+    priors: Any = None
+    """λ of the blended rows, a number or (R, 1); None if a rule sets it."""
     record: Callable[[str, Array], None] | None = None
     """Called with the name and the input of every adapted layer, by the probe."""
     calls: dict[str, int] = field(default_factory=dict)
@@ -144,7 +144,9 @@ def _run_part(call: Call, plan: Plan, batch: list[Array], *, measure: bool) -> C
         matrices = [[line[plan.first :] for line in each[plan.first :]] for each in (plan.weights, plan.references)]
         context.weights, context.references = (call.ops.precise_constant(each, images) for each in matrices)
     if plan.blends and plan.rule is None:
-        context.priors = call.ops.precise_constant([[prior] for prior in plan.priors[plan.first :]], images)
+        first, *others = plan.priors[plan.first :]
+        same = all(prior == first for prior in others)
+        context.priors = first if same else call.ops.precise_constant([[first], *([p] for p in others)], images)
     output = run_rows(rows, call.forward, context)
     calls = sum(context.calls.values())
     if plan.blends and calls < call.layout.calls:

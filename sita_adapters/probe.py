@@ -184,7 +184,7 @@ def _check_independence(results: Sequence[_Result], perturbed: _Result, axes: Se
     if [each.name for each in perturbed.layers] != [each.name for each in whole.layers]:
         raise ModelError("The model runs other layers for images that differ by rounding only.")
     expected = _by_image(whole, axes)
-    tolerances = [_tolerance(*pair) for pair in zip(expected, _by_image(perturbed, axes), strict=True)]
+    again = _by_image(perturbed, axes)
     for some in results:
         if [each.name for each in some.layers] != [each.name for each in whole.layers]:
             raise ModelError("The model runs other layers for one number of images than for another.")
@@ -194,7 +194,7 @@ def _check_independence(results: Sequence[_Result], perturbed: _Result, axes: Se
             constant = index < len(axes) and axes[index] is None
             complete = constant or len(other.array) == len(whole.images)
             there = other.array[order] if complete and not constant else other.array
-            if complete and one.array.shape == there.shape and _equal(one.array, there, tolerances[index]):
+            if complete and _agree(one.array, there, other, again[index].array):
                 continue
             if index >= len(axes):
                 mixing[one.name] = None
@@ -230,35 +230,38 @@ def _by_image(result: _Result, axes: Sequence[int | None]) -> list[_Values]:
     return found
 
 
-def _tolerance(whole: _Values, perturbed: _Values) -> np.ndarray:
-    """Return, for each column of entries (N, …), the difference that rounding may cause.
-
-    It is judged column by column: one large constant among the scores must not hide that images mix.
-    """
-    if not whole.array.size or whole.array.shape != perturbed.array.shape:
-        return np.zeros(whole.array.shape[1:])
-    x, y = (np.nan_to_num(each.array.astype(np.float64), posinf=0.0, neginf=0.0) for each in (whole, perturbed))
-    size, spread = np.abs(x).max(axis=0), np.abs(x - x[:1]).max(axis=0)
-    rounding = whole.rounding * (size + np.median(size))
-    return np.asarray(rounding + 1e-3 * spread + _MAGNIFIED * np.abs(x - y).max(axis=0))
-
-
 def _same(first: _Result, second: _Result) -> bool:
     """Whether two runs of one image are equal; only the order of sums on a GPU may differ."""
-    for x, y in zip(first.arrays, second.arrays, strict=False):
-        less = _Values(x.name, x.array[None], 0.1 * x.rounding)
-        if x.array.shape != y.array.shape or not _equal(x.array[None], y.array[None], _tolerance(less, less)):
-            return False
-    return len(first.arrays) == len(second.arrays)
-
-
-def _equal(x: np.ndarray, y: np.ndarray, tolerance: np.ndarray) -> bool:
-    """Whether two arrays have the same numbers within a tolerance, and anything else at the same positions."""
-    x, y = x.astype(np.float64), y.astype(np.float64)
-    finite = np.isfinite(x)
-    if not np.array_equal(finite, np.isfinite(y)) or not np.array_equal(x[~finite], y[~finite], equal_nan=True):
+    if [each.array.shape for each in first.arrays] != [each.array.shape for each in second.arrays]:
         return False
-    return bool((np.abs(np.where(finite, x, 0.0) - np.where(finite, y, 0.0)) <= tolerance).all())
+    for x, y in zip(first.arrays, second.arrays, strict=True):
+        one = _Values(x.name, x.array[None], 0.1 * x.rounding)
+        if not _agree(y.array[None], one.array, one, one.array):
+            return False
+    return True
+
+
+def _agree(some: np.ndarray, there: np.ndarray, whole: _Values, perturbed: np.ndarray) -> bool:
+    """Whether entries (n, …) of some images, and of the same ones `there`, in the run of all, differ by rounding only.
+
+    It is judged column by column: one large constant among the scores must not hide that images mix. In a network that
+    magnifies rounding the columns do not tell; all taken together may differ as much as a perturbed image makes them.
+    """
+    finite, shapes = np.isfinite(some), {some.shape[1:], whole.array.shape[1:], perturbed.shape[1:]}
+    if some.shape != there.shape or len(shapes) > 1 or not np.array_equal(finite, np.isfinite(there)):
+        return False
+    if not np.array_equal(some[~finite], there[~finite], equal_nan=True):
+        return False
+    x, y, all_images, again = (
+        np.nan_to_num(each.astype(np.float64), posinf=0.0, neginf=0.0) for each in (some, there, whole.array, perturbed)
+    )
+    if not all_images.size:
+        return True
+    size, spread = np.abs(all_images).max(axis=0), np.abs(all_images - all_images[:1]).max(axis=0)
+    scale, gaps = size + np.median(size) + np.finfo(np.float64).tiny, np.abs(x - y)
+    if (gaps <= whole.rounding * scale + 1e-3 * spread).all():
+        return True
+    return bool(np.linalg.norm(gaps / scale) <= _MAGNIFIED * np.linalg.norm((all_images - again) / scale))
 
 
 def _rounding(x: Array) -> float:
