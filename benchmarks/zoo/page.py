@@ -29,7 +29,7 @@ writes this page. A model is **right** where
 - every BatchNorm that ran is adapted, or named as left alone: `nn.BatchNorm`, `F.batch_norm`, frozen ones.
 
 *Refused* is an error of the library that says why; nothing wrong is put out. A note in brackets says what did not
-apply: no vote where a model puts out no scores (a backbone's features), float32 where it does not run in float64.
+apply: no vote where a model returns no scores (a backbone's features), float32 where it does not run in float64.
 """
 
 _LEFT_OUT = """
