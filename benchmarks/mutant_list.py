@@ -53,8 +53,8 @@ STATISTICS = (
     Mutant(
         "the source's row behind the blended row",
         "sita_adapters/blending.py",
-        "[*[ops.for_every_image(value, statistic)] * plan.first, statistic]",
-        "[statistic, *[ops.for_every_image(value, statistic)] * plan.first]",
+        "[*[ops.for_every_image(source, blended)] * first, blended]",
+        "[blended, *[ops.for_every_image(source, blended)] * first]",
         (MIX,),
     ),
     Mutant(

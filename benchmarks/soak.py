@@ -28,7 +28,7 @@ import numpy as np
 
 import sita_adapters as sita
 from sita_adapters import view_steps
-from sita_adapters.diagnostics import thread
+from sita_adapters.engine import thread
 
 BACKEND = os.environ.get("KERAS_BACKEND")
 if BACKEND is not None:  # before it is imported, here and in every process that is spawned

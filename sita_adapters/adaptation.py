@@ -32,27 +32,19 @@ class Adaptation:
     recipe: Recipe
     settings: Settings
     layers: tuple[LayerInfo, ...]
-    kinds: tuple[SpatialKind, ...]
-    """The kinds of images that the model may take."""
-    model_name: str = ""
-    """The name of the source model's class."""
-    channel_axis: int = 1
-    """The axis of the channels in the framework's feature maps, and of the classes in logits: 1 or −1."""
-    plans: dict[SpatialKind, tuple[Plan, tuple[Plan, ...]]] = field(init=False, repr=False)
-    """The Plan for images of each kind, and the parts of it that run at once."""
-    layouts: dict[Any, OutputLayout] = field(default_factory=dict, repr=False)
-    """What the probe established, for each signature of the model's input."""
+    kinds: tuple[SpatialKind, ...]  # of images that the model may take
+    model_name: str = ""  # of the source model's class
+    channel_axis: int = 1  # of the framework's feature maps, and of the classes in logits: 1 or −1
+    plans: dict[SpatialKind, tuple[Plan, tuple[Plan, ...]]] = field(default_factory=dict, init=False, repr=False)
+    layouts: dict[Any, OutputLayout] = field(default_factory=dict, repr=False)  # for each signature of the input
 
     def __post_init__(self) -> None:
-        # Made now: a compiler that traces a call meets no numpy, and a bad max_rows is found early.
-        self.plans = {kind: self._make_plan(kind) for kind in self.kinds}
+        for kind in self.kinds:  # now: a compiler that traces a call meets no numpy, and a bad max_rows is found early
+            self.plan_for(kind)
 
     def plan_for(self, kind: SpatialKind) -> tuple[Plan, tuple[Plan, ...]]:
-        """Return the Plan for images of this kind, and its parts."""
+        """Return the Plan for images of this kind, and the parts of it that run at once."""
         if kind not in self.plans:
-            self.plans[kind] = self._make_plan(kind)
+            plan = make_plan(self.recipe, kind)
+            self.plans[kind] = plan, split(plan, self.settings.max_rows)
         return self.plans[kind]
-
-    def _make_plan(self, kind: SpatialKind) -> tuple[Plan, tuple[Plan, ...]]:
-        plan = make_plan(self.recipe, kind)
-        return plan, split(plan, self.settings.max_rows)

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .diagnostics import Diagnostics, Measured, diagnose_candidates, measure_candidates, observers_of
+from .diagnostics import Diagnostics, Measured, diagnose_candidates, measure_candidates
 from .errors import OutputError
-from .mixing import confidence, larger_row, mix_arrays, mix_scores, mix_weights
+from .mixing import SOURCE_SHIFT, confidence, mix_arrays, mix_scores, mix_weights
 from .ops import Array, Ops
 from .outputs import flatten, rebuild
-from .plan import Plan
 from .voting import Vote, decide, lowest_entropy
 
 if TYPE_CHECKING:
@@ -23,14 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The candidate rows of an output.
+    """The candidate rows of an output, and what was measured for each."""
 
-    `arrays` are (images, candidates, …) where the output has an entry per row; constants are as they came. `output` is
-    the model's own, whose structure the answer takes.
-    """
-
-    output: Any
-    arrays: list[Array]
+    output: Any  # the model's own, whose structure the answer takes
+    arrays: list[Array]  # (images, candidates, …) if the output has an entry per row; constants as they came
     measured: list[Measured | None]
 
 
@@ -51,7 +46,7 @@ class Answer:
 
 
 def keep_candidates(output: Any, context: ForwardContext) -> Candidates:
-    """Keep the candidate rows of every array that has an entry for each row."""
+    """(B·R, …) → (B, P, …): keep the candidate rows of every array that has an entry for each row."""
     ops, plan, layout = context.ops, context.plan, context.layout
     assert layout is not None
     found = flatten(output, ops.is_array)
@@ -63,35 +58,28 @@ def keep_candidates(output: Any, context: ForwardContext) -> Candidates:
         )
     arrays = []
     for (path, array), axis in zip(found, layout.axes, strict=True):
-        if axis is not None and not _has_rows(array, axis, context):
+        if axis is None:
+            arrays.append(array)
+            continue
+        size = array.shape[axis] if axis < len(array.shape) else 0
+        if size != context.rows and not (ops.is_symbol(size) or ops.is_symbol(context.rows)):
             raise OutputError(
                 f"Expected {context.rows} entries of {path} on axis {axis}, one per row, as in the probe; "
                 f"received shape {tuple(array.shape)}. Try: adapt a module that returns one entry per image."
             )
-        arrays.append(array if axis is None else _candidate_rows(array, axis, plan, ops))
+        first = ops.xp.moveaxis(array, axis, 0) if axis else array
+        rows = ops.xp.reshape(first, (-1, plan.rows, *ops.shape(first)[1:]))
+        every = plan.candidates == tuple(range(plan.rows))
+        arrays.append(rows if every else ops.xp.stack([rows[:, row] for row in plan.candidates], axis=1))
     return Candidates(output, arrays, measure_candidates(context.measurements, plan, ops))
 
 
-def _has_rows(array: Array, axis: int, context: ForwardContext) -> bool:
-    if len(array.shape) <= axis:
-        return False
-    size = array.shape[axis]
-    return context.ops.is_symbol(size) or context.ops.is_symbol(context.rows) or bool(size == context.rows)
-
-
-def _candidate_rows(array: Array, axis: int, plan: Plan, ops: Ops) -> Array:
-    """Return (B, P, …) of an array with B·R entries on an axis."""
-    if axis:
-        array = ops.xp.moveaxis(array, axis, 0)
-    by_row = ops.xp.reshape(array, (-1, plan.rows, *ops.shape(array)[1:]))
-    if plan.candidates == tuple(range(plan.rows)):
-        return by_row
-    return ops.xp.stack([by_row[:, row] for row in plan.candidates], axis=1)
-
-
 def combine(parts: Sequence[Candidates], call: Call, *, diagnose: bool) -> Answer:
-    """Return the answer of the candidates of all parts of a Plan."""
-    candidates = parts[0] if len(parts) == 1 else _join(parts, call)
+    """(B, P, …) → (B, …): the answer of the candidates of all parts of a Plan."""
+    measured = [each for part in parts for each in part.measured]
+    candidates = Candidates(
+        parts[0].output, _join([part.arrays for part in parts], call.layout.axes, 1, call.ops), measured
+    )
     several, how = len(call.plan.candidates) > 1, call.adaptation.recipe.combine
     vote = _vote(candidates, call) if (several and how != "mix") or diagnose else None
     if not several:
@@ -102,57 +90,44 @@ def combine(parts: Sequence[Candidates], call: Call, *, diagnose: bool) -> Answe
     else:
         assert vote is not None
         arrays = _take_vote(candidates, vote, call)
-    diagnostics = None
-    if diagnose:
-        diagnostics = diagnose_candidates(candidates, vote, arrays, call)
-        for observer in observers_of(call.adaptation):
-            observer.append(diagnostics, call.ops)
+    diagnostics = diagnose_candidates(candidates, vote, arrays, call) if diagnose else None
     return Answer(candidates.output, arrays, call.layout.axes, diagnostics)
-
-
-def _join(parts: Sequence[Candidates], call: Call) -> Candidates:
-    """Return the candidates of several parts of a Plan side by side."""
-    arrays = [
-        each[0] if axis is None else call.ops.concat(each, axis=1)
-        for axis, *each in zip(call.layout.axes, *(part.arrays for part in parts), strict=True)
-    ]
-    return Candidates(parts[0].output, arrays, [each for part in parts for each in part.measured])
 
 
 def concatenate(answers: Sequence[Answer], ops: Ops) -> Answer:
     """Return the answers of several rounds as those of one call."""
     first = answers[0]
-    arrays = [
-        each[0] if axis is None else ops.concat(each, axis=0)
-        for axis, *each in zip(first.axes, *(answer.arrays for answer in answers), strict=True)
-    ]
-    return Answer(first.output, arrays, first.axes)
+    return Answer(first.output, _join([each.arrays for each in answers], first.axes, 0, ops), first.axes)
+
+
+def _join(parts: Sequence[list[Array]], axes: Sequence[int | None], along: int, ops: Ops) -> list[Array]:
+    """Return the arrays of several outputs as those of one; constants are the first's."""
+    if len(parts) == 1:
+        return parts[0]
+    pairs = zip(axes, zip(*parts, strict=True), strict=True)
+    return [each[0] if axis is None else ops.concat(each, axis=along) for axis, each in pairs]
 
 
 def _mix(candidates: Candidates, call: Call) -> list[Array]:
-    """Return the arrays of the answer: a convex combination of the source's and the adapted candidate's."""
-    ops, scores, source = call.ops, call.layout.scores, call.plan.source
-    assert source is not None
-    measured = candidates.measured[1 - source]
-    assert measured is not None
+    """Return the arrays of the answer: a convex combination of the candidates'."""
+    ops, scores = call.ops, call.layout.scores
+    some = next(each.shifts for each in candidates.measured if each is not None)
+    shifts = [0 * some + SOURCE_SHIFT if each is None else each.shifts for each in candidates.measured]
     confidences = None
     if scores is not None:
         confidences = confidence(ops.precise(candidates.arrays[scores.index]), scores.kind, scores.class_axis, ops.xp)
-        confidences = ops.cast(confidences, measured.shifts)
-    pair = mix_weights(measured.shifts, confidences, source)
-    weights = pair if source == 0 else pair[::-1]
+        confidences = ops.cast(confidences, some)
+    weights = mix_weights(ops.xp.stack(shifts, axis=1), confidences, ops.xp)
     mixed = []
     for index, (array, axis) in enumerate(zip(candidates.arrays, call.layout.axes, strict=True)):
         if axis is None:
             mixed.append(array)
-            continue
-        rows = [array[:, 0], array[:, 1]]
-        if call.layout.selects:
-            mixed.append(larger_row(rows, weights, ops.xp))
+        elif call.layout.selects:  # integers and labels have no mean
+            mixed.append(lowest_entropy(array, -weights, range(len(shifts)), ops.xp))
         elif scores is not None and index == scores.index:
-            mixed.append(mix_scores(rows, weights, scores.kind, scores.class_axis, ops))
+            mixed.append(mix_scores(array, weights, scores.kind, scores.class_axis, ops))
         else:
-            mixed.append(mix_arrays(rows, weights, ops))
+            mixed.append(mix_arrays(array, weights, ops))
     return mixed
 
 

@@ -6,7 +6,6 @@ It uses operations that every exporter supports.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -39,15 +38,12 @@ class LayerMeasurement:
 
 @dataclass(frozen=True)
 class Measured:
-    """What the L layer calls measured for one candidate of B images.
-
-    `shifts` is D (B,); `layer_shifts` and `layer_priors` are (B, L), the latter None unless a rule sets λ.
-    """
+    """What the L layer calls measured for one candidate of B images."""
 
     layers: tuple[str, ...]
-    shifts: Array
-    layer_shifts: Array
-    layer_priors: Array | None
+    shifts: Array  # D (B,)
+    layer_shifts: Array  # (B, L)
+    layer_priors: Array | None  # (B, L), if a rule sets λ
 
 
 def measure_candidates(measurements: Sequence[LayerMeasurement] | None, plan: Plan, ops: Ops) -> list[Measured | None]:
@@ -57,16 +53,15 @@ def measure_candidates(measurements: Sequence[LayerMeasurement] | None, plan: Pl
     """
     if not measurements:
         return [None] * len(plan.candidates)
-    xp = ops.xp
     names = tuple(each.name for each in measurements)
     shifts = shift_of(ops.concat([each.divergence for each in measurements], axis=-1))  # (B, R, L)
     areas = [each.positions / (each.positions + HALF_AREA) for each in measurements]
     known = all(isinstance(area, float) for area in areas)
-    weights = ops.precise_constant(areas, shifts) if known else xp.stack(areas)
-    total = xp.sum(shifts * ops.cast(weights, shifts), axis=-1) / (math.fsum(areas) if known else xp.sum(weights))
+    weights = ops.constant(areas, shifts) if known else ops.cast(ops.xp.stack(areas), shifts)
+    total = ops.xp.sum(shifts * weights, axis=-1) / (math.fsum(areas) if known else ops.xp.sum(weights))
     priors = None if plan.rule is None else ops.concat([each.priors for each in measurements], axis=-1)
     found: list[Measured | None] = []
-    for row in (candidate - plan.first for candidate in plan.candidates):
+    for row in (candidate - plan.first_blended for candidate in plan.candidates):
         layer_priors = None if priors is None else priors[:, row]
         found.append(None if row < 0 else Measured(names, total[:, row], shifts[:, row], layer_priors))
     return found
@@ -87,8 +82,8 @@ class Diagnostics:
     def outputs(self, ops: Ops) -> dict[str, Array]:
         """Return the diagnostics of an exported file by name, at every position that gets a label: (N, …).
 
-        `prior`: λ of the most confident candidate. `entropy`: that candidate's, in nats. `source`: the scores of the
-        source model, if λ = 1 is a candidate.
+        `prior` and `entropy` are those of the most confident candidate; `source` the source model's scores, if it is a
+        candidate.
         """
         if "entropies" not in self.arrays:
             raise OutputError(
@@ -97,11 +92,9 @@ class Diagnostics:
             )
         entropies, priors = self.arrays["entropies"], self.arrays["candidate_priors"]
         priors = ops.xp.reshape(priors, (-1, len(self.candidates), *[1] * (len(entropies.shape) - 2))) + 0 * entropies
+        found = {"prior": priors, "entropy": entropies}
         every = range(len(self.candidates))
-        found = {
-            "prior": lowest_entropy(priors, entropies, every, ops.xp),
-            "entropy": lowest_entropy(entropies, entropies, every, ops.xp),
-        }
+        found = {name: lowest_entropy(array, entropies, every, ops.xp) for name, array in found.items()}
         return found | {name: array for name, array in self.arrays.items() if name == "source"}
 
 
@@ -112,47 +105,33 @@ def diagnose_candidates(candidates: Candidates, vote: Vote | None, answer: Seque
     some_array = next(array for array, axis in zip(answer, call.layout.axes, strict=True) if axis is not None)
     zeros = ops.precise(xp.zeros_like(xp.reshape(some_array, (ops.shape(some_array)[0], -1))[:, 0]))
     some = next((each for each in measured if each is not None), None)
-    pairs = zip(priors, measured, strict=True)
-    found = {"candidate_priors": xp.stack([zeros + _mean_prior(*pair, ops, zeros) for pair in pairs], axis=1)}
+    means = [  # λ of each candidate, the mean over the layers where a rule sets it
+        prior if each is None or each.layer_priors is None else ops.cast(xp.mean(each.layer_priors, axis=-1), zeros)
+        for prior, each in zip(priors, measured, strict=True)
+    ]
+    found = {"candidate_priors": xp.stack([zeros + mean for mean in means], axis=1)}
     for name, of_source in (("shifts", math.nan), ("layer_shifts", math.nan), ("layer_priors", 1.0)):
         known = None if some is None else getattr(some, name)
         if known is not None:
             each = [xp.zeros_like(known) + of_source if one is None else getattr(one, name) for one in measured]
             found[name] = xp.stack(each, axis=1)
-    layout = call.layout.scores
-    if vote is not None and layout is not None:
-        scores, answered = candidates.arrays[layout.index], ops.precise(answer[layout.index])
-        sigmoid = layout.kind.startswith("sigmoid")
-        for name in ("entropies", "kept", "votes", "labels"):
-            each = getattr(vote, name)
-            found[name] = each if sigmoid else xp.squeeze(each, axis=layout.class_axis)
-        found["confidences"] = largest_probability(ops.precise(scores), layout.kind, layout.class_axis, xp)
-        if sigmoid:
-            found["answers"] = answered > (0.5 if layout.kind == "sigmoid_probabilities" else 0.0)
-        else:
-            found["answers"] = xp.squeeze(first_largest(answered, layout.class_axis, ops), axis=layout.class_axis)
-        if call.plan.source is not None:
-            found["source"] = scores[:, call.plan.source]
+    if vote is not None:
+        found |= _diagnose_scores(candidates, vote, answer, call)
     return Diagnostics(priors, () if some is None else some.layers, found)
 
 
-def _mean_prior(prior: Prior, measured: Measured | None, ops: Ops, like: Array) -> Any:
-    """Return λ of a candidate, the mean over the layers where a rule sets it."""
-    if isinstance(prior, float):
-        return prior
-    assert measured is not None
-    return ops.cast(ops.xp.mean(measured.layer_priors, axis=-1), like)
-
-
-class _Thread(threading.local):
-    """The observers of this thread. A plain thread-local, which compilers can trace."""
-
-    observers: tuple[Any, ...] = ()
-
-
-thread = _Thread()
-
-
-def observers_of(adaptation: object) -> list[Any]:
-    """Return the observations that record this adapted model in this thread."""
-    return [each for key, each in thread.observers if key is adaptation]
+def _diagnose_scores(candidates: Candidates, vote: Vote, answer: Sequence[Array], call: Call) -> dict[str, Array]:
+    """Return what class scores tell: entropies, votes, labels and confidences of candidates, and the answer's label."""
+    ops, xp, layout = call.ops, call.ops.xp, call.layout.require_scores()
+    axis, sigmoid = layout.class_axis, layout.kind.startswith("sigmoid")
+    scores, answered = candidates.arrays[layout.index], ops.precise(answer[layout.index])
+    if sigmoid:
+        found = {"answers": answered > (0.5 if layout.kind == "sigmoid_probabilities" else 0.0)}
+    else:
+        found = {"answers": xp.squeeze(first_largest(answered, axis, ops), axis=axis)}
+    for name in ("entropies", "kept", "votes", "labels"):
+        found[name] = getattr(vote, name) if sigmoid else xp.squeeze(getattr(vote, name), axis=axis)
+    found["confidences"] = largest_probability(ops.precise(scores), layout.kind, axis, xp)
+    if call.plan.source is not None:
+        found["source"] = scores[:, call.plan.source]
+    return found

@@ -21,11 +21,11 @@ import numpy as np
 
 from .adaptation import Adaptation
 from .combining import Answer, Candidates, combine, concatenate, keep_candidates
-from .diagnostics import Diagnostics, LayerMeasurement, observers_of
+from .diagnostics import LayerMeasurement
 from .errors import InputError, ModelError
 from .ops import Array, Ops, SymbolicError
 from .outputs import OutputLayout
-from .plan import Plan, make_plan, refuse_resampling
+from .plan import Plan, make_plan, resampling_error
 from .recipes import RECIPES
 from .view_steps import ImageLayout
 from .views import IMAGE, content_seed, make_views
@@ -34,7 +34,7 @@ Forward = Callable[[list[Array]], Any]
 """Runs the model on a batch: the images, and the arguments that have one entry per image."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Call:
     """How one call runs: the adapted model, its forward pass, and the layouts of its images and of its output."""
 
@@ -43,20 +43,9 @@ class Call:
     images: ImageLayout
     layout: OutputLayout
 
-    @property
-    def ops(self) -> Ops:
-        """What computes on the arrays."""
-        return self.images.ops
-
-    @property
-    def plan(self) -> Plan:
-        """The Plan for the images' kind."""
-        return self.adaptation.plan_for(self.images.kind)[0]
-
-    @property
-    def parts(self) -> tuple[Plan, ...]:
-        """The parts of the Plan that run one after the other."""
-        return self.adaptation.plan_for(self.images.kind)[1]
+    def __post_init__(self) -> None:
+        self.ops = self.images.ops
+        self.plan, self.parts = self.adaptation.plan_for(self.images.kind)
 
 
 @dataclass
@@ -65,36 +54,24 @@ class ForwardContext:
 
     adaptation: Adaptation
     plan: Plan
-    rows: Any
-    """B·R: a number, or a symbol while a graph is traced."""
+    rows: Any  # B·R: a number, or a symbol while a graph is traced
     ops: Ops
-    layout: OutputLayout | None = None
-    """What the probe established; None while it runs."""
-    weights: Array = None
-    """(R, R), of the blended rows; None if they are independent."""
-    references: Array = None
-    """(R, R), with a 1 for one of the rows that each row draws from."""
-    priors: Any = None
-    """λ of the blended rows, a number or (R, 1); None if a rule sets it."""
-    record: Callable[[str, Array], None] | None = None
-    """Called with the name and the input of every adapted layer, by the probe."""
-    calls: dict[str, int] = field(default_factory=dict)
-    """How often each adapted layer has run."""
-    measurements: list[LayerMeasurement] | None = None
-    """What each layer call measured, if the answer or an observer needs it."""
+    layout: OutputLayout | None = None  # what the probe established; None while it runs
+    record: Callable[[str, Array], None] | None = None  # the probe's: called with the input of every adapted layer
+    calls: dict[str, int] = field(default_factory=dict)  # how often each adapted layer has run
+    measurements: list[LayerMeasurement] | None = None  # of each layer call, if the answer or an observer needs them
 
 
 class _Thread(threading.local):
-    """A plain thread-local: compilers and exporters can trace it, unlike a ContextVar."""
+    """What this thread does. A plain thread-local: compilers and exporters can trace it, unlike a ContextVar."""
 
-    context: ForwardContext | None
-    latest: OutputLayout | None
+    def __init__(self) -> None:  # set in every thread, since a compiler guards on it
+        self.context: ForwardContext | None = None
+        self.latest: OutputLayout | None = None  # of the latest call
+        self.observers: tuple[tuple[object, Any], ...] = ()  # who records which adapted model
 
-    def __init__(self) -> None:
-        self.context = self.latest = None  # set in every thread, since a compiler guards on it
 
-
-_thread = _Thread()
+thread = _Thread()
 
 PLAIN = make_plan(RECIPES["source"])
 """The image alone, as the source model runs it."""
@@ -109,44 +86,34 @@ def predict(call: Call, batch: list[Array]) -> Any:
     max_rows = call.adaptation.settings.max_rows
     count = batch[0].shape[0]  # None if a graph leaves it open
     if max_rows is None or (count is not None and call.plan.rows * count <= max_rows):
-        return _answer(call, batch).rebuild(call.ops)
-    rounds = call.ops.map_batches(lambda some: _answer(call, some), batch, max(1, max_rows // call.plan.rows))
+        return answer(call, batch).rebuild(call.ops)
+    rounds = call.ops.map_batches(lambda some: answer(call, some), batch, max(1, max_rows // call.plan.rows))
     return concatenate(rounds, call.ops).rebuild(call.ops)
 
 
-def predict_with_diagnostics(call: Call, batch: list[Array]) -> tuple[Any, Diagnostics]:
-    """Return what `predict` does, all rows at once, and the diagnostics as arrays that an exporter can trace."""
-    answer = _answer(call, batch, diagnose=True)
-    assert answer.diagnostics is not None
-    return answer.rebuild(call.ops), answer.diagnostics
-
-
-def _answer(call: Call, batch: list[Array], *, diagnose: bool = False) -> Answer:
+def answer(call: Call, batch: list[Array], *, diagnose: bool = False) -> Answer:
     """Run the parts of the Plan one after the other, and combine their candidates."""
-    diagnose = diagnose or bool(observers_of(call.adaptation))
+    observers = [observer for adaptation, observer in thread.observers if adaptation is call.adaptation]
+    diagnose = diagnose or bool(observers)
     done: list[Candidates] = []
     for part in call.parts:
         given = batch if len(call.parts) == 1 else [call.ops.copy(array) for array in batch]  # a model may write to it
         with call.ops.after(done[-1].arrays if done else ()):
             done.append(_run_part(call, part, given, measure=diagnose or call.adaptation.recipe.combine == "mix"))
-    return combine(done, call, diagnose=diagnose)
+    found = combine(done, call, diagnose=diagnose)
+    for observer in observers:
+        observer.append(found.diagnostics, call.ops)
+    return found
 
 
 def _run_part(call: Call, plan: Plan, batch: list[Array], *, measure: bool) -> Candidates:
     """Run all rows of a Plan at once, and keep the candidates."""
-    images, *aligned = batch
-    plans = redraw_for_each(images, plan, call) if call.adaptation.recipe.resample else [plan]
-    repeated = [call.ops.repeat_rows(each, plan.rows) if plan.rows > 1 else each for each in aligned]
-    rows = [expand(images, plans, call.images), *repeated]
-    context = ForwardContext(call.adaptation, plan, call.ops.shape(rows[0])[0], call.ops, call.layout)
+    ops, (images, *aligned) = call.ops, batch
+    plans = _redraw_for_each(images, plan, call) if call.adaptation.recipe.resample else [plan]
+    rows = [expand(images, plans, call.images)]
+    rows += [ops.repeat_rows(each, plan.rows) if plan.rows > 1 else each for each in aligned]
+    context = ForwardContext(call.adaptation, plan, ops.shape(rows[0])[0], ops, call.layout)
     context.measurements = [] if measure else None
-    if not plan.independent:
-        matrices = [[line[plan.first :] for line in each[plan.first :]] for each in (plan.weights, plan.references)]
-        context.weights, context.references = (call.ops.precise_constant(each, images) for each in matrices)
-    if plan.blends and plan.rule is None:
-        first, *others = plan.priors[plan.first :]
-        same = all(prior == first for prior in others)
-        context.priors = first if same else call.ops.precise_constant([[first], *([p] for p in others)], images)
     output = run_rows(rows, call.forward, context)
     calls = sum(context.calls.values())
     if plan.blends and calls < call.layout.calls:
@@ -161,12 +128,10 @@ def _run_part(call: Call, plan: Plan, batch: list[Array], *, measure: bool) -> C
 
 def expand(images: Array, plans: Sequence[Plan], layout: ImageLayout) -> Array:
     """(B, …) → (B·R, …): the rows of an image side by side. One Plan for all images, or one for each."""
-    if len(plans) == 1:
-        return _view_rows(images, plans[0], layout)
-    return layout.ops.concat([_view_rows(images[i : i + 1], plan, layout) for i, plan in enumerate(plans)], axis=0)
-
-
-def _view_rows(images: Array, plan: Plan, layout: ImageLayout) -> Array:
+    if len(plans) > 1:
+        each = [expand(images[i : i + 1], [plan], layout) for i, plan in enumerate(plans)]
+        return layout.ops.concat(each, axis=0)
+    (plan,) = plans
     if plan.view_of_row == (0,):
         return images
     if not layout.ops.is_float(images) and not all(plan.views[view].lossless for view in plan.view_of_row):
@@ -177,6 +142,18 @@ def _view_rows(images: Array, plan: Plan, layout: ImageLayout) -> Array:
         )
     views = {view: plan.views[view].apply(images, layout) for view in sorted(set(plan.view_of_row))}
     return layout.ops.stack_rows([views[view] for view in plan.view_of_row], images)
+
+
+def _redraw_for_each(images: Array, plan: Plan, call: Call) -> list[Plan]:
+    """Return a Plan for every image, with views drawn from its content."""
+    try:
+        values = call.ops.to_numpy(images)
+    except SymbolicError as error:
+        raise resampling_error("A compiled or exported model") from error
+    recipe, layout = call.adaptation.recipe, call.images
+    seeds = [content_seed(np.moveaxis(image, layout.channel, -1), recipe.seed) for image in values]
+    views = [make_views(recipe.augment, recipe.view_count, seed, layout.kind) for seed in seeds]
+    return [replace(plan, views=(IMAGE, *each)) for each in views]
 
 
 def check_map(argument: Array, images: Array, call: Call) -> None:
@@ -190,26 +167,13 @@ def check_map(argument: Array, images: Array, call: Call) -> None:
         )
 
 
-def redraw_for_each(images: Array, plan: Plan, call: Call) -> list[Plan]:
-    """Return a Plan for every image, with views drawn from its content."""
-    try:
-        values = call.ops.to_numpy(images)
-    except SymbolicError as error:
-        raise refuse_resampling("A compiled or exported model") from error
-    recipe, layout = call.adaptation.recipe, call.images
-    seeds = [content_seed(np.moveaxis(image, layout.channel, -1), recipe.seed) for image in values]
-    views = [make_views(recipe.augment, recipe.view_count, seed, layout.kind) for seed in seeds]
-    return [replace(plan, views=(IMAGE, *each)) for each in views]
-
-
 def run_rows(rows: list[Array], forward: Forward, context: ForwardContext) -> Any:
     """Run the model's forward pass inside this context."""
-    outer, _thread.context = _thread.context, context
-    _thread.latest = context.layout
+    outer, thread.context, thread.latest = thread.context, context, context.layout
     try:
         return forward(rows)
     finally:
-        _thread.context = outer
+        thread.context = outer
 
 
 def latest_layout(adaptation: Adaptation) -> OutputLayout:
@@ -217,9 +181,4 @@ def latest_layout(adaptation: Adaptation) -> OutputLayout:
     layouts = list(adaptation.layouts.values())
     if not layouts:
         raise ModelError("The model has not been probed. Try: call it once, or sita.adapt(model, example=…).")
-    return layouts[0] if len(layouts) == 1 or _thread.latest is None else _thread.latest
-
-
-def running_context() -> ForwardContext | None:
-    """Return the context of the forward pass that this thread is in."""
-    return _thread.context
+    return layouts[0] if len(layouts) == 1 or thread.latest is None else thread.latest

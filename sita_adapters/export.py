@@ -17,7 +17,7 @@ from .backend import Backend, adaptation_of, backend_of
 from .diagnostics import NAMES
 from .errors import ExportError, SitaError, install, suggestion
 from .ops import Array
-from .plan import refuse_resampling
+from .plan import resampling_error
 
 TITLES = {"onnx": "ONNX", "pt2": "torch.export", "litert": "LiteRT", "saved_model": "SavedModel"}
 
@@ -82,7 +82,7 @@ def export(
     """
     backend, adaptation = backend_of(adapted), adaptation_of(adapted)
     if adaptation.recipe.resample:
-        raise refuse_resampling("An exported model")
+        raise resampling_error("An exported model")
     if adaptation.settings.max_rows is not None:
         raise ExportError(
             "max_rows: an exported graph runs all rows at once; received a model adapted with max_rows="

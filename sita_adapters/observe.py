@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from .backend import backend_of
-from .diagnostics import Diagnostics, thread
+from .diagnostics import Diagnostics
+from .engine import thread
 from .errors import InputError, SitaError
 from .ops import Ops, SymbolicError
 from .recipe import Prior, prior_text

@@ -45,10 +45,6 @@ class Ops:
         """Return numbers as an array."""
         return np.asarray(values, dtype=like.dtype)
 
-    def precise_constant(self, values: Any, like: Array) -> Array:
-        """Return numbers as an array, in float32 or better."""
-        return np.asarray(values, dtype=np.result_type(like.dtype, np.float32))
-
     def scalar(self, value: Any, like: Array) -> Any:
         """Return a number as what the framework computes with at the lowest cost."""
         return value

@@ -15,47 +15,41 @@ from .recipe import Prior, Recipe
 from .shift import ByShift
 from .views import IMAGE, SpatialKind, View, make_views
 
+Matrix = tuple[tuple[float, ...], ...]
+
 
 @dataclass(frozen=True)
 class Plan:
-    """One image as R rows of a batch. Rows with λ = 1, which keep the source's statistics, come first.
+    """One image as R rows of a batch. Rows with λ = 1, which keep the source's statistics, come first."""
 
-    Attributes:
-        views: The views of the image; 0 is the image itself.
-        view_of_row: Which view row r runs.
-        weights: Row r's target statistics are Σ_q weights[r][q] · statistics of row q; each line sums to 1.
-        priors: λ of row r: a number, or a rule.
-        candidates: The rows whose outputs may answer.
-        first: The first blended row. Those before it have λ = 1; only blended rows draw from each other.
-        independent: Whether no row draws from another, as without views.
-        references: Row r has a 1 in the column of the last row it draws from; rows that draw from each other share it.
-        rule: The rule that sets λ of all blended rows; None if they have numbers.
-        source: The position, among the candidates, of the one with λ = 1.
-    """
+    views: tuple[View, ...]  # 0 is the image itself
+    view_of_row: tuple[int, ...]  # which view row r runs
+    weights: Matrix  # row r's target statistics are Σ_q weights[r][q] · statistics of row q; each line sums to 1
+    priors: tuple[Prior, ...]  # λ of row r: a number, or a rule
+    candidates: tuple[int, ...]  # the rows whose outputs may answer
 
-    views: tuple[View, ...]
-    view_of_row: tuple[int, ...]
-    weights: tuple[tuple[float, ...], ...]
-    priors: tuple[Prior, ...]
-    candidates: tuple[int, ...]
-    first: int = field(init=False)
-    independent: bool = field(init=False)
-    references: tuple[tuple[float, ...], ...] = field(init=False)
-    rule: ByShift | None = field(init=False)
-    source: int | None = field(init=False)
+    # Derived now, not on demand: a compiler that traces a call meets plain numbers.
+    first_blended: int = field(init=False)  # the first row with λ < 1; blended rows draw from each other only
+    independent: bool = field(init=False)  # whether no row draws from another, as without views
+    blended_weights: Matrix = field(init=False)  # `weights` of the blended rows
+    references: Matrix = field(init=False)  # of the blended rows: a 1 at the last row that each draws from
+    blended_priors: float | Matrix = field(init=False)  # λ of the blended rows: the number they share, or a column
+    rule: ByShift | None = field(init=False)  # sets λ of all blended rows
+    source: int | None = field(init=False)  # the position, among the candidates, of the one with λ = 1
 
     def __post_init__(self) -> None:
-        # Set now, not computed on demand: a compiler that traces a call meets plain numbers.
-        last = [max(row for row, weight in enumerate(line) if weight) for line in self.weights]
-        values = {
-            "first": sum(prior == 1.0 for prior in self.priors),
-            "independent": all(line[row] == 1.0 for row, line in enumerate(self.weights)),
-            "references": tuple(tuple(float(row == each) for row in range(self.rows)) for each in last),
-            "source": next((i for i, row in enumerate(self.candidates) if self.priors[row] == 1.0), None),
-            "rule": next((prior for prior in self.priors if isinstance(prior, ByShift)), None),
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        first = sum(prior == 1.0 for prior in self.priors)
+        blended, weights = self.priors[first:], tuple(line[first:] for line in self.weights[first:])
+        last = [max(row for row, weight in enumerate(line) if weight) for line in weights]
+        vars(self).update(
+            first_blended=first,
+            independent=all(line[row] == 1.0 for row, line in enumerate(weights)),
+            blended_weights=weights,
+            references=tuple(tuple(float(row == each) for row in range(len(weights))) for each in last),
+            blended_priors=blended[0] if len(set(blended)) == 1 else tuple((prior,) for prior in blended),
+            rule=next((prior for prior in blended if isinstance(prior, ByShift)), None),
+            source=next((i for i, row in enumerate(self.candidates) if row < first), None),
+        )
 
     @property
     def rows(self) -> int:
@@ -65,7 +59,7 @@ class Plan:
     @property
     def blends(self) -> bool:
         """Whether any row is normalized with other statistics than the source's."""
-        return self.first < self.rows
+        return self.first_blended < self.rows
 
     def moves_pixels(self, row: int) -> bool:
         """Whether this row runs a view that moves pixels."""
@@ -80,14 +74,13 @@ def make_plan(recipe: Recipe, kind: SpatialKind = "square") -> Plan:
     serve all priors.
     """
     views = make_views(recipe.augment, recipe.view_count, recipe.seed, kind)
-    count = len(views)
     lowest = min(cast("tuple[float, ...]", recipe.prior_values)) if recipe.shared_views else None
     view_of_row: list[int] = []
     priors: list[Prior] = []
     groups: dict[Prior, list[int]] = {}  # the rows of each prior, the image's first
     for prior in sorted(recipe.prior_values, key=lambda prior: (prior != 1.0, prior == lowest)):
         with_views = prior != 1.0 or recipe.candidates == "views" if lowest is None else prior == lowest
-        size = 1 + count if with_views else 1
+        size = 1 + len(views) if with_views else 1
         groups[prior] = list(range(len(priors), len(priors) + size))
         view_of_row += range(size)
         priors += [prior] * size
@@ -97,15 +90,14 @@ def make_plan(recipe: Recipe, kind: SpatialKind = "square") -> Plan:
         if prior != 1.0 and drawn_from:
             weights[[image, *own]] = 0.0
             weights[[image, *own], image] = 0.5
-            weights[np.ix_([image, *own], drawn_from)] = 0.5 / count
-    candidates = [row for prior in recipe.prior_values for row in groups[prior]]
-    if recipe.candidates == "priors":
-        candidates = [groups[prior][0] for prior in recipe.prior_values]
+            weights[np.ix_([image, *own], drawn_from)] = 0.5 / len(views)
+    answering = 1 + len(views) if recipe.candidates == "views" else 1
+    candidates = tuple(row for prior in recipe.prior_values for row in groups[prior][:answering])
     lines = tuple(map(tuple, weights.tolist()))
-    return Plan((IMAGE, *views), tuple(view_of_row), lines, tuple(priors), tuple(candidates))
+    return Plan((IMAGE, *views), tuple(view_of_row), lines, tuple(priors), candidates)
 
 
-def refuse_resampling(what: str) -> RecipeError:
+def resampling_error(what: str) -> RecipeError:
     """Return the error for a graph of a model that draws views from an image's content."""
     return RecipeError(
         f"resample: {what} holds one set of views and cannot draw new ones for each image. "
@@ -115,15 +107,12 @@ def refuse_resampling(what: str) -> RecipeError:
 
 def resolve_max_rows(max_rows: Any, recipe: Recipe) -> int | None:
     """Return the largest number of rows that run at once, after checking it."""
-    if max_rows is None:
-        return None
-    number = expect_integer("max_rows", max_rows, 1, RecipeError)
-    if recipe.share == "batch":
+    if max_rows is not None and recipe.share == "batch":
         raise RecipeError(
             "max_rows: with share='batch' the images of a call share their statistics and must run at once; received "
             f"max_rows={max_rows}. Try: smaller batches."
         )
-    return number
+    return None if max_rows is None else expect_integer("max_rows", max_rows, 1, RecipeError)
 
 
 def split(plan: Plan, max_rows: int | None) -> tuple[Plan, ...]:

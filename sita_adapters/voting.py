@@ -33,17 +33,15 @@ NEAR = 1e-4
 class Vote:
     """The result of a vote.
 
-    `scores` is the answer (images, …), of the kind that the candidates' scores have. The other arrays have the
-    candidates on axis 1 and a class axis of size 1: `labels`, each candidate's label; `entropies`, in nats; `kept`,
-    whether it is one of the k most confident; `votes`, how many of these have the same label. Sigmoid labels are
-    decided one by one: the class axis keeps its size, and `labels` are 0 or 1.
+    Of the arrays after `scores`, the candidates are on axis 1, and the class axis has size 1. Sigmoid labels are decided
+    one by one: the class axis keeps its size, and `labels` are 0 or 1.
     """
 
-    scores: Array
-    labels: Array
-    entropies: Array
-    kept: Array
-    votes: Array
+    scores: Array  # the answer (images, …), of the kind that the candidates' scores have
+    labels: Array  # each candidate's
+    entropies: Array  # in nats
+    kept: Array  # whether a candidate is one of the k most confident
+    votes: Array  # how many of these have the same label
 
 
 def check_scores_name(scores: str | None) -> None:

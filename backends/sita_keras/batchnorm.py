@@ -111,7 +111,7 @@ def _blend(x: Any, layer: Any, context: Any) -> tuple[Any, Any]:
         sizes = [ops.cast(size, "float32") for size in sizes]
     measure, source = functools.partial(_measure, x, layer.axis), (layer.moving_mean, layer.moving_variance)
     entries, positions = KERAS.at_least_one(ops.shape(x)[0]), math.prod(sizes)
-    mean, variance = blend(measure, source, layer.epsilon, entries, positions, context=context, name=layer.sita_name)
+    mean, variance = blend(measure, source, layer.epsilon, entries, positions, context, layer.sita_name)
     if ENGINE == "jax":
         context.invalid.append(ops.any(ops.logical_not(ops.isfinite(mean + variance)), axis=-1))
     return mean, variance

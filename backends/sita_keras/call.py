@@ -107,7 +107,7 @@ class AdaptedCall(keras.layers.Layer):
     def run_clone(self, rows: list[Any], cloned: Any = None) -> Any:
         """Run the clone on the rows of all images. (Not named `forward`: on torch, Keras' layers have one.)"""
         cloned = cloned or self.hidden.clone
-        context: Any = engine.running_context()
+        context: Any = engine.thread.context
         context.rows = KERAS.at_least_one(context.rows)
         context.invalid, context.inner, context.trace = [], [], trace_of(rows[0])
         cloned._clear_losses()  # as Keras does with the layers of a model that it calls

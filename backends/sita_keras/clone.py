@@ -177,7 +177,7 @@ class SharedVariable(keras.Variable):
 
     def assign(self, value: Any) -> Any:
         """Refuse. What Keras on JAX took, it may give back."""
-        if in_stateless_scope() or engine.running_context() is not None:
+        if in_stateless_scope() or engine.thread.context is not None:
             raise ModelError(
                 f"The model writes to its variable {self.path!r} while it predicts, so its answers would depend on "
                 "earlier calls. Expected a model that only reads its variables. Try: move what it counts or records "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import warnings
@@ -43,8 +44,8 @@ class Exportable(keras.Model):
         (images,) = keras.tree.flatten(inputs)
         found: dict[str, Any] = {}
         if self.diagnostics:
-            output, diagnostics = self.adapted.adapted_call.run(images, engine.predict_with_diagnostics)
-            found = diagnostics.outputs(KERAS)
+            answer = self.adapted.adapted_call.run(images, functools.partial(engine.answer, diagnose=True))
+            output, found = answer.rebuild(KERAS), answer.diagnostics.outputs(KERAS)
         else:
             output = self.adapted.adapted_call(images)
         named = name_outputs(flatten(output, KERAS.is_array), found)

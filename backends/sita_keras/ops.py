@@ -68,9 +68,6 @@ class KerasOps(Ops):
     def constant(self, values: Any, like: Any) -> Any:
         return ops.convert_to_tensor(values, dtype=like.dtype)
 
-    def precise_constant(self, values: Any, like: Any) -> Any:
-        return ops.convert_to_tensor(values, dtype=keras.backend.result_type(like.dtype, "float32"))
-
     def indices(self, values: Any, like: Any) -> Any:
         return ops.convert_to_tensor(values, dtype="int32")
 

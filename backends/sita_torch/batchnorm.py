@@ -147,8 +147,8 @@ def _blend(
         epsilon,
         x.shape[0],
         positions_of(x),
-        context=context,
-        name=name,
+        context,
+        name,
     )
 
 

@@ -15,7 +15,6 @@ from torch import nn
 
 from sita_adapters import adaptation as core
 from sita_adapters import engine
-from sita_adapters.diagnostics import Diagnostics
 from sita_adapters.errors import InputError, ModelError
 from sita_adapters.outputs import OutputLayout
 from sita_adapters.scores import check_kind
@@ -43,10 +42,10 @@ def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return _run(model, Arguments(args, kwargs), engine.predict)
 
 
-def forward_with_diagnostics(model: nn.Module, images: torch.Tensor) -> tuple[Any, Diagnostics]:
-    """Run the adapted model on images; return its output and the diagnostics."""
-    found: tuple[Any, Diagnostics] = _run(model, Arguments((images,), {}), engine.predict_with_diagnostics)
-    return found
+def forward_with_diagnostics(model: nn.Module, images: torch.Tensor) -> tuple[Any, dict[str, torch.Tensor]]:
+    """Run the adapted model on images; return its output, and the diagnostics by name."""
+    answer = _run(model, Arguments((images,), {}), functools.partial(engine.answer, diagnose=True))
+    return answer.rebuild(TORCH), answer.diagnostics.outputs(TORCH)
 
 
 def _run(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) -> Any:

@@ -53,8 +53,7 @@ class Exportable(nn.Module):
         """Return the answer, and the diagnostics if asked."""
         found: dict[str, torch.Tensor] = {}
         if self.diagnostics:
-            output, diagnostics = forward_with_diagnostics(self.adapted, images)
-            found = diagnostics.outputs(TORCH)
+            output, found = forward_with_diagnostics(self.adapted, images)
         else:
             output = self.adapted(images)
         named = name_outputs(flatten(output, TORCH.is_array), found)

@@ -92,10 +92,6 @@ class TorchOps(Ops):
     def constant(self, values: Any, like: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(values, dtype=like.dtype, device=like.device)
 
-    def precise_constant(self, values: Any, like: torch.Tensor) -> torch.Tensor:
-        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-        return torch.tensor(values, dtype=dtype, device=like.device)
-
     def scalar(self, value: Any, like: torch.Tensor) -> Any:
         return _scalar(value, like)
 

@@ -45,7 +45,7 @@ class AdaptedBatchNorm(BatchNorm):
             return rows.mean(axis=(2, 3)), rows.var(axis=(2, 3))
 
         source, positions = (layer.mean, layer.variance), x.shape[1] * x.shape[2]
-        mean, variance = blend(measure, source, layer.epsilon, len(x), positions, context=context, name=self.name)
+        mean, variance = blend(measure, source, layer.epsilon, len(x), positions, context, self.name)
         affine = {"gamma": layer.gamma, "beta": layer.beta, "epsilon": layer.epsilon}
         scale, shift = output_affine(mean, variance, **affine, xp=np)
         return x * scale[:, None, None] + shift[:, None, None]

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from namespaces import Namespace
 
-from sita_adapters.mixing import confidence, larger_row, mix_scores, mix_weights
+from sita_adapters.mixing import SOURCE_SHIFT, confidence, mix_scores, mix_weights
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import Recipe
 from sita_adapters.recipes import RECIPES, resolve_recipe
 from sita_adapters.shift import ByShift, priors_by_shift, shift_of, source_divergence
 from sita_adapters.statistics import blend_with_source, input_affine, output_affine, pool, target
 from sita_adapters.views import content_seed, spatial_kind
-from sita_adapters.voting import decide, near_ties
+from sita_adapters.voting import decide, lowest_entropy, near_ties
 
 RECTANGLE = spatial_kind((4, 5))
 priors = st.lists(st.floats(0, 1), min_size=1, max_size=6, unique=True)
@@ -41,9 +41,16 @@ def test_every_plan_is_sound(prior_values: list[float], n: int, shared: bool, fr
     # A row's statistics come from its own image's rows under its own prior, or from shared views.
     for row, line in enumerate(plan.weights):
         for drawn in np.flatnonzero(line):
-            assert plan.references[drawn] == plan.references[row] or plan.priors[row] == 1
             same_prior = plan.priors[drawn] == plan.priors[row]
             assert same_prior or (recipe.shared_views and plan.view_of_row[drawn] > 0)
+    first = plan.first_blended
+    np.testing.assert_array_equal(
+        np.array(plan.blended_weights).reshape(rows - first, rows - first), weights[first:, first:]
+    )
+    # Rows that draw from each other share their reference, one of the rows that they draw from.
+    for row, line in enumerate(plan.blended_weights):
+        assert line[plan.references[row].index(1.0)] > 0
+        assert all(plan.references[drawn] == plan.references[row] for drawn in np.flatnonzero(line))
 
 
 @given(prior_values=priors, n=st.integers(1, 3))
@@ -62,8 +69,8 @@ def test_plans_equal_the_definition(prior_values: list[float], n: int) -> None:
             if row.prior < 1:
                 line = [plan.weights[place][q] for q in order]
                 np.testing.assert_allclose(line, [row.weights.get(q, 0.0) for q in range(plan.rows)], rtol=1e-15)
-        assert all(prior == 1 for prior in plan.priors[: plan.first])
-        assert all(prior < 1 for prior in plan.priors[plan.first :])
+        assert all(prior == 1 for prior in plan.priors[: plan.first_blended])
+        assert all(prior < 1 for prior in plan.priors[plan.first_blended :])
 
 
 @pytest.mark.parametrize(
@@ -118,23 +125,24 @@ def test_blend_equals_a_float64_loop(
 
 
 @pytest.mark.parametrize("recipe", ["ops", "ops_shared"])
-def test_a_source_row_far_from_the_others_costs_them_no_digits(namespace: Namespace, recipe: str) -> None:
+def test_a_prior_far_from_the_others_costs_them_no_digits(namespace: Namespace, recipe: str) -> None:
     plan = make_plan(RECIPES[recipe])
-    random = np.random.default_rng(0)
-    means = random.normal(size=(2, plan.rows, 4)).astype(np.float32)
-    means[:, plan.priors.index(1.0)] += 1e4
+    random, weights = np.random.default_rng(0), np.float32(plan.blended_weights)
+    priors = plan.priors[plan.first_blended :]
+    means = random.normal(size=(2, len(priors), 4)).astype(np.float32)
+    far = [row for row, prior in enumerate(priors) if prior == max(priors)]
+    means[:, far] += 1e4
     variances = random.uniform(0.1, 3, size=means.shape).astype(np.float32)
     _, variance = target(
         namespace.own(means),
         namespace.own(variances),
-        weights=namespace.own(np.float32(plan.weights)),
+        weights=namespace.own(weights),
         references=namespace.own(np.float32(plan.references)),
         xp=namespace.ops.xp,
     )
-    adapted = [row for row, prior in enumerate(plan.priors) if prior != 1]
-    for b, r in itertools.product(range(2), adapted):
+    for b, r in itertools.product(range(2), set(range(len(priors))) - set(far)):
         _, expected = reference.target_statistics(
-            means[b].astype(np.float64), variances[b].astype(np.float64), np.array(plan.weights[r])
+            means[b].astype(np.float64), variances[b].astype(np.float64), weights[r]
         )
         np.testing.assert_allclose(namespace.numpy(variance)[b, r], expected, rtol=4e-6)
 
@@ -193,18 +201,19 @@ def test_mixed_scores_equal_a_float64_loop(namespace: Namespace, kind: str, pixe
     shifts = np.float32([0.01, 0.05, 0.3, 4.0])
     given = namespace.own(np.moveaxis(values, -1, axis).astype(np.float32))
     confidences = confidence(given, kind, axis, namespace.ops.xp)
-    source, adapted = mix_weights(namespace.own(shifts), confidences, source=1)
-    weights = (adapted, source)
-    mixed = namespace.numpy(mix_scores([given[:, 0], given[:, 1]], weights, kind, axis, namespace.ops))
-    chosen = namespace.numpy(larger_row([given[:, 0], given[:, 1]], weights, namespace.ops.xp))
+    both = np.stack([shifts, np.full_like(shifts, SOURCE_SHIFT)], axis=1)
+    weights = mix_weights(namespace.own(both), confidences, namespace.ops.xp)
+    adapted = namespace.numpy(weights)[:, 0]
+    mixed = namespace.numpy(mix_scores(given, weights, kind, axis, namespace.ops))
+    chosen = namespace.numpy(lowest_entropy(given, -weights, range(2), namespace.ops.xp))
     for image, (first, second) in enumerate(values):
         weight = reference.adapted_weight(shifts[image], second, first, kind)
-        assert float(namespace.numpy(adapted)[image]) == pytest.approx(weight, rel=1e-4)
+        assert float(adapted[image]) == pytest.approx(weight, rel=1e-4)
         wanted = np.moveaxis(reference.mix(second, first, weight, kind), -1, 0 if pixels else -1)
         np.testing.assert_allclose(mixed[image], wanted, rtol=1e-4, atol=1e-5)
         larger = np.moveaxis(first if weight >= 0.5 else second, -1, 0 if pixels else -1)
         np.testing.assert_array_equal(chosen[image], larger.astype(np.float32))
-    assert len({round(float(each), 1) for each in namespace.numpy(adapted)}) > 2
+    assert len({round(float(each), 1) for each in adapted}) > 2
 
 
 def test_lambda_one_rewrites_nothing() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from sita_adapters.backend import backend_of
-from sita_adapters.diagnostics import Diagnostics, thread
+from sita_adapters.diagnostics import Diagnostics
+from sita_adapters.engine import thread
 from sita_adapters.ops import Ops
 
 

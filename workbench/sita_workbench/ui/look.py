@@ -12,7 +12,7 @@ import numpy as np
 import sita_adapters as sita
 from sita_adapters.backend import adaptation_of
 from sita_adapters.inputs import ENCODINGS
-from sita_adapters.mixing import mix_weights
+from sita_adapters.mixing import SOURCE_SHIFT, mix_weights
 from sita_adapters.observe import Observation
 from sita_adapters.ops import NUMPY
 from sita_adapters.plan import Plan
@@ -175,9 +175,7 @@ def _candidates(observation: Observation, plan: Plan, recipe: Recipe) -> tuple[C
     each = observation.entropies[0], observation.confidences[0]
     means = [values.reshape(len(values), -1).mean(axis=1) for values in each]
     if recipe.combine == "mix":
-        source = observation.candidates.index(1.0)
-        weights = mix_weights(observation.shifts[:1, 1 - source], means[1][None], source)
-        shares = np.concatenate(weights if source == 0 else weights[::-1])
+        shares = mix_weights(np.nan_to_num(observation.shifts[:1], nan=SOURCE_SHIFT), means[1][None], np)[0]
     means.append(shares.reshape(len(shares), -1).mean(axis=1))
     return tuple(
         Candidate(
