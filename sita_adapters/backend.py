@@ -27,8 +27,7 @@ class Backend(Protocol):
     """What only a framework can do. Everything else is in the core."""
 
     ops: Ops
-    label: str
-    """The framework's name, and what it computes with."""
+    label: str  # the framework's name, and what it computes with
     export_formats: tuple[str, ...]
 
     def adapt(self, model: Any, recipe: Recipe, settings: Settings, layers: Layers, example: Any) -> Any:
@@ -69,12 +68,14 @@ def backend_of(model: Any) -> Backend:
                     f"{type(model).__name__} belongs to the {package} backend, which cannot be imported: {error}. "
                     f"Try: {install(package)}."
                 ) from error
-    name = f"the class {model.__name__}" if isinstance(model, type) else f"an object of type {type(model).__qualname__}"
-    hint = "make an instance of it" if isinstance(model, type) else "build the model, and load weights into it, first"
     frameworks = [name for name in sorted(installed) if find_spec(name) is not None]
+    received = (
+        f"the class {model.__name__}" if isinstance(model, type) else f"an object of type {type(model).__qualname__}"
+    )
+    hint = "make an instance of it" if isinstance(model, type) else "build the model, and load weights into it, first"
     if not frameworks:
-        name, hint = f"{name}, and no such framework is installed", f"{install('torch')}, or [keras]"
-    raise ModelError(f"Expected a model of {' or '.join(frameworks or installed)}; received {name}. Try: {hint}.")
+        received, hint = f"{received}, and no such framework is installed", f"{install('torch')}, or [keras]"
+    raise ModelError(f"Expected a model of {' or '.join(frameworks or installed)}; received {received}. Try: {hint}.")
 
 
 @functools.cache
@@ -96,9 +97,9 @@ def adaptation_of(adapted: Any) -> Adaptation:
 
 def run_scores(adapted: Any, images: np.ndarray, *, channels_last: bool = False) -> tuple[np.ndarray, OutputLayout]:
     """Return an adapted model's scores for numpy images, images first, and the layout of its output."""
-    backend, adaptation = backend_of(adapted), adaptation_of(adapted)
+    backend = backend_of(adapted)
     output = backend.run(adapted, images, channels_last=channels_last)
-    layout = latest_layout(adaptation)
+    layout = latest_layout(adaptation_of(adapted))
     index = layout.require_scores().index
     array = backend.ops.to_numpy(flatten(output, backend.ops.is_array)[index][1])
     return np.moveaxis(array, layout.axes[index] or 0, 0), layout

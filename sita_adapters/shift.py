@@ -1,15 +1,11 @@
-"""λ from the measured shift: how far an image's statistics are from the source's, layer by layer.
-
-A layer whose statistics match the source's keeps them; one that is far off takes the image's.
-"""
+"""λ from the measured shift: a layer whose statistics match the source's keeps them; one far off takes the image's."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
-
-import numpy as np
 
 from .errors import RecipeError
 from .ops import Array, Ops
@@ -40,11 +36,10 @@ class ByShift:
     def __post_init__(self) -> None:
         for name, most in (("strength", 1.0), ("half_shift", 1e30), ("half_area", 1e30)):
             value = getattr(self, name)
-            is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-            number = float(value) if is_number else math.nan
-            may_be_zero = name == "half_area"
-            if not ((number >= 0.0 if may_be_zero else number > 0.0) and number <= most):
-                least = "of at least" if may_be_zero else "above"
+            is_number = isinstance(value, Real) and not isinstance(value, bool)
+            number, zero = float(value) if is_number else math.nan, 0.0 if name == "half_area" else math.nan
+            if not (0.0 < number <= most or number == zero):
+                least = "of at least" if name == "half_area" else "above"
                 raise RecipeError(
                     f"priors: {name} of ByShift: expected a number {least} 0, at most {most:g}; received {value!r}."
                 )

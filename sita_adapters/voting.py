@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -18,12 +18,10 @@ from .ops import Array, Ops
 Scores: TypeAlias = Literal["logits", "probabilities", "log_probabilities", "sigmoid", "sigmoid_probabilities"]
 """What scores are: of classes, one of which is true; or ("sigmoid") of labels, each of which is true or not."""
 
-SCORES: tuple[Scores, ...] = ("logits", "probabilities", "log_probabilities", "sigmoid", "sigmoid_probabilities")
+SCORES: tuple[Scores, ...] = get_args(Scores)
 
 _TINY = float(np.finfo(np.float32).tiny)
-
-_LEAST = -1e4
-"""exp of anything less is 0 in any precision: 0 · −∞ then comes out as 0."""
+_LEAST = -1e4  # exp of anything less is 0 in any precision: 0 · −∞ then comes out as 0
 
 NEAR = 1e-4
 """Entropies closer than this, in nats, may change order by rounding."""
@@ -33,8 +31,8 @@ NEAR = 1e-4
 class Vote:
     """The result of a vote.
 
-    Of the arrays after `scores`, the candidates are on axis 1, and the class axis has size 1. Sigmoid labels are decided
-    one by one: the class axis keeps its size, and `labels` are 0 or 1.
+    The arrays after `scores` have the candidates on axis 1, and a class axis of size 1. Sigmoid labels are decided one
+    by one: the class axis keeps its size, and `labels` are 0 or 1.
     """
 
     scores: Array  # the answer (images, …), of the kind that the candidates' scores have
@@ -74,13 +72,15 @@ def decide(
         vote = decide(pairs, top_k=top_k, combine=combine, kind="logits", class_axis=-1, ops=ops)
         answer = from_logits(vote.scores[..., 1] - vote.scores[..., 0], kind, class_axis, xp)
         return Vote(answer, *(each[..., 0] for each in (vote.labels, vote.entropies, vote.kept, vote.votes)))
-    entropies = _entropies(z, class_axis, xp)
-    labels = first_largest(z, class_axis, ops)
-    ranks = _ranks(entropies, ops)
+    log_p = log_softmax(z, class_axis, xp)
+    entropies = -xp.sum(xp.exp(log_p) * xp.maximum(log_p, _LEAST), axis=class_axis, keepdims=True)
+    # A candidate that is NaN counts as the least confident; no comparison would reach it otherwise.
+    entropies = xp.where(entropies == entropies, entropies, float("inf"))  # noqa: PLR0124
+    labels, ranks = first_largest(z, class_axis, ops), _ranks(entropies, ops)
     kept = ranks < top_k
-    votes = _votes(labels, kept, ops)
+    votes = xp.sum(ops.cast((labels[:, :, None] == labels[:, None]) & kept[:, None], labels), axis=2)
     if combine == "mean":
-        z = log_of(_mean(xp.exp(log_softmax(z, class_axis, xp)), kept, ops), xp)
+        z = log_of(_mean(xp.exp(log_p), kept, ops), xp)
     else:
         z = _mean(z, _winners(labels, kept, votes, ranks, xp), ops)
     return Vote(from_logits(z, kind, class_axis, xp), labels, entropies, kept, votes)
@@ -137,17 +137,6 @@ def log_softmax(z: Array, axis: int, xp: Any) -> Array:
     return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
 
 
-def _entropies(z: Array, class_axis: int, xp: Any) -> Array:
-    """Return H = −Σ p · log p of p = softmax(z), which is log Σ eˢ − Σ eˢ · s / Σ eˢ with s = z − max z."""
-    shifted = z - xp.max(z, axis=class_axis, keepdims=True)
-    powers = xp.exp(shifted)
-    total = xp.sum(powers, axis=class_axis, keepdims=True)
-    spread = xp.sum(powers * xp.maximum(shifted, _LEAST), axis=class_axis, keepdims=True)
-    entropies = xp.log(total) - spread / total
-    # A candidate that is NaN counts as the least confident; no comparison would reach it otherwise.
-    return xp.where(entropies == entropies, entropies, float("inf"))  # noqa: PLR0124
-
-
 def first_largest(z: Array, axis: int, ops: Ops) -> Array:
     """Return min {c : z_c ≥ max z}, as a float; K if there is none, as among NaNs."""
     count = z.shape[axis]
@@ -171,25 +160,13 @@ def lowest_entropy(array: Array, entropies: Array, candidates: Sequence[int], xp
     return chosen
 
 
-def _pairs(array: Array) -> tuple[Array, Array]:
-    """(B, P, …) with p along axis 1, and with q along axis 2: ready to compare every p with every q."""
-    return array[:, :, None], array[:, None]
-
-
 def _ranks(entropies: Array, ops: Ops) -> Array:
     """rank_p = Σ_q [H_q < H_p, or H_q = H_p and q < p]: a permutation of 0 … P−1."""
     count, trailing = entropies.shape[1], len(entropies.shape) - 2
     order = ops.xp.reshape(ops.constant(list(range(count)), entropies), (1, count, *[1] * trailing))
-    (p, q), (order_p, order_q) = _pairs(entropies), _pairs(order)
-    ahead = (q < p) | ((q == p) & (order_q < order_p))
+    p, q = entropies[:, :, None], entropies[:, None]
+    ahead = (q < p) | ((q == p) & (order[:, None] < order[:, :, None]))
     return ops.xp.sum(ops.cast(ahead, entropies), axis=2)
-
-
-def _votes(labels: Array, kept: Array, ops: Ops) -> Array:
-    """votes_p = Σ_q [label_p = label_q and kept_q]."""
-    first, second = _pairs(labels)
-    _, second_kept = _pairs(kept)
-    return ops.xp.sum(ops.cast((first == second) & second_kept, labels), axis=2)
 
 
 def _winners(labels: Array, kept: Array, votes: Array, ranks: Array, xp: Any) -> Array:
