@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
-from .adaptation import Settings
 from .backend import adaptation_of, backend_of
 from .description import Description, describe_adaptation
+from .engine import Settings
 from .errors import OutputError, expect_integer
 from .inputs import Inputs, resolve_inputs
 from .outputs import Selector, check_selector

@@ -11,8 +11,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from .adaptation import Adaptation, Settings
-from .engine import latest_layout
+from .engine import Adaptation, Settings, latest_layout
 from .errors import BackendImportError, InputError, ModelError, expect_integer, install
 from .ops import Ops
 from .outputs import OutputLayout, flatten

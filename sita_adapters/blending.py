@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .adaptation import Adaptation
 from .diagnostics import LayerMeasurement
-from .engine import ForwardContext, thread
+from .engine import Adaptation, ForwardContext, thread
 from .errors import InputError, ModelError
 from .ops import Array
 from .shift import priors_by_shift, source_divergence

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from .diagnostics import Diagnostics, Measured, diagnose_candidates, measure_candidates
 from .errors import OutputError
-from .mixing import SOURCE_SHIFT, confidence, mix_arrays, mix_scores, mix_weights
 from .ops import Array, Ops
 from .outputs import flatten, rebuild
-from .voting import Vote, decide, lowest_entropy
+from .voting import Scores, Vote, decide, from_logits, largest_probability, lowest_entropy, to_logits
 
 if TYPE_CHECKING:
     from .engine import Call, ForwardContext
+
+SOURCE_SHIFT = 0.05
+"""d_0: at this shift, with equal confidence, the source's and the adapted output count the same in a mix."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,14 @@ def _join(parts: Sequence[list[Array]], axes: Sequence[int | None], along: int, 
 
 
 def _mix(candidates: Candidates, call: Call) -> list[Array]:
-    """Return the arrays of the answer: a convex combination of the candidates'."""
+    """Return the arrays of the answer: a convex combination of the candidates', with one weight for each and image.
+
+    answer = Σ_p u_p · y_p / Σ_p u_p,    u_p = (s_p · c_p)²
+
+    s is d_0 for the source, and D, the shift that it measured over all layers, for the adapted candidate. c is a
+    candidate's confidence; 1 where the output isn't class scores. So the adapted output counts for more the further the
+    image is from the source's statistics, and the more confident it is compared with the source.
+    """
     ops, scores = call.ops, call.layout.scores
     some = next(each.shifts for each in candidates.measured if each is not None)
     shifts = [0 * some + SOURCE_SHIFT if each is None else each.shifts for each in candidates.measured]
@@ -129,6 +138,36 @@ def _mix(candidates: Candidates, call: Call) -> list[Array]:
         else:
             mixed.append(mix_arrays(array, weights, ops))
     return mixed
+
+
+def confidence(scores: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
+    """Return c (B, P) of scores (B, P, …): the largest class probability, averaged over pixels or labels."""
+    largest = largest_probability(scores, kind, class_axis, xp)
+    others = tuple(range(2, len(largest.shape)))
+    return xp.mean(largest, axis=others) if others else largest
+
+
+def mix_weights(shifts: Array, confidences: Array | None, xp: Any) -> Array:
+    """Return the weights (B, P), which sum to 1 for every image, from s (B, P) and c (B, P)."""
+    u = shifts if confidences is None else shifts * confidences
+    u = u * u
+    return u / xp.sum(u, axis=1, keepdims=True)
+
+
+def mix_arrays(array: Array, weights: Array, ops: Ops) -> Array:
+    """Return Σ_p w_p · y_p for candidates (B, P, …) and weights (B, P), in the dtype of the candidates."""
+    y = ops.precise(array)
+    column = ops.xp.reshape(ops.cast(weights, y), (-1, y.shape[1], *[1] * (len(y.shape) - 2)))
+    return ops.cast(ops.xp.sum(y * column, axis=1), array)
+
+
+def mix_scores(array: Array, weights: Array, kind: Scores, class_axis: int, ops: Ops) -> Array:
+    """Return mixed scores of the same kind: of probabilities, the logarithms or log-odds are mixed.
+
+    A model with a final softmax and one without then agree.
+    """
+    mixed = mix_arrays(to_logits(ops.precise(array), kind, ops.xp), weights, ops)
+    return ops.cast(from_logits(mixed, kind, class_axis, ops.xp), array)
 
 
 def _vote(candidates: Candidates, call: Call) -> Vote | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from .adaptation import Adaptation
+from .engine import Adaptation
 from .inputs import ENCODINGS
 from .outputs import OutputLayout
 from .recipe import Recipe

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .errors import OutputError
-from .mixing import largest_probability
 from .ops import Array, Ops
 from .plan import Plan
 from .recipe import Prior
 from .shift import HALF_AREA, shift_of
-from .voting import Vote, first_largest, lowest_entropy
+from .voting import Vote, first_largest, largest_probability, lowest_entropy
 
 if TYPE_CHECKING:
     from .combining import Candidates

@@ -19,19 +19,58 @@ from typing import Any
 
 import numpy as np
 
-from .adaptation import Adaptation
 from .combining import Answer, Candidates, combine, concatenate, keep_candidates
 from .diagnostics import LayerMeasurement
 from .errors import InputError, ModelError
+from .inputs import Inputs
 from .ops import Array, Ops, SymbolicError
-from .outputs import OutputLayout
-from .plan import Plan, make_plan, resampling_error
+from .outputs import OutputLayout, Selector
+from .plan import Plan, make_plan, resampling_error, split
+from .recipe import Recipe
 from .recipes import RECIPES
+from .selection import LayerInfo
 from .view_steps import ImageLayout
-from .views import IMAGE, content_seed, make_views
+from .views import IMAGE, SpatialKind, content_seed, make_views
+from .voting import Scores
 
 Forward = Callable[[list[Array]], Any]
 """Runs the model on a batch: the images, and the arguments that have one entry per image."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of `adapt` that an adapted model keeps beside its recipe."""
+
+    inputs: Inputs | None = None
+    scores: Scores | None = None
+    output: Selector = None
+    class_axis: int | None = None
+    max_rows: int | None = None
+
+
+@dataclass(eq=False)
+class Adaptation:
+    """The recipe, the caller's settings, and what the probe established."""
+
+    recipe: Recipe
+    settings: Settings
+    layers: tuple[LayerInfo, ...]
+    kinds: tuple[SpatialKind, ...]  # of images that the model may take
+    model_name: str = ""  # of the source model's class
+    channel_axis: int = 1  # of the framework's feature maps, and of the classes in logits: 1 or −1
+    plans: dict[SpatialKind, tuple[Plan, tuple[Plan, ...]]] = field(default_factory=dict, init=False, repr=False)
+    layouts: dict[Any, OutputLayout] = field(default_factory=dict, repr=False)  # for each signature of the input
+
+    def __post_init__(self) -> None:
+        for kind in self.kinds:  # now: a compiler that traces a call meets no numpy, and a bad max_rows is found early
+            self.plan_for(kind)
+
+    def plan_for(self, kind: SpatialKind) -> tuple[Plan, tuple[Plan, ...]]:
+        """Return the Plan for images of this kind, and the parts of it that run at once."""
+        if kind not in self.plans:
+            plan = make_plan(self.recipe, kind)
+            self.plans[kind] = plan, split(plan, self.settings.max_rows)
+        return self.plans[kind]
 
 
 @dataclass

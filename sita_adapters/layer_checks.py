@@ -11,7 +11,7 @@ import numpy as np
 from .errors import ModelError, SitaWarning
 
 if TYPE_CHECKING:
-    from .adaptation import Adaptation
+    from .engine import Adaptation
 
 
 def leave_out(*names: str) -> str:

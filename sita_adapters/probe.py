@@ -28,7 +28,7 @@ from .outputs import OutputLayout, flatten, leaves
 from .scores import resolve_scores
 
 if TYPE_CHECKING:
-    from .adaptation import Adaptation
+    from .engine import Adaptation
 
 BATCHES = ((0, 1), (2, 1, 0), (2,), (0,), (0,))
 """Which of the random images are in each batch. The second has all of them."""

@@ -18,7 +18,7 @@ from .outputs import USUAL_NAMES, IsArray, OutputLayout, ScoresLayout, Selector,
 from .voting import Scores
 
 if TYPE_CHECKING:
-    from .adaptation import Adaptation
+    from .engine import Adaptation
 
 _TOLERANCE = 5e-3
 """What rounding in half precision may add to a sum of probabilities."""

@@ -126,6 +126,17 @@ def probabilities(values: np.ndarray, kind: Scores, class_axis: int) -> np.ndarr
     return np.asarray(from_logits(values, wanted, class_axis, np))
 
 
+def largest_probability(scores: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
+    """Return the largest class probability of scores, without their class axis; of sigmoids, max(p, 1 − p) of each."""
+    if kind in ("sigmoid", "sigmoid_probabilities"):
+        p = 1 / (1 + xp.exp(-scores)) if kind == "sigmoid" else scores
+        return xp.where(p > 0.5, p, 1 - p)
+    if kind == "probabilities":
+        return xp.max(scores, axis=class_axis)
+    top = xp.max(scores, axis=class_axis, keepdims=True)
+    return 1 / xp.sum(xp.exp(scores - top), axis=class_axis)
+
+
 def log_of(values: Array, xp: Any) -> Array:
     """Return the logarithm of probabilities, clipped below at the smallest normal float."""
     return xp.log(xp.where(values < _TINY, _TINY, values))

@@ -8,8 +8,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from sita_adapters.adaptation import Adaptation, Settings
 from sita_adapters.backend import adaptation_of
+from sita_adapters.engine import Adaptation, Settings
 from sita_adapters.errors import InputError, ModelError
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import Recipe

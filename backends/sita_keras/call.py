@@ -13,7 +13,7 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.models import Functional
 
 from sita_adapters import engine
-from sita_adapters.adaptation import Adaptation, Settings
+from sita_adapters.engine import Adaptation, Settings
 from sita_adapters.errors import InputError, ModelError, RecipeError, SharedWeightsError
 from sita_adapters.inputs import Inputs
 from sita_adapters.layer_checks import leave_out

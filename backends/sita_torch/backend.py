@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from sita_adapters.adaptation import Settings
 from sita_adapters.backend import adaptation_of
+from sita_adapters.engine import Settings
 from sita_adapters.errors import ModelError, SitaWarning
 from sita_adapters.observe import refuse_compiled
 from sita_adapters.recipe import Recipe

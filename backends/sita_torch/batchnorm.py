@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from sita_adapters.adaptation import Adaptation
 from sita_adapters.blending import blend, enter_layer
-from sita_adapters.engine import ForwardContext
+from sita_adapters.engine import Adaptation, ForwardContext
 from sita_adapters.errors import SharedWeightsError
 from sita_adapters.statistics import input_affine, output_affine
 

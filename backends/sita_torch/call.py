@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from sita_adapters import adaptation as core
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError
 from sita_adapters.outputs import OutputLayout
@@ -28,7 +27,7 @@ from .probe import probe
 
 
 @dataclass(eq=False)
-class Adaptation(core.Adaptation):
+class Adaptation(engine.Adaptation):
     """What makes a clone an adapted model; it is the clone's attribute `_sita`."""
 
     spatial_axes: tuple[int, ...] = ()

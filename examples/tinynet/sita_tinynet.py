@@ -12,9 +12,8 @@ import numpy as np
 from tinynet import BatchNorm, Sequential
 
 from sita_adapters import engine
-from sita_adapters.adaptation import Adaptation, Settings
 from sita_adapters.blending import blend, enter_layer
-from sita_adapters.engine import Call, ForwardContext
+from sita_adapters.engine import Adaptation, Call, ForwardContext, Settings
 from sita_adapters.errors import InputError, ModelError
 from sita_adapters.ops import NUMPY
 from sita_adapters.outputs import OutputLayout

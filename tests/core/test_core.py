@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from namespaces import Namespace
 
-from sita_adapters.mixing import SOURCE_SHIFT, confidence, mix_scores, mix_weights
+from sita_adapters.combining import SOURCE_SHIFT, confidence, mix_scores, mix_weights
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import Recipe
 from sita_adapters.recipes import RECIPES, resolve_recipe

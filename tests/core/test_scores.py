@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import reference
 
-from sita_adapters.adaptation import Adaptation, Settings
+from sita_adapters.engine import Adaptation, Settings
 from sita_adapters.errors import OutputError
 from sita_adapters.outputs import ScoresLayout
 from sita_adapters.recipes import RECIPES

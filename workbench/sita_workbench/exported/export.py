@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import sita_adapters as sita
-from sita_adapters.adaptation import Adaptation
 from sita_adapters.backend import adaptation_of, backend_of
+from sita_adapters.engine import Adaptation
 from sita_adapters.export import Exported, replacing, resolve_format
 from sita_adapters.views import spatial_kind
 

@@ -11,8 +11,8 @@ import numpy as np
 
 import sita_adapters as sita
 from sita_adapters.backend import adaptation_of
+from sita_adapters.combining import SOURCE_SHIFT, mix_weights
 from sita_adapters.inputs import ENCODINGS
-from sita_adapters.mixing import SOURCE_SHIFT, mix_weights
 from sita_adapters.observe import Observation
 from sita_adapters.ops import NUMPY
 from sita_adapters.plan import Plan
