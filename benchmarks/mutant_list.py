@@ -102,15 +102,15 @@ STATISTICS = (
     Mutant(
         "statistics shared by the batch without being asked for",
         "sita_adapters/blending.py",
-        'shared = context.ops.xp, context.adaptation.recipe.share == "batch"',
-        "shared = context.ops.xp, True",
+        'shared = context.ops, context.plan, context.adaptation.recipe.share == "batch"',
+        "shared = context.ops, context.plan, True",
         (INDEPENDENCE,),
     ),
     Mutant(
         "the image weighed as one of its views",
         "sita_adapters/plan.py",
         "weights[[image, *own], image] = 0.5",
-        "weights[[image, *own], image] = 0.5 / count",
+        "weights[[image, *own], image] = 0.5 / len(views)",
         (f"{CORE}::test_plans_equal_the_definition",),
     ),
     Mutant(
@@ -125,24 +125,23 @@ STATISTICS = (
 ANSWER = (
     Mutant(
         "the weights of a mix swapped",
-        "sita_adapters/mixing.py",
-        "return u_source / total, u_adapted / total",
-        "return u_adapted / total, u_source / total",
+        "sita_adapters/combining.py",
+        "return u / xp.sum(u, axis=1, keepdims=True)",
+        "return 1 - u / xp.sum(u, axis=1, keepdims=True)",
         (MIX,),
     ),
     Mutant(
         "confidence left out of a mix",
-        "sita_adapters/mixing.py",
-        "if confidences is not None:",
-        "if False:",
+        "sita_adapters/combining.py",
+        "u = shifts if confidences is None else shifts * confidences",
+        "u = shifts",
         (MIX,),
     ),
     Mutant(
         "probabilities mixed instead of their logarithms",
-        "sita_adapters/mixing.py",
-        "    mixed = mix_arrays([to_logits(ops.precise(row), kind, ops.xp) for row in rows], weights, ops)\n",
-        "    return mix_arrays(rows, weights, ops)\n"
-        "    mixed = mix_arrays([to_logits(ops.precise(row), kind, ops.xp) for row in rows], weights, ops)\n",
+        "sita_adapters/combining.py",
+        "    mixed = mix_arrays(to_logits(ops.precise(array), kind, ops.xp), weights, ops)\n",
+        "    return mix_arrays(array, weights, ops)\n",
         (f"{CORE}::test_mixed_scores_equal_a_float64_loop",),
     ),
     Mutant(
@@ -200,8 +199,8 @@ ROWS = (
     Mutant(
         "the candidates taken one row before",
         "sita_adapters/combining.py",
-        "by_row[:, row] for row in plan.candidates",
-        "by_row[:, row - 1] for row in plan.candidates",
+        "rows[:, row] for row in plan.candidates",
+        "rows[:, row - 1] for row in plan.candidates",
         (REFERENCE,),
     ),
     Mutant(
@@ -237,7 +236,7 @@ ROWS = (
     Mutant(
         "the running call left behind",
         "sita_adapters/engine.py",
-        "    finally:\n        _thread.context = outer\n",
+        "    finally:\n        thread.context = outer\n",
         "    finally:\n        pass\n",
         ("tests/torch/test_model.py::test_a_forward_that_raises_leaves_both_models_usable",),
     ),
