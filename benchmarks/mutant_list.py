@@ -182,8 +182,8 @@ ANSWER = (
     Mutant(
         "observe records twice",
         "sita_adapters/observe.py",
-        "for name, array in values.items()})",
-        "for name, array in values.items()})\n        self._calls *= 2",
+        "for name in _INTEGERS if name in values})",
+        "for name in _INTEGERS if name in values})\n        self._calls *= 2",
         ("tests/contract/test_observe.py::test_votes_are_recorded",),
     ),
 )

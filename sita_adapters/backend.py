@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ import numpy as np
 from .engine import Adaptation, Settings, latest_layout
 from .errors import BackendImportError, InputError, ModelError, expect_integer, install
 from .ops import Ops
-from .outputs import OutputLayout, flatten
+from .outputs import ScoresLayout, flatten
 from .recipe import Recipe
 from .selection import Layers
 
@@ -94,17 +95,14 @@ def adaptation_of(adapted: Any) -> Adaptation:
     return adaptation
 
 
-def run_scores(adapted: Any, images: np.ndarray, *, channels_last: bool = False) -> tuple[np.ndarray, OutputLayout]:
-    """Return an adapted model's scores for numpy images, images first, and the layout of its output."""
-    backend = backend_of(adapted)
-    output = backend.run(adapted, images, channels_last=channels_last)
-    layout = latest_layout(adaptation_of(adapted))
-    index = layout.require_scores().index
-    array = backend.ops.to_numpy(flatten(output, backend.ops.is_array)[index][1])
-    return np.moveaxis(array, layout.axes[index] or 0, 0), layout
-
-
-def batches_of(images: np.ndarray, batch_size: Any) -> list[np.ndarray]:
-    """Return images in batches; raise an InputError unless the size is a positive integer."""
-    size = expect_integer("batch_size", batch_size, 1, InputError)
-    return [images[start : start + size] for start in range(0, len(images), size)]
+def run_batches(
+    adapted: Any, images: np.ndarray, batch_size: Any, *, channels_last: bool = False
+) -> Iterator[tuple[np.ndarray, ScoresLayout]]:
+    """Run an adapted model on numpy images; yield each batch's scores, images first, and what they are."""
+    backend, size = backend_of(adapted), expect_integer("batch_size", batch_size, 1, InputError)
+    for start in range(0, len(images), size):
+        output = backend.run(adapted, images[start : start + size], channels_last=channels_last)
+        layout = latest_layout(adaptation_of(adapted))
+        scores = layout.require_scores()
+        array = backend.ops.to_numpy(flatten(output, backend.ops.is_array)[scores.index][1])
+        yield np.moveaxis(array, layout.axes[scores.index] or 0, 0), scores

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .engine import Adaptation
@@ -19,24 +18,15 @@ from .version import __version__
 class Description:
     """An adapted model. Print it for a table.
 
-    Attributes:
-        model: The name of the source model's class.
-        backend: The framework.
-        recipe: What is computed.
-        rows: Number of rows that one image becomes; of a square image if that matters.
-        max_rows: Largest number of rows that run at once; None if there is no limit.
-        layers: The BatchNorm layers.
-        adapted: Names of the layers that are adapted.
-        skipped: Names of the layers that keep the source's statistics.
-        scores: What the class scores are; None if there are none, or before the probe.
-        table: All of it, as a text.
+    `rows` is the number of rows that one image becomes (of a square image if that matters). `adapted` names the layers
+    that are adapted, `skipped` those that keep the source's statistics. `scores` is what the class scores are; None if
+    there are none, or before the probe.
     """
 
     model: str
     backend: str
     recipe: Recipe
     rows: int
-    max_rows: int | None
     layers: tuple[LayerInfo, ...]
     adapted: tuple[str, ...]
     skipped: tuple[str, ...]
@@ -49,45 +39,34 @@ class Description:
 
 def describe_adaptation(adaptation: Adaptation, backend: str) -> Description:
     """Return the description of an adapted model."""
-    layout = next(reversed(adaptation.layouts.values()), None)
-    return Description(
-        adaptation.model_name,
-        backend,
-        adaptation.recipe,
-        adaptation.plan_for(adaptation.kinds[0])[0].rows,
-        adaptation.settings.max_rows,
-        adaptation.layers,
-        tuple(layer.name for layer in adaptation.layers if layer.adapted),
-        tuple(layer.name for layer in adaptation.layers if not layer.adapted),
-        None if layout is None or layout.scores is None else layout.scores.kind,
-        _table(adaptation, layout, backend),
-    )
-
-
-def _table(adaptation: Adaptation, layout: OutputLayout | None, backend: str) -> str:
     recipe, settings, plans = adaptation.recipe, adaptation.settings, [plan for plan, _ in adaptation.plans.values()]
-    bound = "" if settings.max_rows is None else f", at most {settings.max_rows} at once"
+    adapted = tuple(layer.name for layer in adaptation.layers if layer.adapted)
+    skipped = tuple(layer.name for layer in adaptation.layers if not layer.adapted)
+    layout = next(reversed(adaptation.layouts.values()), None)
     drawn = f"{recipe.view_count}, drawn for every image" if recipe.resample else ""
     names = [name for name, encoding in ENCODINGS.items() if encoding == settings.inputs]
     facts = [
         ("model", f"{adaptation.model_name}, {backend} backend, sita-adapters {__version__}"),
         ("recipe", str(recipe)),
         ("", IN_WORDS.get(recipe.name, "") if RECIPES.get(recipe.name) == recipe else ""),
-        ("rows", _each(f"{plan.rows} per image" for plan in plans) + bound),
+        ("rows", _each(f"{plan.rows} per image" for plan in plans)),
+        ("", "" if settings.max_rows is None else f"at most {settings.max_rows} at once"),
         ("views", drawn or _each(", ".join(view.name for view in plan.views[1:]) for plan in plans)),
         ("output", _describe_output(layout)),
         *(("note", note) for note in (layout.notes if layout else ())),
         ("inputs", names[0] if names else str(settings.inputs or "not given (needed for color distortion only)")),
-        ("layers", _describe_layers(adaptation.layers)),
+        ("layers", f"{len(adapted)} of {len(adaptation.layers)} adapted"),
+        ("skipped", ", ".join(skipped[:5]) + (", …" if len(skipped) > 5 else "")),
     ]
-    return "\n".join(f"{name:<8}{text}" for name, text in facts if text)
+    table = "\n".join(f"{name:<8}{text}" for name, text in facts if text)
+    scores = None if layout is None or layout.scores is None else layout.scores.kind
+    name, layers, rows = adaptation.model_name, adaptation.layers, plans[0].rows
+    return Description(name, backend, recipe, rows, layers, adapted, skipped, scores, table)
 
 
 def _describe_output(layout: OutputLayout | None) -> str:
-    if layout is None:
-        return "unknown before the first call (or example=)"
-    if layout.scores is None:
-        return f"no class scores assumed. {layout.why_no_scores}"
+    if layout is None or layout.scores is None:
+        return f"no class scores assumed. {layout.why_no_scores}" if layout else "unknown before the first call"
     where = "" if len(layout.paths) == 1 else f" in {layout.paths[layout.scores.index]}"
     kind = layout.scores.kind.replace("_", " ")
     what = f"assumed to be class logits{where}" if kind == "logits" else f"class scores{where}: {kind}"
@@ -98,13 +77,3 @@ def _each(texts: Iterable[str]) -> str:
     """Return one text if it is the same for all kinds of images."""
     first, *others = dict.fromkeys(texts)
     return first + "".join(f" (images that are not square: {other})" for other in others)
-
-
-def _describe_layers(layers: Sequence[LayerInfo]) -> str:
-    kinds = Counter(layer.type for layer in layers if layer.adapted)
-    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    skipped = [layer.name for layer in layers if not layer.adapted]
-    more = f" and {len(skipped) - 5} more" if len(skipped) > 5 else ""
-    return f"{sum(kinds.values())} of {len(layers)} adapted ({counts})" + (
-        f"; skipped: {', '.join(skipped[:5])}{more}" if skipped else ""
-    )

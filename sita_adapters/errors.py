@@ -1,7 +1,4 @@
-"""The library's errors. Each message says what was expected, what was received, and what to try.
-
-`SitaError` catches them all. Each class also derives from the built-in exception that a careful caller would catch.
-"""
+"""The library's errors: `SitaError` catches them all, and the built-in exception of its kind catches each."""
 
 from __future__ import annotations
 

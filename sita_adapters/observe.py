@@ -15,10 +15,8 @@ from .errors import InputError, SitaError
 from .ops import Ops, SymbolicError
 from .recipe import Prior, prior_text
 
-_TYPES = {"kept": np.bool_, "votes": np.int64, "labels": np.int64, "answers": np.int64}
-
-_FROM_SCORES = ("entropies", "confidences", *_TYPES)
-_MEASURED = ("candidate_priors", "shifts", "layer_priors", "layer_shifts")
+_INTEGERS = ("votes", "labels", "answers")
+_ARRAYS = ("entropies", "confidences", "kept", "candidate_priors", "shifts", "layer_priors", "layer_shifts", *_INTEGERS)
 
 
 class Observation:
@@ -47,19 +45,14 @@ class Observation:
         self._calls: list[dict[str, np.ndarray]] = []
 
     def __getattr__(self, name: str) -> np.ndarray:
-        if name not in (*_FROM_SCORES, *_MEASURED):
+        if name not in _ARRAYS:
             raise AttributeError(name)
-        if not self._calls:
-            raise SitaError(
-                "Nothing was observed. Expected calls of the adapted model inside `with sita.observe(adapted)`, in the "
-                "same thread and not of a compiled copy. Try: call it there."
-            )
         found = [call[name] for call in self._calls if name in call]
-        if len(found) < len(self._calls):
-            why = "the output has no known class scores. Try: sita.adapt(model, output=…, scores=…)."
-            if name in _MEASURED:
-                why = "this recipe does not measure it: no layer blends, or no rule sets λ. Try: 'auto'."
-            raise SitaError(f"{name}: {why}")
+        if not found or len(found) < len(self._calls):
+            raise SitaError(
+                f"{name}: Nothing was observed. Try: call the adapted model itself in this block and thread; adapt "
+                "with output= and scores= for class scores; or take a recipe that measures shift ('auto')."
+            )
         if len({array.shape[1:] for array in found}) > 1:
             raise InputError(f"{name}: images of different sizes were observed. Try: observe each size separately.")
         return np.concatenate(found)
@@ -80,30 +73,27 @@ class Observation:
     def summary(self) -> str:
         """Return the figures to monitor, as a text. Shares are of images, or of pixels if each gets a label."""
         labels, answers, first = self.labels, self.answers, self.entropies.argmin(axis=1)
-        shares = [(prior, float((first == index).mean())) for index, prior in enumerate(self.candidates)]
-        chosen = ", ".join(f"{prior_text(prior)}: {100 * share:.0f} %" for prior, share in shares)
-        unanimous = np.where(self.kept, labels == answers[:, None], True).all(axis=1).mean()
-        lines = [
-            f"images         {len(self)}",
-            f"chosen prior   {self.priors.mean():.3f} on average ({chosen})",
-            f"entropy        {self.entropies.min(axis=1).mean():.3f} nats on average, of the most confident candidate",
-            f"unanimous      {100 * unanimous:.1f} %",
-        ]
-        if 1.0 in self.candidates:
-            changed = (labels[:, self.candidates.index(1.0)] != answers).mean()
-            lines.append(f"changed        {100 * changed:.1f} % of labels differ from the source model's")
-        return "\n".join(lines)
+        shares = [f"{prior_text(p)}: {100 * (first == place).mean():.0f} %" for place, p in enumerate(self.candidates)]
+        unanimous = (~self.kept | (labels == answers[:, None])).all(axis=1).mean()
+        text = (
+            f"images         {len(self)}\n"
+            f"chosen prior   {self.priors.mean():.3f} on average ({', '.join(shares)})\n"
+            f"entropy        {self.entropies.min(axis=1).mean():.3f} nats on average, of the most confident candidate\n"
+            f"unanimous      {100 * unanimous:.1f} %"
+        )
+        if 1.0 not in self.candidates:
+            return text
+        changed = (labels[:, self.candidates.index(1.0)] != answers).mean()
+        return f"{text}\nchanged        {100 * changed:.1f} % of labels differ from the source model's"
 
     def append(self, diagnostics: Diagnostics, ops: Ops) -> None:
         """Record one call."""
-        if self._calls and self.candidates != diagnostics.candidates:
-            raise InputError("Images of another shape have other candidates. Try: observe each shape separately.")
         try:
             values = {name: ops.to_numpy(array) for name, array in diagnostics.arrays.items() if name != "source"}
         except SymbolicError as error:
-            raise refuse_compiled("The adapted model") from error
+            raise SitaError("A model is observed while it is compiled or exported. Try: call it uncompiled.") from error
         self.candidates, self.layers = diagnostics.candidates, diagnostics.layers
-        self._calls.append({name: array.astype(_TYPES.get(name, array.dtype)) for name, array in values.items()})
+        self._calls.append(values | {name: values[name].astype(np.int64) for name in _INTEGERS if name in values})
 
 
 @contextmanager
@@ -111,8 +101,7 @@ def observe(adapted: Any) -> Iterator[Observation]:
     """Record what an adapted model measures and decides inside a `with` block, in this thread.
 
     Args:
-        adapted: A model that `adapt` returned. A Keras model runs uncompiled inside the block: a compiled graph has no
-            values to record.
+        adapted: A model that `adapt` returned. In the block, a Keras model runs uncompiled: a graph has no values.
 
     Yields:
         The observation, which grows with every call.
@@ -129,11 +118,3 @@ def observe(adapted: Any) -> Iterator[Observation]:
             yield observer[1]
         finally:
             thread.observers = tuple(other for other in thread.observers if other is not observer)
-
-
-def refuse_compiled(what: str) -> SitaError:
-    """Return the error for observing a model that is compiled or exported."""
-    return SitaError(
-        f"{what} is observed while it is compiled or exported, when it has no values to record. "
-        "Try: observe calls of the adapted model itself, uncompiled."
-    )

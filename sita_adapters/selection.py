@@ -28,34 +28,16 @@ def select(found: Mapping[str, Any], layers: Layers) -> set[str]:
     if layers is None:
         return set(found)
     if callable(layers):
-        chosen = {name for name, layer in found.items() if layers(name, layer)}
-        if not chosen:
+        picked = {"the predicate": {name for name, layer in found.items() if layers(name, layer)}}
+    else:
+        patterns = [layers] if isinstance(layers, str) or not isinstance(layers, Iterable) else list(layers)
+        if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+            raise RecipeError(f"layers: expected a name, a glob, several of these or a predicate; received {layers!r}.")
+        picked = {p: {n for n in found if fnmatchcase(n, p) or n.startswith((f"{p}.", f"{p}/"))} for p in patterns}
+    for what, names in picked.items():
+        if not names:
+            some = ", ".join(list(found)[:6]) + (", …" if len(found) > 6 else "")
             raise RecipeError(
-                f"layers: the predicate picked none of the {len(found)} BatchNorm layers ({_sample(found)})."
+                f"layers: {what} matches none of the {len(found)} BatchNorm layers ({some}).{suggestion(what, found)}"
             )
-        return chosen
-    patterns = [layers] if isinstance(layers, str) or not isinstance(layers, Iterable) else list(layers)
-    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
-        raise RecipeError(
-            f"layers: expected a name, a glob such as 'layer1.*', several of these, or a predicate on "
-            f"(name, layer); received {layers!r}."
-        )
-    chosen = set()
-    for pattern in patterns:
-        matching = {name for name in found if _matches(name, pattern)}
-        if not matching:
-            raise RecipeError(
-                f"layers: {pattern!r} matches none of the {len(found)} BatchNorm layers ({_sample(found)})."
-                f"{suggestion(pattern, found)}"
-            )
-        chosen |= matching
-    return chosen
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or name.startswith((f"{pattern}.", f"{pattern}/"))
-
-
-def _sample(found: Mapping[str, Any]) -> str:
-    names = list(found)
-    return ", ".join(names if len(names) <= 6 else [*names[:3], "…", *names[-2:]])
+    return set().union(*picked.values())

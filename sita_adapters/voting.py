@@ -23,9 +23,6 @@ SCORES: tuple[Scores, ...] = get_args(Scores)
 _TINY = float(np.finfo(np.float32).tiny)
 _LEAST = -1e4  # exp of anything less is 0 in any precision: 0 · −∞ then comes out as 0
 
-NEAR = 1e-4
-"""Entropies closer than this, in nats, may change order by rounding."""
-
 
 @dataclass(frozen=True)
 class Vote:
@@ -99,23 +96,6 @@ def from_logits(z: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
         z = log_softmax(z, class_axis, xp)
         return xp.exp(z) if kind == "probabilities" else z
     return 1 / (1 + xp.exp(-z)) if kind == "sigmoid_probabilities" else z
-
-
-def near_ties(entropies: np.ndarray, kept: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return where rounding could change the result of a vote, for numpy arrays (N, P, …): (N, …).
-
-    The last candidate kept is as confident as the first that is not; or two labels have equally many votes, and their
-    most confident candidates are equally confident.
-    """
-    outside = np.where(kept, np.inf, entropies).min(axis=1)
-    inside = np.where(kept, entropies, -np.inf).max(axis=1)
-    votes = ((labels[:, :, None] == labels[:, None]) & kept[:, None]).sum(axis=2)
-    leads = kept & (votes == np.where(kept, votes, 0).max(axis=1, keepdims=True))
-    confident = np.where(leads, entropies, np.inf)
-    first = np.take_along_axis(labels, confident.argmin(axis=1, keepdims=True), axis=1)
-    rivals = np.where(leads & (labels != first), entropies, np.inf).min(axis=1)
-    with np.errstate(invalid="ignore"):
-        return np.asarray((outside - inside < NEAR) | (rivals - confident.min(axis=1) < NEAR))
 
 
 def probabilities(values: np.ndarray, kind: Scores, class_axis: int) -> np.ndarray:

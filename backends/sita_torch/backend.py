@@ -17,7 +17,6 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from sita_adapters.backend import adaptation_of
 from sita_adapters.engine import Settings
 from sita_adapters.errors import ModelError, SitaWarning
-from sita_adapters.observe import refuse_compiled
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo, Layers, select
 
@@ -85,7 +84,7 @@ class TorchBackend:
     def observing(self, adapted: Any) -> Iterator[object]:
         """Yield the adaptation; an eager module always has values to record."""
         if type(adapted).__name__ == "OptimizedModule":
-            raise refuse_compiled("A torch.compile of the adapted model")
+            raise ModelError("A torch.compile of a model cannot be observed. Try: observe the adapted model itself.")
         yield adaptation_of(adapted)
 
     def run(self, model: Any, images: np.ndarray, *, channels_last: bool = False) -> Any:

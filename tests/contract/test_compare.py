@@ -1,4 +1,4 @@
-"""`compare`: labels, probabilities and time of several models, side by side."""
+"""`compare`: labels and probabilities of several models, side by side."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ def test_answers_are_those_of_the_model_called_by_hand(backend: Any, model: Any)
         np.testing.assert_allclose(answers.probabilities, reference.softmax(z), atol=1e-6)
         np.testing.assert_array_equal(answers.labels, z.argmax(1))
         np.testing.assert_allclose(answers.entropies, [reference.entropy(each.tolist()) for each in z], atol=1e-5)
-        assert answers.seconds > 0
     difference = np.abs(reference.softmax(logits["plain"]) - reference.softmax(logits["adapted"])).max()
     agreement = compared.models[1]
     assert agreement.name == "adapted"
@@ -67,7 +66,7 @@ def test_it_prints_as_a_table(backend: Any, model: Any) -> None:
     assert heading == "5 images; labels and probabilities against 'here'"
     assert names.split("  ")[0] == "model"
     assert first.split()[:2] == ["here", backend.name.partition("-")[0]]
-    assert "none" in first
+    assert "source" in first
     assert "augbn" in second
     assert "0.80" in second
     assert f"{100 * compared.models[1].same_labels:.1f} %" in second
@@ -94,7 +93,7 @@ def test_what_cannot_be_compared_is_refused(model: Any, change: Any, error: type
 
 
 def test_models_of_other_classes_are_refused(backend: Any, model: Any) -> None:
-    with pytest.raises(OutputError, match=r"'m': \(5,\) and 'c': \(4,\)"):
+    with pytest.raises(OutputError, match=r"'c': \(4,\), the first: \(5,\)"):
         sita.compare({"m": model, "c": backend.model(classes=4)}, images(2))
     with pytest.raises(OutputError, match="single class"):
         sita.compare({"c": backend.model(classes=1)}, images(2))
@@ -102,13 +101,8 @@ def test_models_of_other_classes_are_refused(backend: Any, model: Any) -> None:
 
 @pytest.mark.parametrize("given", [{"recipe": "ops"}, {"priors": 0.5}, {"scores": "logits"}])
 def test_an_adapted_model_takes_no_recipe(model: Any, given: dict[str, Any]) -> None:
-    with pytest.raises(RecipeError, match=r"'m' is adapted already, by 'bn'.*sita\.unwrap"):
+    with pytest.raises(RecipeError, match=r"'m' is adapted already.*sita\.unwrap"):
         sita.compare({"m": sita.adapt(model, "bn")}, images(2), **given)
-
-
-def test_a_change_needs_a_recipe(model: Any) -> None:
-    with pytest.raises(RecipeError, match="priors: there is no recipe to change"):
-        sita.compare({"m": model}, images(2), priors=0.5)
 
 
 @pytest.mark.parametrize("size", [0, -1, True, 1.5, "2"])

@@ -19,7 +19,7 @@ from sita_adapters.recipes import RECIPES, resolve_recipe
 from sita_adapters.shift import ByShift, priors_by_shift, shift_of, source_divergence
 from sita_adapters.statistics import blend_with_source, input_affine, output_affine, pool, target
 from sita_adapters.views import content_seed, spatial_kind
-from sita_adapters.voting import decide, lowest_entropy, near_ties
+from sita_adapters.voting import decide, lowest_entropy
 
 RECTANGLE = spatial_kind((4, 5))
 priors = st.lists(st.floats(0, 1), min_size=1, max_size=6, unique=True)
@@ -342,23 +342,3 @@ def test_the_views_of_segmentation() -> None:
     (_, drawn) = make_plan(resolve_recipe("augbn", {"augment": "paper"}, "segmentation")).views
     assert sorted(type(step).__name__ for step in drawn.steps) == ["Blur", "Rotate"]
     assert all(-10 <= step.degrees <= 10 for step in drawn.steps if hasattr(step, "degrees"))
-
-
-@pytest.mark.parametrize(
-    ("entropies", "labels", "top_k", "tied"),
-    [
-        ([0.1, 0.2, 0.3], [1, 1, 2], 2, False),
-        ([0.1, 0.2, 0.20001], [1, 1, 2], 2, True),  # which is the second that is kept?
-        ([0.1, 0.10001, 0.9], [1, 2, 2], 2, True),  # one vote each
-        ([0.1, 0.2, 0.9], [1, 2, 2], 2, False),
-        ([0.1, 0.10001, 0.9], [1, 1, 2], 2, False),  # they say the same
-        ([0.1, 0.10001, 0.9], [1, 2, 2], 3, False),  # two votes to one
-    ],
-)
-def test_near_ties_are_where_rounding_could_decide(
-    entropies: list[float], labels: list[int], top_k: int, tied: bool
-) -> None:
-    kept = np.arange(3) < top_k
-    assert near_ties(np.array([entropies]), kept[None], np.array([labels])).tolist() == [tied]
-    places = [np.repeat(np.array([each])[..., None], 2, axis=-1) for each in (entropies, kept, labels)]
-    assert near_ties(*places).tolist() == [[tied, tied]]

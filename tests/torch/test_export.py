@@ -191,23 +191,14 @@ def test_what_cannot_be_exported_is_refused_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_wrong_format_a_folder_and_half_precision_are_refused(tmp_path: Path) -> None:
+def test_a_folder_and_half_precision_are_refused(tmp_path: Path) -> None:
     adapted = sita.adapt(small(), "augbn")
-    with pytest.raises(ExportError, match=r"'onnx', 'pt2' for a model of torch.*Did you mean 'onnx'"):
-        sita.export(adapted, tmp_path / "model.onnx", example=images(2, 3, 16, 16), format="onx")
     (tmp_path / "model.onnx").mkdir()
     with pytest.raises(ExportError, match=r"model\.onnx' is a folder"):
         sita.export(adapted, tmp_path / "model.onnx", example=images(2, 3, 16, 16))
     with pytest.raises(ExportError, match=r"float32 on the CPU; received one in torch\.bfloat16"):
         sita.export(sita.adapt(small(), "augbn").bfloat16(), tmp_path / "b.onnx", example=images(2, 3, 16, 16))
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
-
-
-def test_format_overrides_the_ending(tmp_path: Path) -> None:
-    adapted = sita.adapt(tiny(), "augbn")
-    exported = sita.export(adapted, tmp_path / "model.bin", example=images(2, 3, 16, 16), format="onnx")
-    assert exported.format == "onnx"
-    onnx.checker.check_model(onnx.load(exported.path))
 
 
 def test_the_exporters_own_failure_is_reported_and_an_old_file_stays(

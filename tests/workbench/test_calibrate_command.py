@@ -92,7 +92,7 @@ def test_where_nothing_suits_it_says_so(photos: Path, tmp_path: Path) -> None:
     [
         ((NAME,), "Expected image files or --data"),
         ((NAME, "photos", "--data", "npz:x.npz"), "not both"),
-        ((NAME, "photos", "--recipe", "ops", "--weights", "random"), "no number to calibrate"),
+        ((NAME, "photos", "--recipe", "ops", "--weights", "random"), "expected a rule for its prior"),
         ((NAME, "photos", "--recipe", "none.json", "--weights", "random"), "cannot be read"),
     ],
 )

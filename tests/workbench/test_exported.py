@@ -17,6 +17,7 @@ from sita_adapters.errors import ExportError, InputError
 from sita_workbench.exported.export import export_checked
 from sita_workbench.exported.metadata import ExportMetadata, metadata_path, read_beside, read_metadata, write_beside
 from sita_workbench.exported.runtimes import open_exported, run_checked
+from sita_workbench.near_ties import near_ties
 
 FIELDS = {"inputs": sita.Inputs(mean=0.5, std=0.25), "names": ("ant", "bee"), "model": "tiny", "task": "segmentation"}
 
@@ -116,3 +117,23 @@ def test_metadata_that_cannot_be_read_is_an_error(change: dict[str, Any]) -> Non
     text = json.dumps({**json.loads(ExportMetadata("augbn", "logits", -1, "scores", (None, 3)).to_json()), **change})
     with pytest.raises(ExportError, match=r"here has some that cannot be read.*Try: export the model again"):
         read_metadata(text, "here")
+
+
+@pytest.mark.parametrize(
+    ("entropies", "labels", "top_k", "tied"),
+    [
+        ([0.1, 0.2, 0.3], [1, 1, 2], 2, False),
+        ([0.1, 0.2, 0.20001], [1, 1, 2], 2, True),  # which is the second that is kept?
+        ([0.1, 0.10001, 0.9], [1, 2, 2], 2, True),  # one vote each
+        ([0.1, 0.2, 0.9], [1, 2, 2], 2, False),
+        ([0.1, 0.10001, 0.9], [1, 1, 2], 2, False),  # they say the same
+        ([0.1, 0.10001, 0.9], [1, 2, 2], 3, False),  # two votes to one
+    ],
+)
+def test_near_ties_are_where_rounding_could_decide(
+    entropies: list[float], labels: list[int], top_k: int, tied: bool
+) -> None:
+    kept = np.arange(3) < top_k
+    assert near_ties(np.array([entropies]), kept[None], np.array([labels])).tolist() == [tied]
+    places = [np.repeat(np.array([each])[..., None], 2, axis=-1) for each in (entropies, kept, labels)]
+    assert near_ties(*places).tolist() == [[tied, tied]]

@@ -54,7 +54,7 @@ def calibrate(
         float, typer.Option(min=0.01, max=1.0, help="The share of predictions that must stay unchanged.")
     ] = 0.98,
     recipe: Annotated[
-        str, typer.Option(metavar="NAME", help="What is calibrated: auto, or augbn or bn, whose λ is chosen.")
+        str, typer.Option(metavar="NAME", help="What is calibrated: auto, shift, or a file with a rule for λ.")
     ] = "auto",
     limit: Annotated[int, typer.Option(min=16, help="At most so many images, at even distances.")] = 128,
     trial: Annotated[
@@ -103,27 +103,19 @@ def calibrate(
         loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust)
         loaded = replace(loaded, task=task or loaded.task)
     pixels, labels = _read_data(data, limit, loaded) if data else (_read_all(paths, limit, loaded), None)
-    with ConsoleProgress(errors).track(f"{len(pixels)} images", 100) as advance:
-        shown = [0]
-
-        def show(done: int, total: int) -> None:
-            advance(100 * done // total - shown[0])
-            shown[0] = 100 * done // total
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SitaWarning)  # if none keeps the predictions, the command says so below
-            found = sita.calibrate(
-                loaded.model,
-                loaded.arrange(loaded.encode(pixels)),
-                labels,
-                min_agreement=min_agreement,
-                recipe=chosen,
-                task=loaded.task,
-                progress=show,
-                inputs=loaded.inputs,
-                scores=loaded.scores,
-            )
-    console.print(_table(found))
+    with errors.status(f"Trying strengths on {len(pixels)} images …"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", SitaWarning)  # if none keeps the predictions, the command says so below
+        found = sita.calibrate(
+            loaded.model,
+            loaded.arrange(loaded.encode(pixels)),
+            labels,
+            min_agreement=min_agreement,
+            recipe=chosen,
+            task=loaded.task,
+            inputs=loaded.inputs,
+            scores=loaded.scores,
+        )
+    console.print(_table(found, "unchanged" if labels is None else "accuracy"))
     write_text(out, found.recipe.to_json() + "\n")
     for line in _verdict(found, min_agreement, len(pixels), out):
         console.print(Text(line), soft_wrap=True)
@@ -152,16 +144,13 @@ def _read_data(spec: str, limit: int, loaded: LoadedModel) -> tuple[np.ndarray, 
     return data.read(CLEAN, 0, len(data))
 
 
-def _table(found: Calibration) -> Table:
+def _table(found: Calibration, what: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("λ", "unchanged", *(("accuracy",) if found.source_accuracy is not None else ())):
+    for heading in ("λ", what):
         table.add_column(heading, justify="right", no_wrap=True)
-    if found.source_accuracy is not None:
-        table.add_row("1 (source)", "100.0 %", f"{found.source_accuracy:.1%}")
-    for point in found.points:
-        cells = [_prior(point.recipe), f"{point.agreement:.1%}"]
-        cells += [] if point.accuracy is None else [f"{point.accuracy:.1%}"]
-        table.add_row(*map(Text, cells), style="bold" if point.recipe == found.recipe else "")
+    for recipe, share in found.tried:
+        prior = "1 (source)" if recipe.name == "source" else _prior(recipe)
+        table.add_row(Text(prior), f"{share:.1%}", style="bold" if recipe == found.recipe else "")
     return table
 
 

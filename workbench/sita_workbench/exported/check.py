@@ -15,8 +15,9 @@ from sita_adapters.engine import latest_layout
 from sita_adapters.errors import ExportError
 from sita_adapters.export import TITLES, name_outputs
 from sita_adapters.outputs import ScoresLayout, flatten
-from sita_adapters.voting import NEAR, near_ties, probabilities
+from sita_adapters.voting import probabilities
 
+from ..near_ties import NEAR, near_ties
 from ..recording import record_diagnostics
 from .runtimes import first_line, open_exported
 

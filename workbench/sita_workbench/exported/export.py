@@ -44,7 +44,6 @@ def export_checked(
     adapted: Any,
     path: str | os.PathLike[str],
     example: Any = None,
-    format: str | None = None,
     metadata_fields: Mapping[str, Any] | None = None,
     *,
     diagnostics: bool = False,
@@ -57,7 +56,6 @@ def export_checked(
         adapted: A model that `sita.adapt` returned.
         path: The file to write, as in `sita.export`.
         example: A batch of images, as in `sita.export`.
-        format: The format, as in `sita.export`.
         metadata_fields: Fields of `ExportMetadata` to set, such as `inputs`, `names` and `weights`.
         diagnostics: Whether the file also returns `prior`, `entropy` and `source`, as in `sita.export`.
 
@@ -73,9 +71,9 @@ def export_checked(
         model.onnx: ONNX, images (N, 3, 64, 64); checked: within 1e-07 of the adapted model's answers
     """
     backend, target = backend_of(adapted), Path(path)
-    chosen = resolve_format(target, format, backend)
+    chosen = resolve_format(target, backend)
     with replacing(target, chosen) as made:
-        exported = sita.export(adapted, made, example=example, format=chosen, diagnostics=diagnostics)
+        exported = sita.export(adapted, made, example=example, diagnostics=diagnostics)
         images = _images(example, exported)
         several = (images, images[:1], np.concatenate([images, images[::-1]]))
         batches = [expect(adapted, batch, diagnostics=diagnostics) for batch in several]
