@@ -27,8 +27,7 @@ from .ops import Array, Ops, SymbolicError
 from .outputs import OutputLayout
 from .plan import Plan, make_plan, refuse_resampling
 from .recipes import RECIPES
-from .view_steps import ImageLayout
-from .views import IMAGE, content_seed, make_views
+from .views import IMAGE, ImageLayout, content_seed, make_views
 
 Forward = Callable[[list[Array]], Any]
 """Runs the model on a batch: the images, and the arguments that have one entry per image."""

@@ -11,51 +11,36 @@ from .errors import RecipeError, suggestion
 from .recipe import Recipe, expect_one_of
 from .shift import ByShift
 
-RECIPES: Mapping[str, Recipe] = MappingProxyType(
-    {
-        recipe.name: recipe
-        for recipe in (
-            Recipe(name="source", priors=1.0, n_views=0),
-            Recipe(name="auto", priors=(1.0, ByShift(strength=1.0)), n_views=0, combine="mix"),
-            Recipe(name="shift", priors=ByShift(), n_views=0),
-            Recipe(name="ensemble", priors=1.0, candidates="views", combine="mean"),
-            Recipe(name="ptn", priors=0.0, n_views=0),
-            Recipe(name="bn", priors=16 / 17, n_views=0),
-            Recipe(name="augbn", priors=ByShift()),
-            Recipe(name="ops"),
-            Recipe(name="ops_shared", shared_views=True),
-        )
-    }
-)
-"""The recipes by name. `ops` is the paper's, and so is `augbn` with a number for `priors`; `auto`, `shift` are ours."""
+Task: TypeAlias = Literal["classification", "segmentation"]
 
 DEFAULT = "auto"
 
-IN_WORDS: Mapping[str, str] = MappingProxyType(
-    {
-        "source": "runs the source model as it is",
-        "auto": "runs each image twice, as the source model and adapted to the image, and mixes the two outputs by the "
-        "measured shift",
-        "shift": "runs each image once, adapted more the further it is from the source's statistics",
-        "ensemble": "averages the source model's probabilities over the image and its views",
-        "ptn": "normalizes each image with its own statistics only",
-        "bn": "blends 1 part of each image's statistics into 16 of the source's",
-        "augbn": "blends the statistics of each image and its views into the source's",
-        "ops": "runs each image under 8 blends with the source's statistics, and lets the most confident vote",
-        "ops_shared": "runs each image under 8 blends, with one set of views for all, and lets the most confident vote",
-    }
+_RECIPES = (
+    Recipe(name="source", priors=1.0, n_views=0),
+    Recipe(name="auto", priors=(1.0, ByShift(strength=1.0)), n_views=0, combine="mix"),
+    Recipe(name="shift", priors=ByShift(), n_views=0),
+    Recipe(name="ensemble", priors=1.0, candidates="views", combine="mean"),
+    Recipe(name="ptn", priors=0.0, n_views=0),
+    Recipe(name="bn", priors=16 / 17, n_views=0),
+    Recipe(name="augbn", priors=ByShift()),
+    Recipe(name="ops"),
+    Recipe(name="ops_shared", shared_views=True),
 )
+RECIPES: Mapping[str, Recipe] = MappingProxyType({recipe.name: recipe for recipe in _RECIPES})
+"""The recipes by name. `ops` is the paper's, and so is `augbn` with a number for `priors`; `auto`, `shift` are ours."""
+
+IN_WORDS: Mapping[str, str] = {
+    "source": "runs the source model as it is",
+    "auto": "runs each image as the source model and adapted to it, and mixes the two outputs by the measured shift",
+    "shift": "runs each image once, adapted more the further it is from the source's statistics",
+    "ensemble": "averages the source model's probabilities over the image and its views",
+    "ptn": "normalizes each image with its own statistics only",
+    "bn": "blends 1 part of each image's statistics into 16 of the source's",
+    "augbn": "blends the statistics of each image and its views into the source's",
+    "ops": "runs each image under 8 blends with the source's statistics, and lets the most confident vote",
+    "ops_shared": "runs each image under 8 blends, with one set of views for all, and lets the most confident vote",
+}
 """What each recipe does, in one line."""
-
-Task: TypeAlias = Literal["classification", "segmentation"]
-
-_SEGMENTATION: Mapping[str, Any] = MappingProxyType({"augment": ("hflip", "vflip", "rot180"), "n_views": 1})
-_SEGMENTATION_ENSEMBLE: Mapping[str, Any] = MappingProxyType({"augment": "blur", "n_views": 2})
-"""Views of the named recipes if every pixel gets a label.
-
-Chosen on validation images of CamVid: one mirrored view was better than the paper's blur and rotation, above all under
-noise, and as good as two or three. The views of an ensemble must keep the pixels in place.
-"""
 
 _SETTINGS = ("task", "inputs", "scores", "output", "class_axis", "layers", "max_rows", "example")
 """The arguments of `adapt` that are not fields of a recipe."""
@@ -78,14 +63,8 @@ def resolve_recipe(recipe: Recipe | str, changes: Mapping[str, Any], task: Task 
                 f"{name}: not a field of a recipe ({', '.join(allowed)}) nor an argument of adapt "
                 f"({', '.join(_SETTINGS)}).{suggestion(name, [*allowed, *_SETTINGS])}"
             )
-    if chosen.view_count and changes.get("n_views") == 0:
-        raise RecipeError(
-            f"n_views: {chosen.name!r} estimates statistics from views and needs at least one; received 0. "
-            "Try: 'bn', with priors= of your choice, for the image alone."
-        )
-    if task == "segmentation":
-        chosen, changes = _for_segmentation(chosen, changes, named=isinstance(recipe, str))
-    changed = replace(chosen, **changes)
+    for_task = _segmentation_changes(chosen, changes, isinstance(recipe, str)) if task == "segmentation" else changes
+    changed = replace(chosen, **for_task)
     if "augment" in changes and changed.view_count == 0:
         raise RecipeError(
             f"augment: {chosen.name!r} uses no views, and augment={changes['augment']!r} would do nothing. "
@@ -94,14 +73,19 @@ def resolve_recipe(recipe: Recipe | str, changes: Mapping[str, Any], task: Task 
     return changed
 
 
-def _for_segmentation(chosen: Recipe, changes: Mapping[str, Any], named: bool) -> tuple[Recipe, Mapping[str, Any]]:
-    """Return a named recipe with the task's views, and the changes with what "paper" means there."""
-    if isinstance(changes.get("augment"), str) and changes["augment"] == "paper":
-        one = {"n_views": 1} if named and chosen.view_count else {}
-        changes = {**one, **changes, "augment": "paper_segmentation"}
-    elif named and chosen.view_count and "augment" not in changes:
-        views = _SEGMENTATION_ENSEMBLE if chosen.candidates == "views" else _SEGMENTATION
-        chosen = replace(chosen, **views)
-        if chosen.shared_views and not {"priors", "combine", "top_k"} & set(changes):
-            chosen = replace(chosen, top_k=3)  # as it was measured here
-    return chosen, changes
+def _segmentation_changes(chosen: Recipe, changes: Mapping[str, Any], named: bool) -> dict[str, Any]:
+    """Return the changes with what "paper" means if every pixel gets a label, and with the views of a named recipe.
+
+    Chosen on validation images of CamVid: one mirrored view was better than the paper's blur and rotation, above all
+    under noise, and as good as two or three.
+    """
+    changes, own = dict(changes), {"augment": ("hflip", "vflip", "rot180"), "n_views": 1}
+    if changes.get("augment") == "paper":
+        changes["augment"], own = "paper_segmentation", {"n_views": 1}
+    elif "augment" in changes:
+        own = {}
+    elif chosen.candidates == "views":
+        own = {"augment": "blur", "n_views": 2}  # the views of an ensemble must keep the pixels in place
+    elif chosen.shared_views and not {"priors", "combine", "top_k"} & set(changes):
+        own["top_k"] = 3  # as it was measured here
+    return {**own, **changes} if named and chosen.view_count else changes
