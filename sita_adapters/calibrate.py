@@ -12,8 +12,7 @@ import numpy as np
 from .api import adapt
 from .backend import batches_of, run_scores
 from .errors import InputError, RecipeError, SitaWarning
-from .recipe import Recipe
-from .recipes import DEFAULT, RECIPES, Task, resolve_recipe
+from .recipe import DEFAULT, RECIPES, Recipe, Task, resolve_recipe
 
 STRENGTHS = (1.0, 0.75, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625)
 """The strengths that are tried, from the strongest to the most cautious: of a rule; of a number, twice 1 − λ."""

@@ -10,7 +10,6 @@ from .adaptation import Adaptation
 from .inputs import ENCODINGS
 from .outputs import OutputLayout
 from .recipe import Recipe
-from .recipes import IN_WORDS, RECIPES
 from .selection import LayerInfo
 from .version import __version__
 
@@ -72,7 +71,6 @@ def _table(adaptation: Adaptation, layout: OutputLayout | None, backend: str) ->
     facts = [
         ("model", f"{adaptation.model_name}, {backend} backend, sita-adapters {__version__}"),
         ("recipe", str(recipe)),
-        ("", IN_WORDS.get(recipe.name, "") if RECIPES.get(recipe.name) == recipe else ""),
         ("rows", _each(f"{plan.rows} per image" for plan in plans) + bound),
         ("views", drawn or _each(", ".join(view.name for view in plan.views[1:]) for plan in plans)),
         ("output", _describe_output(layout)),

@@ -26,7 +26,7 @@ from .errors import InputError, ModelError
 from .ops import Array, Ops, SymbolicError
 from .outputs import OutputLayout
 from .plan import Plan, make_plan, refuse_resampling
-from .recipes import RECIPES
+from .recipe import RECIPES
 from .views import IMAGE, ImageLayout, content_seed, make_views
 
 Forward = Callable[[list[Array]], Any]

@@ -7,7 +7,6 @@ always gives the same answer, in every framework, and a graph that runs the view
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -143,9 +142,8 @@ def call_function(x: Array, layout: ImageLayout, function: Callable[[Array], Arr
     made = function(x + 0)  # a copy: a function that works in place must not change the image itself
     if getattr(made, "shape", None) != x.shape or getattr(made, "dtype", None) != x.dtype:
         raise InputError(
-            f"The augmentation {getattr(function, '__name__', function)} must return images of the shape and dtype it "
-            f"was given, {tuple(x.shape)} {x.dtype}; it returned {getattr(made, 'shape', type(made).__name__)} "
-            f"{getattr(made, 'dtype', '')}."
+            f"The augmentation {getattr(function, '__name__', function)} must return images of the shape and dtype "
+            f"{tuple(x.shape)} {x.dtype}; received {getattr(made, 'shape', type(made))} {getattr(made, 'dtype', '')}."
         )
     return made
 
@@ -189,9 +187,7 @@ def make_views(augment: Augment, count: int, seed: int, kind: SpatialKind) -> tu
 
 def listed_views(augment: Augment) -> int | None:
     """Return the number of views that `augment` names; None for a preset, or if each view is drawn."""
-    if isinstance(augment, tuple):
-        return len(augment)
-    return 1 if isinstance(augment, str) and augment in SYMMETRIES else None
+    return len(augment) if isinstance(augment, tuple) else 1 if augment in tuple(SYMMETRIES) else None
 
 
 def is_random(augment: Augment) -> bool:
@@ -209,9 +205,9 @@ def content_seed(image: np.ndarray, seed: int) -> int:
 def resolve_augment(augment: Any, count: int | None) -> Augment:
     """Return a preset, a name, a function, or a tuple of names and functions, after checking it."""
     several = isinstance(augment, Sequence) and not isinstance(augment, str)
-    resolved: Augment = tuple(augment) if several else augment
-    allowed = NAMES if several else (*NAMES, *PRESETS)
-    for entry in (several and resolved) or (resolved,):
+    resolved = tuple(augment) if several else augment
+    entries, allowed = (resolved, NAMES) if several else ((augment,), (*NAMES, *PRESETS))
+    for entry in entries or (augment,):  # an empty sequence is no augmentation
         if not callable(entry) and not (isinstance(entry, str) and entry in allowed):
             raise RecipeError(
                 f"augment: expected one of {', '.join(NAMES)}, a function of a batch of images, a sequence of these, "
@@ -277,7 +273,7 @@ def rotation_taps(height: int, width: int, degrees: float) -> tuple[np.ndarray, 
     y, x = np.mgrid[:height, :width].astype(np.float64)
     y, x = y - (height - 1) / 2, x - (width - 1) / 2
     rows, columns = neighbors(cosine * y + sine * x, height), neighbors(cosine * x - sine * y, width)
-    corners = [(row * width + column, p * q) for (row, p), (column, q) in itertools.product(rows, columns)]
+    corners = [(row * width + column, p * q) for row, p in rows for column, q in columns]
     indices, weights = (np.stack([each.ravel() for each in part]) for part in zip(*corners, strict=True))
     return indices, weights.astype(np.float32)
 

@@ -14,8 +14,7 @@ from namespaces import Namespace
 
 from sita_adapters.mixing import confidence, larger_row, mix_scores, mix_weights
 from sita_adapters.plan import make_plan
-from sita_adapters.recipe import Recipe
-from sita_adapters.recipes import RECIPES, resolve_recipe
+from sita_adapters.recipe import RECIPES, Recipe, resolve_recipe
 from sita_adapters.shift import ByShift, priors_by_shift, shift_of, source_divergence
 from sita_adapters.statistics import blend_with_source, input_affine, output_affine, pool, target
 from sita_adapters.views import blur, content_seed, rotate, spatial_kind

@@ -12,8 +12,7 @@ from nets import dense, images
 
 import sita_adapters as sita
 from sita_adapters.plan import make_plan
-from sita_adapters.recipe import PAPER_PRIORS
-from sita_adapters.recipes import resolve_recipe
+from sita_adapters.recipe import PAPER_PRIORS, resolve_recipe
 from sita_adapters.views import ImageLayout
 from sita_torch.ops import TORCH
 

@@ -9,8 +9,6 @@ from html import escape
 
 import numpy as np
 
-from sita_adapters.recipes import IN_WORDS
-
 from ..methods import Prediction
 from .charts import draw_entropies, draw_priors, draw_shifts
 from .look import Candidate, Look
@@ -26,6 +24,18 @@ _VIEWS = {
     "transpose": "transposed",
     "antitranspose": "transposed the other way",
 }
+_IN_WORDS = {
+    "source": "runs the source model as it is",
+    "auto": "runs each image as the source model and adapted to it, and mixes the two outputs by the measured shift",
+    "shift": "runs each image once, adapted more the further it is from the source's statistics",
+    "ensemble": "averages the source model's probabilities over the image and its views",
+    "ptn": "normalizes each image with its own statistics only",
+    "bn": "blends 1 part of each image's statistics into 16 of the source's",
+    "augbn": "blends the statistics of each image and its views into the source's",
+    "ops": "runs each image under 8 blends with the source's statistics, and lets the most confident vote",
+    "ops_shared": "runs each image under 8 blends, with one set of views for all, and lets the most confident vote",
+}
+"""What each recipe does, in one line."""
 _SMALL = 100
 """Pixels below which a picture is enlarged without smoothing, so that one sees what the model sees."""
 
@@ -203,7 +213,7 @@ def _show_cost(look: Look) -> str:
     name, _, details = look.recipe.partition(": ")
     rows = f"{look.rows} {'row' if look.rows == 1 else 'rows'} through the network, " if look.rows else ""
     return (
-        f'<p class="cost" title="{escape(details)}"><b>{escape(name)}</b>: {escape(IN_WORDS.get(name, details))}. '
+        f'<p class="cost" title="{escape(details)}"><b>{escape(name)}</b>: {escape(_IN_WORDS.get(name, details))}. '
         f"{rows}{1e3 * look.seconds:.0f} ms.</p>"
     )
 
