@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from sita_adapters.recipes import DEFAULT
+from sita_adapters.recipe import DEFAULT
 from sita_workbench import ModelSpec, score
 from sita_workbench.commands.image_files import read_image
 from sita_workbench.scoring import score_shard

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 import sita_adapters as sita
-from sita_adapters import view_steps
+from sita_adapters import views
 from sita_adapters.engine import thread
 
 BACKEND = os.environ.get("KERAS_BACKEND")
@@ -214,7 +214,7 @@ def count_all(framework: Torch | Keras, model: Any) -> Counts:
     gc.collect()
     give_memory_back()
     observers = thread.observers
-    caches = [value for value in vars(view_steps).values() if hasattr(value, "cache_info")]
+    caches = [value for value in vars(views).values() if hasattr(value, "cache_info")]
     return {
         "resident MiB": resident(),
         "objects": len(gc.get_objects()),

@@ -16,8 +16,7 @@ from .errors import SitaError, SitaWarning
 from .export import export
 from .inputs import Inputs
 from .observe import observe
-from .recipe import Recipe
-from .recipes import RECIPES
+from .recipe import RECIPES, Recipe
 from .shift import ByShift
 from .version import __version__
 

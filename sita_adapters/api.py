@@ -11,8 +11,7 @@ from .errors import OutputError, expect_integer
 from .inputs import Inputs, resolve_inputs
 from .outputs import Selector, check_selector
 from .plan import make_plan, resolve_max_rows
-from .recipe import Recipe
-from .recipes import DEFAULT, Task, resolve_recipe
+from .recipe import DEFAULT, Recipe, Task, resolve_recipe
 from .selection import Layers
 from .views import check_inputs
 from .voting import Scores, check_scores_name

@@ -11,8 +11,7 @@ import numpy as np
 from .api import adapt
 from .backend import backend_of, run_batches
 from .errors import InputError, RecipeError, SitaWarning
-from .recipe import Recipe
-from .recipes import DEFAULT, RECIPES, resolve_recipe
+from .recipe import DEFAULT, RECIPES, Recipe, resolve_recipe
 
 STRENGTHS = (1.0, 0.75, 0.5, 0.375, 0.25, 0.1875, 0.125, 0.0625)
 """The strengths of a rule that are tried, from the strongest to the most cautious."""

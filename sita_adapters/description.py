@@ -8,10 +8,22 @@ from dataclasses import dataclass, field
 from .engine import Adaptation
 from .inputs import ENCODINGS
 from .outputs import OutputLayout
-from .recipe import Recipe
-from .recipes import IN_WORDS, RECIPES
+from .recipe import RECIPES, Recipe
 from .selection import LayerInfo
 from .version import __version__
+
+IN_WORDS = {
+    "source": "runs the source model as it is",
+    "auto": "runs each image as the source model and adapted to it, and mixes the two outputs by the measured shift",
+    "shift": "runs each image once, adapted more the further it is from the source's statistics",
+    "ensemble": "averages the source model's probabilities over the image and its views",
+    "ptn": "normalizes each image with its own statistics only",
+    "bn": "blends 1 part of each image's statistics into 16 of the source's",
+    "augbn": "blends the statistics of each image and its views into the source's",
+    "ops": "runs each image under 8 blends with the source's statistics, and lets the most confident vote",
+    "ops_shared": "runs each image under 8 blends, with one set of views for all, and lets the most confident vote",
+}
+"""What each recipe does, in one line."""
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,9 @@ from .inputs import Inputs
 from .ops import Array, Ops, SymbolicError
 from .outputs import OutputLayout, Selector
 from .plan import Plan, make_plan, resampling_error, split
-from .recipe import Recipe
-from .recipes import RECIPES
+from .recipe import RECIPES, Recipe
 from .selection import LayerInfo
-from .view_steps import ImageLayout
-from .views import IMAGE, SpatialKind, content_seed, make_views
+from .views import IMAGE, ImageLayout, SpatialKind, content_seed, make_views
 from .voting import Scores
 
 Forward = Callable[[list[Array]], Any]

@@ -1,23 +1,21 @@
-"""How a model's pixels are encoded, for the augmentations that work on colors.
-
-A pixel of intensity u in [0, 1] reaches the model as x = (u · white − mean) / std, in the encoding's channel order.
-"""
+"""How a model's pixels are encoded, for the augmentations that work on colors."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+import numpy as np
 
 from .errors import InputError, suggestion
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The encoding of a model's input pixels: x = (u · white − mean) / std for u in [0, 1].
+    """The encoding of a model's input pixels: x = (u · white − mean) / std for an intensity u in [0, 1].
 
-    `mean` and `std` are per channel, in the order that the model sees them; `white` is the value of a white
-    pixel before they apply (1, or 255 where bytes are expected).
+    `mean` and `std` are per channel, or one for all, in the `order` that the model sees the channels in; `white` is
+    the value of a white pixel before they apply (1, or 255 where bytes are expected).
     """
 
     mean: tuple[float, ...] = (0.0,)
@@ -26,21 +24,14 @@ class Inputs:
     order: Literal["rgb", "bgr"] = "rgb"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", _numbers(self.mean))
-        object.__setattr__(self, "std", _numbers(self.std))
-        positive = all(math.isfinite(value) and value > 0 for value in (*self.std, self.white))
-        if not self.mean or not self.std or not positive or not all(map(math.isfinite, self.mean)):
+        for field in ("mean", "std"):
+            object.__setattr__(self, field, tuple(np.ravel(getattr(self, field)).astype(float).tolist()))
+        positive = np.array([*self.std, self.white])
+        finite = self.mean and self.std and np.isfinite([*self.mean, *positive]).all()
+        if not finite or not (positive > 0).all() or self.order not in ("rgb", "bgr"):
             raise InputError(
-                "Inputs expects finite means, and std and white above 0; "
-                f"received mean={self.mean}, std={self.std}, white={self.white}."
+                f"Inputs: expected finite means, std and white above 0, and order 'rgb' or 'bgr'; received {self}."
             )
-        if self.order not in ("rgb", "bgr"):
-            raise InputError(f"Inputs expects order 'rgb' or 'bgr'; received {self.order!r}.")
-
-
-def _numbers(values: Any) -> tuple[float, ...]:
-    """Return one number a channel, or one for all."""
-    return (float(values),) if isinstance(values, int | float) else tuple(float(value) for value in values)
 
 
 _IMAGENET = Inputs(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -59,12 +50,10 @@ ENCODINGS: dict[str, Inputs] = {
 
 def resolve_inputs(inputs: Inputs | str | None) -> Inputs | None:
     """Return the encoding that a caller named, gave, or left open."""
-    if inputs is None or isinstance(inputs, Inputs):
-        return inputs
-    if isinstance(inputs, str) and inputs in ENCODINGS:
-        return ENCODINGS[inputs]
-    hint = suggestion(inputs, ENCODINGS) if isinstance(inputs, str) else ""
+    encoding = ENCODINGS.get(inputs) if isinstance(inputs, str) else inputs
+    if inputs is None or isinstance(encoding, Inputs):
+        return encoding
     raise InputError(
-        f"inputs= expects one of {', '.join(map(repr, ENCODINGS))} or an Inputs(mean=…, std=…); "
-        f"received {inputs!r}.{hint}"
+        f"inputs: expected one of {', '.join(map(repr, ENCODINGS))} or an Inputs(mean=…, std=…); "
+        f"received {inputs!r}.{suggestion(str(inputs), ENCODINGS)}"
     )

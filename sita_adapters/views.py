@@ -1,37 +1,47 @@
-"""The augmented views of an image that statistics are estimated from.
+"""The augmented views of an image that statistics are estimated from: which there are, and what each computes.
 
-A View is a fixed sequence of steps. What is random in it (an angle, a color factor) is drawn once, from a seed,
-when the view is made: the same image always gives the same answer, in every framework, and a graph that runs the
-view holds no random operation. `view_steps` has the steps.
+What is random in a view (an angle, a color factor) is drawn once, from a seed, when the view is made: the same image
+always gives the same answer, in every framework, and a graph that runs the view holds no random operation.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from .errors import InputError, RecipeError, suggestion
 from .inputs import Inputs
-from .ops import Array
-from .view_steps import Blur, Color, Custom, Flip, ImageLayout, Rotate, Step, Transpose
+from .ops import Array, Ops
 
-SpatialKind: TypeAlias = Literal["square", "rectangle", "signal", "vector"]
-"""What the spatial axes of an input are. It decides which views fit: a square has seven symmetries beside the
-identity, a rectangle three, a one-dimensional signal one, a vector (no spatial axes) none."""
+SpatialKind: TypeAlias = Literal["square", "rectangle", "signal"]
+"""What the last two spatial axes of an input are. A signal has fewer than two: only a caller's functions fit it."""
 
-Augmentation: TypeAlias = "str | Callable[[Array], Array]"
-Augment: TypeAlias = "Augmentation | Sequence[Augmentation]"
+Augment: TypeAlias = "str | Callable[[Array], Array] | Sequence[str | Callable[[Array], Array]]"
+
+Step: TypeAlias = tuple[Any, ...]
+"""A function of a batch of images and their layout that returns images of the same shape; then its other arguments."""
 
 
 def spatial_kind(sizes: Sequence[int]) -> SpatialKind:
     """Return the kind of an input with these spatial sizes, of which the last two are an image's."""
-    if len(sizes) >= 2:
-        return "square" if sizes[-2] == sizes[-1] else "rectangle"
-    return "signal" if len(sizes) == 1 else "vector"
+    return "signal" if len(sizes) < 2 else "square" if sizes[-2] == sizes[-1] else "rectangle"
+
+
+@dataclass(frozen=True)
+class ImageLayout:
+    """How image arrays are laid out, with axes counted from the end, and what computes on them."""
+
+    ops: Ops
+    kind: SpatialKind
+    channel: int
+    axes: tuple[int, ...]
+    inputs: Inputs | None = None
 
 
 @dataclass(frozen=True)
@@ -44,81 +54,145 @@ class View:
     @property
     def lossless(self) -> bool:
         """Whether pixels are only rearranged."""
-        return all(step.lossless for step in self.steps)
+        return all(function in (flip, transpose) for function, *_ in self.steps)
 
     @property
     def moves_pixels(self) -> bool:
-        """Whether pixels move."""
-        return any(step.moves_pixels for step in self.steps)
+        """Whether pixels move. The author of a function must know it."""
+        return any(function in (flip, transpose, rotate) for function, *_ in self.steps)
 
     def apply(self, x: Array, layout: ImageLayout) -> Array:
         """Return this view of every image of the batch x."""
-        for step in self.steps:
-            x = step.apply(x, layout)
+        for function, *arguments in self.steps:
+            x = function(x, layout, *arguments)
         return x
 
 
 IMAGE = View("image")
-"""The image as it came."""
+
+
+def flip(x: Array, layout: ImageLayout, axis: Literal[0, -1]) -> Array:
+    """Reverse the height (axis 0) or the width (axis −1)."""
+    return layout.ops.xp.flip(x, axis=layout.axes[axis])
+
+
+def transpose(x: Array, layout: ImageLayout) -> Array:
+    """Exchange height and width: the reflection in the main diagonal."""
+    height, width = (x.shape[axis] for axis in layout.axes)
+    if height != width:
+        raise InputError(
+            f"A quarter turn or transposition needs square images; received {height}×{width}. "
+            "Try: views that keep the shape ('vflip', 'hflip', 'rot180')."
+        )
+    return layout.ops.xp.swapaxes(x, *layout.axes)
+
+
+def rotate(x: Array, layout: ImageLayout, degrees: float) -> Array:
+    """Turn counter-clockwise about the center: bilinear, with the border mirrored (…2 1 0 1 2…)."""
+    ops, xp = layout.ops, layout.ops.xp
+    first, second = sorted(axis % len(x.shape) for axis in layout.axes)
+    height, width, after = x.shape[first], x.shape[second], tuple(x.shape[second + 1 :])
+    indices, weights = ops.as_constants(rotation_taps, height, width, degrees)
+    flat = xp.reshape(x, (-1, *x.shape[1:first], height * width, *after))  # N may be open in a graph
+    turned = 0.0
+    for index, weight in zip(indices, weights.reshape(4, -1, *[1] * len(after)), strict=True):
+        turned = turned + xp.take(flat, ops.indices(index, x), axis=first) * ops.constant(weight, x)
+    return xp.reshape(turned, (-1, *x.shape[1:]))
+
+
+def blur(x: Array, layout: ImageLayout, sigma: float) -> Array:
+    """Smooth with a Gaussian of this standard deviation in pixels, cut off at 4σ, the border mirrored."""
+    xp = layout.ops.xp
+    for axis in layout.axes:
+        (kernel,) = layout.ops.as_constants(blur_matrix, x.shape[axis], sigma)
+        x = xp.swapaxes(xp.matmul(xp.swapaxes(x, axis, -1), layout.ops.constant(kernel, x)), axis, -1)
+    return x
+
+
+def color(x: Array, layout: ImageLayout, *changes: tuple[str, float]) -> Array:
+    """Change brightness, contrast and saturation by factors f, in this order, each clipped to the pixel range.
+
+    On RGB intensities u in [0, 1] with luma l: u · f, f · u + (1 − f) · mean(l), and f · u + (1 − f) · l.
+    """
+    inputs, xp, channels = layout.inputs, layout.ops.xp, x.shape[layout.channel]
+    assert inputs is not None  # check_inputs
+    if channels not in (1, 3) or {len(inputs.mean), len(inputs.std)} - {1, channels}:
+        raise InputError(
+            "Color distortion expects images of 1 or 3 channels, and inputs= with a mean and std for each channel, "
+            f"or one for all; received {channels} channels, mean={inputs.mean}, std={inputs.std}."
+        )
+    rgb = (0.299, 0.587, 0.114) if channels == 3 else (1.0,)
+    values = (inputs.mean, inputs.std, rgb if inputs.order == "rgb" else rgb[::-1])
+    columns = [np.asarray(each, dtype=np.float32).reshape(-1, *[1] * (-layout.channel - 1)) for each in values]
+    mean, std, luma = (layout.ops.constant(column, x) for column in columns)
+    u = (x * std + mean) / inputs.white
+    for name, factor in changes:
+        if name == "brightness":
+            u = u * factor
+        else:
+            gray = xp.sum(u * luma, axis=layout.channel, keepdims=True)
+            gray = xp.mean(gray, axis=layout.axes, keepdims=True) if name == "contrast" else gray
+            u = u * factor + gray * (1 - factor)
+        u = xp.clip(u, 0.0, 1.0)
+    return (u * inputs.white - mean) / std
+
+
+def call_function(x: Array, layout: ImageLayout, function: Callable[[Array], Array]) -> Array:
+    """Call a caller's own function of a batch of images, which must keep their shape and type."""
+    made = function(x + 0)  # a copy: a function that works in place must not change the image itself
+    if getattr(made, "shape", None) != x.shape or getattr(made, "dtype", None) != x.dtype:
+        raise InputError(
+            f"The augmentation {getattr(function, '__name__', function)} must return images of the shape and dtype "
+            f"{tuple(x.shape)} {x.dtype}; received {getattr(made, 'shape', type(made))} {getattr(made, 'dtype', '')}."
+        )
+    return made
+
 
 SYMMETRIES: dict[str, tuple[Step, ...]] = {
-    "rot90": (Transpose(), Flip(0)),
-    "rot270": (Transpose(), Flip(-1)),
-    "transpose": (Transpose(),),
-    "vflip": (Flip(0),),
-    "hflip": (Flip(-1),),
-    "rot180": (Flip(0), Flip(-1)),
-    "antitranspose": (Transpose(), Flip(0), Flip(-1)),
+    "rot90": ((transpose,), (flip, 0)),
+    "rot270": ((transpose,), (flip, -1)),
+    "transpose": ((transpose,),),
+    "vflip": ((flip, 0),),
+    "hflip": ((flip, -1),),
+    "rot180": ((flip, 0), (flip, -1)),
+    "antitranspose": ((transpose,), (flip, 0), (flip, -1)),
 }
 """The symmetries of the square other than the identity, in the order in which they are taken."""
 
-_FITTING: dict[SpatialKind, tuple[str, ...]] = {
-    "square": tuple(SYMMETRIES),
-    "rectangle": ("vflip", "hflip", "rot180"),
-    "signal": ("hflip",),
-    "vector": (),
-}
+_RANGES = {"rotate": (rotate, 0.0, 360.0), "tilt": (rotate, -10.0, 10.0), "blur": (blur, 0.1, 2.0)}
+"""The steps with one random number, and the paper's range of it."""
 
-_DIMENSIONS: dict[SpatialKind, int] = {"square": 2, "rectangle": 2, "signal": 1, "vector": 0}
-_RANDOM = ("rotate", "blur", "color")
-_PAPER = ("color", "rotate", "transpose", "hflip", "vflip")
-PRESETS = ("lossless", "paper", "paper_segmentation")
+_COLORS = ("brightness", "contrast", "saturation")
+_RANDOM = (*_RANGES, "color")
+_PAPER = {"paper": ("color", "rotate", "transpose", "hflip", "vflip"), "paper_segmentation": ("blur", "tilt")}
+PRESETS = ("lossless", *_PAPER)
 NAMES = (*SYMMETRIES, *_RANDOM)
 """The single augmentations that a caller can name."""
 
 
 def make_views(augment: Augment, count: int, seed: int, kind: SpatialKind) -> tuple[View, ...]:
-    """Return the `count` views of an image of this kind; fewer if a preset has no more that fit it."""
+    """Return the `count` views of an image of this kind; fewer if "lossless" has no more that fit it."""
     random = np.random.default_rng(seed)
     if augment == "lossless":
-        views = [View(name, SYMMETRIES[name]) for name in _FITTING[kind][:count]]
-    elif augment == "paper":
-        views = [_draw_paper_view(random, kind) for _ in range(count)]
-    elif augment == "paper_segmentation":
-        views = [_draw_segmentation_view(random) for _ in range(count)]
-    else:
-        several = isinstance(augment, tuple | list)
-        views = [_make_view(entry, random) for entry in (augment[:count] if several else [augment] * count)]  # type: ignore[index]
-    fits = all(step.dimensions <= _DIMENSIONS[kind] for view in views for step in view.steps)
-    if not fits or (count and not views):
+        augment = tuple(name for name in SYMMETRIES if kind == "square" or (transpose,) not in SYMMETRIES[name])
+    entries = augment[:count] if isinstance(augment, tuple) else [augment] * count
+    views = tuple(_make_view(entry, random, kind) for entry in entries)
+    if kind == "signal" and any(function is not call_function for view in views for function, *_ in view.steps):
         raise InputError(
-            f"The views {augment!r} need images with a height and a width; this input is a {kind}. "
+            f"The views {augment!r} need images with a height and a width; this input has at most one spatial axis. "
             "Try: a recipe without views ('auto', 'bn'), or augment= with your own functions of a batch."
         )
-    return tuple(views)
+    return views
 
 
 def listed_views(augment: Augment) -> int | None:
     """Return the number of views that `augment` names; None for a preset, or if each view is drawn."""
-    if isinstance(augment, str):
-        return 1 if augment in SYMMETRIES else None
-    return None if callable(augment) else len(augment)
+    return len(augment) if isinstance(augment, tuple) else 1 if augment in tuple(SYMMETRIES) else None
 
 
 def is_random(augment: Augment) -> bool:
     """Whether anything in the views is drawn from the seed."""
-    entries = [augment] if isinstance(augment, str) or callable(augment) else augment
-    return any(entry in (*_RANDOM, "paper", "paper_segmentation") for entry in entries)
+    return any(entry in (*_RANDOM, *_PAPER) for entry in (augment if isinstance(augment, tuple) else (augment,)))
 
 
 def content_seed(image: np.ndarray, seed: int) -> int:
@@ -131,68 +205,95 @@ def content_seed(image: np.ndarray, seed: int) -> int:
 def resolve_augment(augment: Any, count: int | None) -> Augment:
     """Return a preset, a name, a function, or a tuple of names and functions, after checking it."""
     several = isinstance(augment, Sequence) and not isinstance(augment, str)
-    if not several and augment in PRESETS:
-        listed = len(SYMMETRIES) if augment == "lossless" else None
-    else:
-        resolved = tuple(augment) if several else (augment,)
-        if not resolved:
-            raise RecipeError("augment: expected at least one augmentation; received an empty sequence.")
-        for entry in resolved:
-            _make_view(entry, np.random.default_rng(0))
-        augment = resolved if several else augment
-        listed = listed_views(augment)
-    if count is not None and listed is not None and count > listed:
-        raise RecipeError(f"n_views={count}: augment={augment!r} has {listed} views. Try: fewer, or another augment=.")
-    return augment  # type: ignore[no-any-return]
+    resolved = tuple(augment) if several else augment
+    entries, allowed = (resolved, NAMES) if several else ((augment,), (*NAMES, *PRESETS))
+    for entry in entries or (augment,):  # an empty sequence is no augmentation
+        if not callable(entry) and not (isinstance(entry, str) and entry in allowed):
+            raise RecipeError(
+                f"augment: expected one of {', '.join(NAMES)}, a function of a batch of images, a sequence of these, "
+                f"or one of {', '.join(map(repr, PRESETS))}; received {entry!r:.80}.{suggestion(str(entry), allowed)}"
+            )
+    most = len(SYMMETRIES) if augment == "lossless" else listed_views(resolved)
+    if count is not None and most is not None and count > most:
+        raise RecipeError(f"n_views={count}: augment={augment!r} has {most} views. Try: fewer, or another augment=.")
+    return resolved
 
 
 def check_inputs(views: Sequence[View], inputs: Inputs | None) -> None:
     """Raise a RecipeError where a view distorts colors and the pixels' encoding is not known."""
-    if inputs is None and any(isinstance(step, Color) for view in views for step in view.steps):
+    if inputs is None and any(function is color for view in views for function, *_ in view.steps):
         raise RecipeError(
-            "augment: color distortion works on pixel intensities and needs to know how they are encoded; received no "
-            "inputs=. Try: inputs='imagenet' or another name, or sita.Inputs(mean=…, std=…)."
+            "augment: color distortion needs to know how pixels are encoded; received no inputs=. "
+            "Try: inputs='imagenet' or another name, or sita.Inputs(mean=…, std=…)."
         )
 
 
-def _make_view(entry: Any, random: np.random.Generator) -> View:
-    """Make one view of a name or a function."""
-    if callable(entry):
-        return View(getattr(entry, "__name__", str(entry)), (Custom(entry),))
-    if isinstance(entry, str) and entry in NAMES:
-        return View(entry, SYMMETRIES[entry] if entry in SYMMETRIES else (_draw(entry, random),))
-    raise RecipeError(
-        f"augment: expected one of {', '.join(NAMES)}, a function of a batch of images, a sequence of these, or one of "
-        f"{', '.join(map(repr, PRESETS))}; received {entry!r:.80}.{suggestion(str(entry), NAMES)}"
-    )
+def _make_view(entry: Any, random: np.random.Generator, kind: SpatialKind) -> View:
+    """Make one view of a function, a name, or a set of the paper, whose augmentations it combines in random order.
 
-
-def _draw(name: str, random: np.random.Generator) -> Step:
-    """Draw one random step. The ranges are the paper's."""
-    if name == "rotate":
-        return Rotate(float(random.uniform(0.0, 360.0)))
-    if name == "blur":
-        return Blur(float(random.uniform(0.1, 2.0)))
-    brightness, contrast, saturation = (float(factor) for factor in random.uniform(0.6, 1.4, size=3))
-    order = tuple(str(name) for name in random.permutation(["brightness", "contrast", "saturation"]))
-    return Color(brightness, contrast, saturation, order)
-
-
-def _draw_paper_view(random: np.random.Generator, kind: SpatialKind) -> View:
-    """Draw a view of the paper's set for classification: all five, shuffled, the reflections with probability ½.
-
-    Every draw is made for every kind: a square and a rectangular image get the same view except for the transposition,
-    which only a square allows.
+    Reflections of a set are used with probability ½. Every draw is made for every kind: a square and a rectangular
+    image get the same view except for the transposition, which only a square allows.
     """
-    steps = {name: (_draw(name, random),) if name in _RANDOM else SYMMETRIES[name] for name in _PAPER}
-    used = {name: name in _RANDOM or bool(random.random() < 0.5) for name in _PAPER}
-    order = [str(name) for name in random.permutation(_PAPER)]
-    kept = [name for name in order if used[name] and not (name == "transpose" and kind != "square")]
-    return View("+".join(kept), tuple(step for name in kept for step in steps[name]))
+    if callable(entry):
+        return View(getattr(entry, "__name__", str(entry)), ((call_function, entry),))
+    if entry not in _PAPER:
+        return View(entry, _steps(entry, random))
+    steps = {name: _steps(name, random) for name in _PAPER[entry]}
+    used = {name: name in _RANDOM or random.random() < 0.5 for name in steps}
+    order = [name for name in random.permutation(list(steps)).tolist() if used[name]]
+    order = [name for name in order if kind == "square" or name != "transpose"]
+    return View("+".join(order), tuple(step for name in order for step in steps[name]))
 
 
-def _draw_segmentation_view(random: np.random.Generator) -> View:
-    """Draw a view of the paper's set for segmentation: a blur and a rotation of at most 10°, in random order."""
-    steps: dict[str, Step] = {"blur": _draw("blur", random), "rotate": Rotate(float(random.uniform(-10.0, 10.0)))}
-    order = [str(name) for name in random.permutation(list(steps))]
-    return View("+".join(order), tuple(steps[name] for name in order))
+def _steps(name: str, random: np.random.Generator) -> tuple[Step, ...]:
+    """Return the steps of a name, and draw what is random in them."""
+    if name in SYMMETRIES:
+        return SYMMETRIES[name]
+    if name in _RANGES:
+        function, low, high = _RANGES[name]
+        return ((function, random.uniform(low, high)),)
+    factors = dict(zip(_COLORS, random.uniform(0.6, 1.4, size=3).tolist(), strict=True))
+    return ((color, *((each, factors[each]) for each in random.permutation(_COLORS).tolist())),)
+
+
+@lru_cache(maxsize=16)
+def rotation_taps(height: int, width: int, degrees: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the four source pixels of every pixel of a rotated image, and their bilinear weights.
+
+    Indices count along the flattened image: int64 (4, height · width); weights are float32 of the same shape.
+    """
+
+    def neighbors(position: np.ndarray, size: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        """Return the two lines of pixels on either side of each position from the center, and their weights."""
+        position = _mirror(position + (size - 1) / 2, size)
+        line = np.floor(position).astype(np.int64)
+        return (line, 1 - (position - line)), (np.minimum(line + 1, size - 1), position - line)
+
+    cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    y, x = np.mgrid[:height, :width].astype(np.float64)
+    y, x = y - (height - 1) / 2, x - (width - 1) / 2
+    rows, columns = neighbors(cosine * y + sine * x, height), neighbors(cosine * x - sine * y, width)
+    corners = [(row * width + column, p * q) for row, p in rows for column, q in columns]
+    indices, weights = (np.stack([each.ravel() for each in part]) for part in zip(*corners, strict=True))
+    return indices, weights.astype(np.float32)
+
+
+@lru_cache(maxsize=16)
+def blur_matrix(size: int, sigma: float) -> tuple[np.ndarray]:
+    """Return the float32 (size, size) matrix that blurs a line of pixels from the right, the border mirrored."""
+    radius = max(1, math.ceil(4 * sigma))
+    offsets = np.arange(-radius, radius + 1)
+    kernel = np.exp(-0.5 * (offsets / sigma) ** 2)
+    matrix, lines = np.zeros((size, size)), np.arange(size)
+    for offset, weight in zip(offsets, kernel / kernel.sum(), strict=True):
+        np.add.at(matrix, (_mirror(lines + offset, size).astype(np.int64), lines), weight)
+    return (matrix.astype(np.float32),)
+
+
+def _mirror(position: np.ndarray, size: int) -> np.ndarray:
+    """Fold positions outside [0, size − 1] back by mirroring at the border pixels' centers."""
+    if size == 1:
+        return np.zeros_like(position)
+    period = 2.0 * (size - 1)
+    folded = np.mod(position, period)
+    return np.asarray(np.minimum(folded, period - folded))

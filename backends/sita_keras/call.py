@@ -20,8 +20,7 @@ from sita_adapters.layer_checks import leave_out
 from sita_adapters.outputs import OutputLayout, ScoresLayout, flatten, rebuild
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo
-from sita_adapters.view_steps import ImageLayout
-from sita_adapters.views import SpatialKind
+from sita_adapters.views import ImageLayout, SpatialKind
 
 from .clone import Cloner, SharedVariable
 from .inspection import arrange, find_layers, walk

@@ -17,8 +17,7 @@ from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError
 from sita_adapters.outputs import OutputLayout
 from sita_adapters.scores import check_kind
-from sita_adapters.view_steps import ImageLayout
-from sita_adapters.views import spatial_kind
+from sita_adapters.views import ImageLayout, spatial_kind
 
 from .clone import guard, own_forward, refuse_transforms
 from .inspection import check_images

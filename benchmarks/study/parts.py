@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sita_adapters.recipes import RECIPES, Task, resolve_recipe
+from sita_adapters.recipe import RECIPES, Task, resolve_recipe
 from sita_adapters.shift import ByShift
 from sita_workbench.data.dataset import Dataset
 from sita_workbench.data.opening import open_data

@@ -22,8 +22,7 @@ from sita_adapters.random_images import perturb, random_like
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo, Layers, select
 from sita_adapters.statistics import output_affine
-from sita_adapters.view_steps import ImageLayout
-from sita_adapters.views import spatial_kind
+from sita_adapters.views import ImageLayout, spatial_kind
 
 
 # A layer: measure, blend, normalize.

@@ -21,7 +21,7 @@ RECIPES = [
     ("augbn", {"priors": "0.5"}, ["0.5"]),
     ("ops", {"priors": []}, ["one or more"]),
     ("ops", {"priors": [0.5, 0.5]}, ["each", "once"]),
-    *((name, {"n_views": 0}, ["n_views", "0"]) for name in ("augbn", "ops", "ops_shared", "ensemble")),
+    *((name, {"n_views": 0}, ["n_views", "0"]) for name in ("ops_shared", "ensemble")),
     ("bn", {"shared_views": True}, ["shared_views", "view"]),
     ("bn", {"candidates": "views"}, ["candidates", "view"]),
     ("bn", {"augment": "paper"}, ["augment", "'bn'", "'augbn'"]),

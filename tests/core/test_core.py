@@ -14,11 +14,10 @@ from namespaces import Namespace
 
 from sita_adapters.combining import SOURCE_SHIFT, confidence, mix_scores, mix_weights
 from sita_adapters.plan import make_plan
-from sita_adapters.recipe import Recipe
-from sita_adapters.recipes import RECIPES, resolve_recipe
+from sita_adapters.recipe import RECIPES, Recipe, resolve_recipe
 from sita_adapters.shift import ByShift, priors_by_shift, shift_of, source_divergence
 from sita_adapters.statistics import blend_with_source, input_affine, output_affine, pool, target
-from sita_adapters.views import content_seed, spatial_kind
+from sita_adapters.views import blur, content_seed, rotate, spatial_kind
 from sita_adapters.voting import decide, lowest_entropy
 
 RECTANGLE = spatial_kind((4, 5))
@@ -340,5 +339,8 @@ def test_the_views_of_segmentation() -> None:
     assert views({}, Recipe(augment=["rot90", "hflip"])) == ["rot90", "hflip"]
     assert resolve_recipe("bn", {}, "segmentation") == RECIPES["bn"]
     (_, drawn) = make_plan(resolve_recipe("augbn", {"augment": "paper"}, "segmentation")).views
-    assert sorted(type(step).__name__ for step in drawn.steps) == ["Blur", "Rotate"]
-    assert all(-10 <= step.degrees <= 10 for step in drawn.steps if hasattr(step, "degrees"))
+    assert dict(drawn.steps).keys() == {blur, rotate}
+    assert -10 <= dict(drawn.steps)[rotate] <= 10
+    assert views({}, "ensemble") == ["blur", "blur"]
+    for changes, voters in (({}, 3), ({"priors": (0.5, 0.9)}, 2), ({"top_k": 4}, 4)):
+        assert resolve_recipe("ops_shared", changes, "segmentation").effective_top_k == voters

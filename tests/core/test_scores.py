@@ -12,7 +12,7 @@ import reference
 from sita_adapters.engine import Adaptation, Settings
 from sita_adapters.errors import OutputError
 from sita_adapters.outputs import ScoresLayout
-from sita_adapters.recipes import RECIPES
+from sita_adapters.recipe import RECIPES
 from sita_adapters.scores import resolve_scores
 
 Z = np.random.default_rng(0).normal(size=(3, 5))

@@ -39,7 +39,7 @@ def test_functions_cannot_be_stored() -> None:
         ("[1]", "Recipe.to_json.*received.*list"),
         (json.dumps({"lambda": 0.5}), "Recipe.to_json.*received.*lambda"),
         (json.dumps({"priors": [{"by_shift": {"speed": 1}}]}), "Recipe.to_json.*received.*speed"),
-        (json.dumps({"priors": [{"other": {}}]}), "Recipe.to_json.*received.*by_shift"),
+        (json.dumps({"priors": [{"other": {}}]}), "priors: expected one or more numbers"),
         (json.dumps({"priors": [2]}), "priors: expected one or more numbers"),
     ],
 )

@@ -17,8 +17,7 @@ from torchvision.ops import FrozenBatchNorm2d
 
 import sita_adapters as sita
 from sita_adapters.inputs import ENCODINGS
-from sita_adapters.view_steps import ImageLayout
-from sita_adapters.views import make_views
+from sita_adapters.views import ImageLayout, make_views
 from sita_torch.batchnorm import measure
 from sita_torch.ops import TORCH
 
@@ -149,7 +148,7 @@ def test_known_classes_run_one_kernel_and_all_others_keep_their_forward() -> Non
         assert bool(adapted._forward_pre_hooks) != known, kind
 
 
-def test_one_dimensional_signals_take_their_one_symmetry() -> None:
+def test_one_dimensional_signals_with_a_view_of_the_callers() -> None:
     model = LineNet().train()
     with torch.no_grad():
         for _ in range(6):
@@ -157,7 +156,9 @@ def test_one_dimensional_signals_take_their_one_symmetry() -> None:
     batch, rows = torch.randn(2, 3, 20), reference.augbn_rows(0.5, 1)
     expected = [reference.run_rows(model.eval(), x, [lambda x: x, lambda x: x.flip(-1)], rows)[0] for x in batch]
     with torch.inference_mode():
-        assert_answers(sita.adapt(model, "augbn", priors=0.5)(batch), torch.stack(expected))
+        assert_answers(
+            sita.adapt(model, "augbn", priors=0.5, augment=[lambda x: x.flip(-1)])(batch), torch.stack(expected)
+        )
 
 
 @pytest.mark.parametrize("recipe", ["augbn", "ops"])

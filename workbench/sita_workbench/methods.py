@@ -15,8 +15,7 @@ from scipy import special
 import sita_adapters as sita
 from sita_adapters.errors import InputError, RecipeError, suggestion
 from sita_adapters.plan import make_plan
-from sita_adapters.recipe import Recipe
-from sita_adapters.recipes import RECIPES, Task, resolve_recipe
+from sita_adapters.recipe import RECIPES, Recipe, Task, resolve_recipe
 from sita_adapters.views import is_random
 
 if TYPE_CHECKING:

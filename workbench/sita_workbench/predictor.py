@@ -16,8 +16,7 @@ from sita_adapters.backend import adaptation_of
 from sita_adapters.description import Description
 from sita_adapters.engine import latest_layout
 from sita_adapters.errors import InputError, OutputError, SitaError
-from sita_adapters.recipe import Recipe
-from sita_adapters.recipes import DEFAULT
+from sita_adapters.recipe import DEFAULT, Recipe
 from sita_adapters.views import spatial_kind
 from sita_adapters.voting import Scores, probabilities
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import sita_adapters as sita
 from sita_adapters.errors import RecipeError, suggestion
-from sita_adapters.recipes import resolve_recipe
+from sita_adapters.recipe import resolve_recipe
 
 from .methods import Method, StudyPoint, read_methods
 from .runs import CHUNK

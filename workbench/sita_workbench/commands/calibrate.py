@@ -171,7 +171,7 @@ def _verdict(found: Calibration, min_agreement: float, count: int, out: Path) ->
 
 def _try(loaded: LoadedModel, recipe: Recipe, pixels: np.ndarray, labels: np.ndarray | None, advance: Any) -> Table:
     """Return how many answers on corrupted images are right; without labels, are the source's on the clean image."""
-    from sita_adapters.recipes import resolve_recipe
+    from sita_adapters.recipe import resolve_recipe
 
     from ..corruptions import corrupt_all
     from ..methods import SOURCE, Method, prepare

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sita_adapters.errors import InputError
-from sita_adapters.recipes import DEFAULT
+from sita_adapters.recipe import DEFAULT
 
 from .options import USUAL_SIDE, ModelSpec, PixelInputs, RecipeName, Side, TaskName, Trust, Weights
 

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from sita_adapters.errors import InputError, SitaError
 from sita_adapters.inputs import ENCODINGS, Inputs
-from sita_adapters.recipes import DEFAULT
+from sita_adapters.recipe import DEFAULT
 
 from .options import USUAL_SIDE, ModelSpec, PixelInputs, RecipeName, Side, TaskName, Trust, Weights, require
 
@@ -182,8 +182,7 @@ def _range(priors: tuple[Any, ...]) -> str:
 
 def _recipe_table(loaded: LoadedModel, description: Description, seconds: dict[str, float]) -> Table:
     from sita_adapters.plan import make_plan
-    from sita_adapters.recipe import prior_text
-    from sita_adapters.recipes import RECIPES, resolve_recipe
+    from sita_adapters.recipe import RECIPES, prior_text, resolve_recipe
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("recipe", no_wrap=True)

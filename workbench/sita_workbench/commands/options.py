@@ -10,7 +10,7 @@ import typer
 
 from sita_adapters.errors import SitaError, install
 from sita_adapters.inputs import ENCODINGS
-from sita_adapters.recipes import RECIPES
+from sita_adapters.recipe import RECIPES
 
 USUAL_SIDE = 224
 """The side of an example image where a model takes any size."""

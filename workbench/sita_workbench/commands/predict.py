@@ -12,13 +12,13 @@ import typer
 from rich.console import Console
 
 from sita_adapters.errors import InputError, SitaError, suggestion
-from sita_adapters.recipes import DEFAULT, RECIPES
+from sita_adapters.recipe import DEFAULT, RECIPES
 
 from .image_files import find_damaged, find_images, read_image
 from .options import AnyModel, PixelInputs, Providers, Side, TaskName, Trust, Weights, read_providers, require
 
 if TYPE_CHECKING:
-    from sita_adapters.recipes import Task
+    from sita_adapters.recipe import Task
 
     from ..predictor import Predictor
     from .prediction import Answer

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sita_adapters.errors import InputError
-from sita_adapters.recipes import DEFAULT, RECIPES
+from sita_adapters.recipe import DEFAULT, RECIPES
 
 from .options import PixelInputs, Providers, Side, TaskName, Trust, Weights, read_providers, require
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from sita_adapters.errors import InputError, suggestion
-from sita_adapters.recipes import Task
+from sita_adapters.recipe import Task
 
 from ..corruptions import CORRUPTIONS, HOLDOUT, KINDS, SEVERITIES, corrupt
 from .images import Fit

@@ -14,8 +14,7 @@ from sita_adapters.engine import latest_layout
 from sita_adapters.errors import InputError, OutputError
 from sita_adapters.inputs import ENCODINGS, Inputs
 from sita_adapters.outputs import OutputLayout, flatten
-from sita_adapters.recipe import Recipe
-from sita_adapters.recipes import Task
+from sita_adapters.recipe import Recipe, Task
 from sita_adapters.voting import Scores, probabilities
 
 from ..data.images import Fit

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sita_adapters.recipes import DEFAULT
+from sita_adapters.recipe import DEFAULT
 
 from .chart_style import FAINT, GRID, INK, MARGIN, SHADE, WIDTH, Page, dodge, looks_of, mark, shorten
 from .reading import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sita_adapters.recipes import DEFAULT
+from sita_adapters.recipe import DEFAULT
 
 from .chart_costs import draw_front, draw_views
 from .chart_style import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sita_adapters.recipes import DEFAULT
+from sita_adapters.recipe import DEFAULT
 
 from .reading import (
     SOURCE,

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sita_adapters.errors import InputError
-from sita_adapters.recipe import Recipe
-from sita_adapters.recipes import DEFAULT, Task, resolve_recipe
+from sita_adapters.recipe import DEFAULT, Recipe, Task, resolve_recipe
 
 from ..models.weights import name_file
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sita_adapters.recipes import Task
+from sita_adapters.recipe import Task
 
 from ..models.loaded import LoadedModel
 

@@ -16,11 +16,9 @@ from sita_adapters.inputs import ENCODINGS
 from sita_adapters.observe import Observation
 from sita_adapters.ops import NUMPY
 from sita_adapters.plan import Plan
-from sita_adapters.recipe import Recipe, prior_text
-from sita_adapters.recipes import Task
+from sita_adapters.recipe import Recipe, Task, prior_text
 from sita_adapters.shift import ByShift
-from sita_adapters.view_steps import ImageLayout
-from sita_adapters.views import View, spatial_kind
+from sita_adapters.views import ImageLayout, View, spatial_kind
 
 from ..methods import Prediction
 from ..models.loaded import LoadedModel

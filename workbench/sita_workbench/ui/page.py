@@ -13,7 +13,7 @@ import gradio
 import numpy as np
 
 from sita_adapters.errors import SitaError
-from sita_adapters.recipes import DEFAULT
+from sita_adapters.recipe import DEFAULT
 
 from ..models.digits import reads_digits
 from ..serving.decoding import UploadError, decode

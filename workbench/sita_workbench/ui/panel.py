@@ -9,7 +9,7 @@ from html import escape
 
 import numpy as np
 
-from sita_adapters.recipes import IN_WORDS
+from sita_adapters.description import IN_WORDS
 
 from ..methods import Prediction
 from .charts import draw_entropies, draw_priors, draw_shifts
