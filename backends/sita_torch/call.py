@@ -23,7 +23,7 @@ from sita_adapters.scores import check_kind
 from sita_adapters.view_steps import ImageLayout
 from sita_adapters.views import spatial_kind
 
-from .clone import guard, own_forward, refuse_transforms
+from .clone import guard, own_forward
 from .inspection import check_images
 from .ops import TORCH, is_exported, is_traced
 from .probe import probe
@@ -51,7 +51,11 @@ def forward_with_diagnostics(model: nn.Module, images: torch.Tensor) -> tuple[An
 
 def _run(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) -> Any:
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
-    refuse_transforms(model)
+    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
+        raise InputError(
+            f"An adapted {type(model).__name__} was called inside torch.func (vmap, jvp), which cannot trace it. "
+            "Try: give vmap's images as one batch; compute gradients with torch.autograd."
+        )
     images = arguments.images
     dimensions = check_images(images, adaptation.spatial_axes)
     layout = adaptation.layouts.get(arguments.signature)
@@ -119,8 +123,15 @@ class Arguments:
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args, self.kwargs = args, kwargs
-        self.images = _find_images(args, kwargs)
-        self.tensors = [self.images]
+        images = _first_tensor([{name: kwargs.get(name) for name in _IMAGE_KEYWORDS[:4]}, *args, kwargs])
+        if images is None:
+            received = ", ".join(type(value).__name__ for value in (*args, *kwargs.values()))
+            raise InputError(
+                "Expected a tensor of images as an argument, or a list or dict that contains one; received "
+                f"{received or 'nothing'}. Try: stack the images to one tensor, (N, C, …)."
+            )
+        self.images = images
+        self.tensors = [images]
         self.has_values = False
         """Whether there are numbers or strings, which the signature leaves out."""
         self.signature = self._kind((args, kwargs)), tuple((each.ndim, each.dtype) for each in self.tensors)
@@ -139,10 +150,6 @@ class Arguments:
             return tuple([(key, self._kind(part)) for key, part in value.items()])
         self.has_values = self.has_values or (isinstance(value, str | int | float) and not isinstance(value, bool))
         return value if isinstance(value, bool) else type(value).__name__
-
-    def could_be_aligned(self) -> list[bool]:
-        """Return, for each tensor but the images, whether it could have one entry per image: its size allows it."""
-        return [each.ndim > 0 and each.shape[0] in (1, self.images.shape[0]) for each in self.tensors[1:]]
 
     def batch(self, aligned: tuple[bool, ...]) -> list[torch.Tensor]:
         """Return the images, and the tensors with one entry per image; one that all images share is repeated."""
@@ -174,20 +181,8 @@ class Arguments:
         return put(self.args), put(self.kwargs)
 
 
-def _find_images(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    """Return the images: the argument with such a name, or else the first tensor, also in lists and dicts."""
-    sure = {name: kwargs.get(name) for name in _IMAGE_KEYWORDS[:4]}
-    images = _first_tensor([sure, *args, kwargs])
-    if images is None:
-        received = ", ".join(type(value).__name__ for value in (*args, *kwargs.values()))
-        raise InputError(
-            "Expected a tensor of images as an argument, or a list or dict that contains one; received "
-            f"{received or 'nothing'}. Try: stack the images to one tensor, (N, C, …)."
-        )
-    return images
-
-
 def _first_tensor(value: Any) -> torch.Tensor | None:
+    """Return the first tensor, also in lists and dicts; in a dict, that with the name of images comes first."""
     if isinstance(value, torch.Tensor):
         return value
     parts = list(value) if type(value) in (list, tuple) else []
