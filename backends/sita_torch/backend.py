@@ -120,6 +120,6 @@ def _module_of(model: Any, *, warn: bool = False) -> nn.Module:
     else:
         return model
     if warn:
-        note = f"{type(model).__name__} wraps a {type(inner).__name__}, which was adapted and is returned without it."
+        note = f"{type(model).__name__}: its inner module was adapted, and is returned without the wrapper."
         warnings.warn(note, SitaWarning, stacklevel=4)
     return _module_of(inner)
