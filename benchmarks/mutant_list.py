@@ -88,7 +88,7 @@ STATISTICS = (
     Mutant(
         "ε left out of BatchNorm's kernel",
         "backends/sita_torch/batchnorm.py",
-        "*statistics, False, 0.0, epsilon, True)",
+        "*statistics, False, 0.0, layer.eps, True)",
         "*statistics, False, 0.0, 0.0, True)",
         (REFERENCE,),
     ),

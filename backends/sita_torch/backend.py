@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from .batchnorm import attach, detach, is_attached
 from .call import Adaptation, install_forward, probe_example
 from .clone import clone, unguard
 from .exporting import FORMATS, write
-from .inspection import find_layers, named_modules, source_statistics, spatial_axes
+from .inspection import find_layers, named_modules, named_tensors, source_statistics, spatial_axes
 from .ops import TORCH
 
 
@@ -38,7 +37,13 @@ class TorchBackend:
     def adapt(self, model: Any, recipe: Recipe, settings: Settings, layers: Layers, example: Any) -> nn.Module:
         """Return an adapted clone in eval mode."""
         source = _module_of(model, warn=True)
-        _refuse_adapted(source)
+        adapted = [name for name, each in named_modules(source) if "_sita" in vars(each) or is_attached(each)]
+        if adapted:
+            part = f"its {adapted[0]!r}" if adapted[0] else "it"
+            raise ModelError(
+                f"Expected a plain {type(source).__name__}, but {part} is adapted already. "
+                "Try: adapt the source model, or sita.unwrap(adapted) first."
+            )
         found = find_layers(source)
         chosen = select(found, layers)
         axes = spatial_axes(source)
@@ -91,7 +96,7 @@ class TorchBackend:
         """Return the module's output, without gradients, on the device and in the precision of its weights."""
         images = np.moveaxis(images, -1, 1) if channels_last else images
         batch = torch.from_numpy(np.array(images, order="C"))
-        like = next(itertools.chain(model.parameters(), model.buffers()), batch)
+        like = next((tensor for _, tensor in named_tensors(model)), batch)
         floating = like.is_floating_point() and batch.is_floating_point()
         with torch.no_grad():
             return model(batch.to(like.device, like.dtype if floating else batch.dtype))
@@ -114,19 +119,6 @@ def _module_of(model: Any, *, warn: bool = False) -> nn.Module:
     else:
         return model
     if warn:
-        warnings.warn(
-            f"{type(model).__name__} wraps a {type(inner).__name__}: the inner module was adapted, and is returned "
-            "without the wrapper.",
-            SitaWarning,
-            stacklevel=4,
-        )
+        note = f"{type(model).__name__}: its inner module was adapted, and is returned without the wrapper."
+        warnings.warn(note, SitaWarning, stacklevel=4)
     return _module_of(inner)
-
-
-def _refuse_adapted(model: nn.Module) -> None:
-    for name, module in named_modules(model):
-        if "_sita" in vars(module) or is_attached(module):
-            raise ModelError(
-                f"Expected a plain {type(model).__name__}, but {f'its {name!r}' if name else 'it'} is adapted already. "
-                "Try: adapt the source model, or sita.unwrap(adapted) first."
-            )

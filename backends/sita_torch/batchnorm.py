@@ -7,8 +7,9 @@ returns the blended normalization. For PyTorch's own classes and timm's, whose a
 
 from __future__ import annotations
 
-import functools
 import math
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,10 +31,7 @@ _ADAPTED: dict[type[nn.Module], type[nn.Module]] = {
 globals().update({kind.__name__: kind for kind in _ADAPTED.values()})  # where pickle looks for them
 
 _AFTERWARDS: dict[str, tuple[str, ...]] = {
-    "torch.nn.modules.batchnorm.BatchNorm1d": (),
-    "torch.nn.modules.batchnorm.BatchNorm2d": (),
-    "torch.nn.modules.batchnorm.BatchNorm3d": (),
-    "torch.nn.modules.batchnorm.SyncBatchNorm": (),
+    **{f"{kind.__module__}.{kind.__name__}": () for kind in (*_ADAPTED, nn.SyncBatchNorm)},
     "timm.layers.norm_act.BatchNormAct2d": ("drop", "act"),
 }
 """The classes whose arithmetic is known, by name (timm need not be installed), and what they run afterwards."""
@@ -43,12 +41,12 @@ def attach(layer: nn.Module, adaptation: Adaptation, name: str, adapted: bool) -
     """Make this layer of a clone blend its statistics; or, if it is skipped, refuse to change them."""
     kind = f"{type(layer).__module__}.{type(layer).__qualname__}"
     if not adapted:
-        layer.register_forward_pre_hook(functools.partial(refuse_training, name))
+        layer.register_forward_pre_hook(partial(refuse_training, name))
     elif "forward" not in vars(layer) and kind in _AFTERWARDS:
-        vars(layer)["forward"] = functools.partial(blended_forward, layer, adaptation, name, _AFTERWARDS[kind])
+        vars(layer)["forward"] = partial(blended_forward, layer, adaptation, name, _AFTERWARDS[kind])
         layer.__class__ = _ADAPTED.get(type(layer), type(layer))
     else:
-        hook = functools.partial(rewrite_input, adaptation, name, epsilon_of(layer))
+        hook = partial(rewrite_input, adaptation, name, epsilon_of(layer))
         layer.register_forward_pre_hook(hook, with_kwargs=True)
 
 
@@ -70,43 +68,43 @@ def is_attached(layer: nn.Module) -> bool:
 
 
 def _is_ours(function: Any) -> bool:
-    return isinstance(function, functools.partial) and function.func in (
-        blended_forward,
-        rewrite_input,
-        refuse_training,
-    )
+    return isinstance(function, partial) and function.func in (blended_forward, rewrite_input, refuse_training)
 
 
 def blended_forward(
-    layer: nn.Module, adaptation: Adaptation, name: str, afterwards: tuple[str, ...], *args: Any, **kwargs: Any
+    layer: Any, adaptation: Adaptation, name: str, afterwards: tuple[str, ...], *args: Any, **kwargs: Any
 ) -> torch.Tensor:
-    """`forward` of a BatchNorm layer of a known class, with the blended statistics."""
-    x: torch.Tensor = args[0] if args else _first_tensor(kwargs)[1]
+    """`forward` of a BatchNorm layer of a known class, which takes one tensor, with the blended statistics."""
+    (x,) = (*args, *kwargs.values())
     refuse_training(name, layer)
     context = enter_layer(name, x, adaptation)
     if not context.plan.blends:
         return type(layer).forward(layer, x)  # type: ignore[no-any-return]
-    out = _without_autocast(x, _normalized, layer, context, name)
+    with _without_autocast(x):
+        out = _normalize(x, *_blend(x, layer, context, name, layer.eps), layer)
     for module in afterwards:
         out = getattr(layer, module)(out)
     return out
 
 
 def rewrite_input(  # noqa: PLR0917
-    adaptation: Adaptation,
-    name: str,
-    epsilon: float,
-    layer: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    adaptation: Adaptation, name: str, epsilon: float, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Forward-pre-hook: rewrite the input such that the layer itself normalizes with the blended statistics."""
-    key, x = (None, args[0]) if args else _first_tensor(kwargs)
+    key = None if args else next(key for key, value in kwargs.items() if isinstance(value, torch.Tensor))
+    x: torch.Tensor = args[0] if key is None else kwargs[key]
     refuse_training(name, layer)
     context = enter_layer(name, x, adaptation)
     if not context.plan.blends:
         return None
-    rewritten = _without_autocast(x, _rewritten, layer, context, name, epsilon)
+    assert context.layout is not None
+    axis = context.layout.channel_axes.get(name, 1)
+    features = x.movedim(axis, 1)
+    with _without_autocast(x):
+        mean, variance = _blend(features, layer, context, name, epsilon)
+        m_s, v_s = (TORCH.cast(each, mean) for each in source_statistics(layer))
+        scale, shift = input_affine(mean, variance, source_mean=m_s, source_variance=v_s, epsilon=epsilon, xp=TORCH.xp)
+        rewritten = TORCH.cast(_affine(TORCH.precise(features), scale, shift), x).movedim(1, axis)
     return ((rewritten, *args[1:]), kwargs) if key is None else (args, {**kwargs, key: rewritten})
 
 
@@ -119,49 +117,19 @@ def refuse_training(name: str, layer: nn.Module, *_: Any) -> None:
         )
 
 
-def _normalized(x: torch.Tensor, layer: Any, context: ForwardContext, name: str) -> torch.Tensor:
-    """Return γ · (x − m) / sqrt(v + ε) + β with the blended statistics."""
-    mean, variance = _blend(x, layer, context, name, layer.eps)
-    return normalize(x, mean, variance, layer.weight, layer.bias, layer.eps)
-
-
-def _rewritten(x: torch.Tensor, layer: nn.Module, context: ForwardContext, name: str, epsilon: float) -> torch.Tensor:
-    """Return x · scale + shift, which the untouched layer turns into the blended normalization of x."""
-    assert context.layout is not None
-    axis = context.layout.channel_axes.get(name, 1)
-    features = x.movedim(axis, 1)
-    mean, variance = _blend(features, layer, context, name, epsilon)
-    m_s, v_s = (TORCH.cast(each, mean) for each in source_statistics(layer))
-    scale, shift = input_affine(mean, variance, source_mean=m_s, source_variance=v_s, epsilon=epsilon, xp=TORCH.xp)
-    return TORCH.cast(affine(TORCH.precise(features), scale, shift), x).movedim(1, axis)
-
-
 def _blend(
     x: torch.Tensor, layer: nn.Module, context: ForwardContext, name: str, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the statistics that each entry of x (N, C, …) is normalized with, (N, C)."""
-    return blend(
-        functools.partial(measure, x),
-        source_statistics(layer),
-        epsilon,
-        x.shape[0],
-        positions_of(x),
-        context,
-        name,
-    )
+    source, positions = source_statistics(layer), _positions_of(x)
+    return blend(partial(measure, x), source, epsilon, x.shape[0], positions, context, name)
 
 
-def _without_autocast(x: torch.Tensor, function: Any, *args: Any) -> torch.Tensor:
-    """Call a function with autocast off, which would compute the blend in half precision."""
+def _without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
+    """Switch autocast off inside, which would compute the blend in half precision."""
     device = "cpu" if x.is_cpu else x.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        with torch.autocast(device, enabled=False):
-            return function(x, *args)  # type: ignore[no-any-return]
-    return function(x, *args)  # type: ignore[no-any-return]
-
-
-def _first_tensor(kwargs: dict[str, Any]) -> tuple[str, torch.Tensor]:
-    return next((key, value) for key, value in kwargs.items() if isinstance(value, torch.Tensor))
+    enabled = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if enabled else nullcontext()
 
 
 def measure(x: torch.Tensor, n: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -170,8 +138,7 @@ def measure(x: torch.Tensor, n: int, first: int) -> tuple[torch.Tensor, torch.Te
     Each image has n entries, of which those from `first` on are measured. Two passes: the mean, then the mean square of
     what is left. One pass would cancel where the mean is large.
     """
-    rows = x if n == 1 else x.view(-1, n, *x.shape[1:])[:, first:]
-    rows = TORCH.precise(rows if rows.ndim > x.ndim else rows.unsqueeze(1))
+    rows = TORCH.precise(x.unsqueeze(1) if n == 1 else x.view(-1, n, *x.shape[1:])[:, first:])
     if x.ndim == 2:
         return rows, torch.zeros_like(rows)
     lines = rows.flatten(3)
@@ -181,49 +148,35 @@ def measure(x: torch.Tensor, n: int, first: int) -> tuple[torch.Tensor, torch.Te
     return means.squeeze(-1), mean(squares, -1)
 
 
-def positions_of(x: torch.Tensor) -> int:
+def _positions_of(x: torch.Tensor) -> int:
     """Return the number of spatial positions of features (N, C, …)."""
     sizes = x.shape[2:]  # tensors in a trace
     return math.prod(sizes if torch._C._get_tracing_state() is None else map(int, sizes))
 
 
-def normalize(  # noqa: PLR0917
-    x: torch.Tensor,
-    mean: torch.Tensor,
-    variance: torch.Tensor,
-    gamma: torch.Tensor | None,
-    beta: torch.Tensor | None,
-    epsilon: float,
-) -> torch.Tensor:
+def _normalize(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, layer: Any) -> torch.Tensor:
     """Return γ · (x − m) / sqrt(v + ε) + β for features (N, C, …), statistics (N, C), and γ and β (C,).
 
     BatchNorm's own kernel does it in one pass, with every channel of every entry as one of its channels.
     """
     precise = TORCH.precise(x)
+    weights = [each if each is None else TORCH.cast(each, mean) for each in (layer.weight, layer.bias)]
     compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()  # which fuses plain operations
     if compiled or mean.requires_grad or not precise.is_contiguous() or x.ndim == 2:  # the kernel has no such gradients
-        one, zero = mean.new_ones(()), mean.new_zeros(())
-        scale, shift = output_affine(
-            mean,
-            variance,
-            gamma=one if gamma is None else TORCH.cast(gamma, mean),
-            beta=zero if beta is None else TORCH.cast(beta, mean),
-            epsilon=epsilon,
-            xp=TORCH.xp,
-        )
-        return TORCH.cast(affine(precise, scale, shift), x)
-    weights = [each if each is None else TORCH.cast(each, mean) for each in (gamma, beta)]
+        gamma, beta = (other if each is None else each for each, other in zip(weights, (1.0, 0.0), strict=True))
+        scale, shift = output_affine(mean, variance, gamma=gamma, beta=beta, epsilon=layer.eps, xp=TORCH.xp)
+        return TORCH.cast(_affine(precise, scale, shift), x)
     if is_traced():  # N may be open
         weights = [each if each is None else (0 * mean + each).reshape(-1) for each in weights]
     else:
         weights = [each if each is None else torch.cat([each] * mean.shape[0]) for each in weights]  # fast for few
-    flat = precise.reshape(1, -1, positions_of(x), 1)
+    flat = precise.reshape(1, -1, _positions_of(x), 1)
     statistics = mean.reshape(-1), variance.reshape(-1)
-    out = torch.batch_norm(flat, weights[0], weights[1], *statistics, False, 0.0, epsilon, True)
+    out = torch.batch_norm(flat, weights[0], weights[1], *statistics, False, 0.0, layer.eps, True)
     return TORCH.cast(out.view(-1, *[int(size) for size in x.shape[1:]]), x)
 
 
-def affine(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+def _affine(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     """Return x · scale + shift for features (N, C, …), and scale and shift (N, C)."""
     if torch.compiler.is_compiling():  # or its loop over the positions computes roots and quotients at each
         scale, shift = torch.stack((scale, shift))

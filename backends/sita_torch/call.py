@@ -6,7 +6,8 @@ import functools
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from sita_adapters.outputs import OutputLayout
 from sita_adapters.scores import check_kind
 from sita_adapters.views import ImageLayout, spatial_kind
 
-from .clone import guard, own_forward, refuse_transforms
+from .clone import guard, own_forward
 from .inspection import check_images
 from .ops import TORCH, is_exported, is_traced
 from .probe import probe
@@ -48,12 +49,17 @@ def forward_with_diagnostics(model: nn.Module, images: torch.Tensor) -> tuple[An
 
 def _run(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) -> Any:
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
-    refuse_transforms(model)
+    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
+        raise InputError(
+            f"An adapted {type(model).__name__} was called inside torch.func (vmap, jvp), which cannot trace it. "
+            "Try: give vmap's images as one batch; compute gradients with torch.autograd."
+        )
     images = arguments.images
     dimensions = check_images(images, adaptation.spatial_axes)
     layout = adaptation.layouts.get(arguments.signature)
     if layout is None:
-        layout = _outside_compiler(_probe)(model, adaptation, arguments)
+        compiler = "torch._dynamo" in sys.modules  # it must not trace the probe; `disable` alone would import it
+        layout = (torch.compiler.disable(_probe) if compiler else _probe)(model, adaptation, arguments)  # type: ignore[no-untyped-call]
 
     def forward(rows: list[torch.Tensor]) -> Any:
         args, kwargs = arguments.fill(rows, layout.aligned)
@@ -78,16 +84,8 @@ def _probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> Ou
             f"The adapted {type(model).__name__} is exported or traced before it was probed. Try: call it once, or "
             "sita.adapt(model, example=images)."
         )
-    layout = probe(model, adaptation, arguments)
-    adaptation.layouts[arguments.signature] = layout
+    layout = adaptation.layouts[arguments.signature] = probe(model, adaptation, arguments)
     return layout
-
-
-def _outside_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that torch.compile does not trace. (If no compiler was imported, this would import it.)"""
-    if "torch._dynamo" not in sys.modules:
-        return function
-    return torch.compiler.disable(function)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def probe_example(model: nn.Module, example: Any) -> None:
@@ -105,53 +103,51 @@ def install_forward(model: nn.Module, adaptation: Adaptation) -> None:
     if "forward" in vars(model):  # an instance's own
         vars(model)["_sita_forward"] = vars(model).pop("forward")
     forward = functools.partial(adapted_forward, model)
-    signature = _signature(vars(model).get("_sita_forward") or functools.partial(type(model).forward, model))
-    if signature is not None:
-        forward.__signature__ = signature  # type: ignore[attr-defined]
+    own = vars(model).get("_sita_forward") or functools.partial(type(model).forward, model)
+    with suppress(TypeError, ValueError):  # exporters read the source's signature; its annotations may not pickle
+        parameters = inspect.signature(own).parameters.values()
+        bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
+        forward.__signature__ = inspect.Signature(bare)  # type: ignore[attr-defined]
     vars(model).update(_sita=adaptation, forward=forward)
     guard(model)
-
-
-def _signature(function: Any) -> inspect.Signature | None:
-    """Return the signature of the source's forward, which exporters read, without annotations, which may not pickle."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
-    bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
-    return inspect.Signature(bare)
 
 
 _IMAGE_KEYWORDS = ("pixel_values", "image", "images", "img", "x", "input", "inputs")
 """Keyword names that are searched for images first. The first four always mean images, and win over positions."""
 
 
-@dataclass(frozen=True)
-class _Slot:
-    """Stands for a tensor in the structure of the arguments."""
-
-    number: int
-
-
 class Arguments:
-    """What a model is called with: `tensors` holds the images, then every other tensor, in a structure of slots."""
+    """What a model is called with: `tensors` holds the images, then every other tensor."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.images = _find_images(args, kwargs)
-        self.tensors = [self.images]
+        self.args, self.kwargs = args, kwargs
+        images = _first_tensor([{name: kwargs.get(name) for name in _IMAGE_KEYWORDS[:4]}, *args, kwargs])
+        if images is None:
+            received = ", ".join(type(value).__name__ for value in (*args, *kwargs.values()))
+            raise InputError(
+                "Expected a tensor of images as an argument, or a list or dict that contains one; received "
+                f"{received or 'nothing'}. Try: stack the images to one tensor, (N, C, …)."
+            )
+        self.images = images
+        self.tensors = [images]
         self.has_values = False
         """Whether there are numbers or strings, which the signature leaves out."""
-        self.template = _map(self._take_out, (args, kwargs))
-
-    @property
-    def signature(self) -> Any:
+        self.signature = self._kind((args, kwargs)), tuple((each.ndim, each.dtype) for each in self.tensors)
         """What kind of arguments these are: structure, ranks and types. No sizes, numbers or strings."""
-        return _kind(self.template), tuple((each.ndim, each.dtype) for each in self.tensors)
 
-    def could_be_aligned(self) -> tuple[bool, ...]:
-        """Return, for each tensor but the images, whether it could have one entry per image: its size allows it."""
-        count = self.images.shape[0]
-        return tuple(each.ndim > 0 and each.shape[0] in (1, count) for each in self.tensors[1:])
+    def _kind(self, value: Any) -> Any:
+        """Collect the tensors of a value; return its structure, with the number of each."""
+        if value is self.images:
+            return 0
+        if isinstance(value, torch.Tensor):
+            self.tensors.append(value)
+            return len(self.tensors) - 1
+        if type(value) in (list, tuple):
+            return tuple([self._kind(part) for part in value])
+        if type(value) is dict:
+            return tuple([(key, self._kind(part)) for key, part in value.items()])
+        self.has_values = self.has_values or (isinstance(value, str | int | float) and not isinstance(value, bool))
+        return value if isinstance(value, bool) else type(value).__name__
 
     def batch(self, aligned: tuple[bool, ...]) -> list[torch.Tensor]:
         """Return the images, and the tensors with one entry per image; one that all images share is repeated."""
@@ -168,56 +164,23 @@ class Arguments:
 
     def fill(self, rows: list[torch.Tensor], aligned: tuple[bool, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with these rows in place of the images and of the aligned tensors."""
-        remaining = iter(rows)
-        pairs = zip(self.tensors, (True, *aligned), strict=True)
-        tensors = [next(remaining) if is_aligned else tensor for tensor, is_aligned in pairs]
-        args, kwargs = _map(lambda leaf: tensors[leaf.number] if isinstance(leaf, _Slot) else leaf, self.template)
-        return args, kwargs
+        images, *others = rows
+        remaining, is_aligned = iter(others), iter(aligned)
 
-    def _take_out(self, leaf: Any) -> Any:
-        """Return a slot for a tensor, which is collected."""
-        if leaf is self.images:
-            return _Slot(0)
-        if isinstance(leaf, torch.Tensor):
-            self.tensors.append(leaf)
-            return _Slot(len(self.tensors) - 1)
-        self.has_values = self.has_values or (isinstance(leaf, str | int | float) and not isinstance(leaf, bool))
-        return leaf
+        def put(value: Any) -> Any:
+            if value is self.images:
+                return images
+            if isinstance(value, torch.Tensor):
+                return next(remaining) if next(is_aligned) else value
+            if type(value) in (list, tuple):
+                return type(value)([put(part) for part in value])
+            return {key: put(part) for key, part in value.items()} if type(value) is dict else value
 
-
-def _map(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return lists, tuples and dicts with a function applied to everything else in them."""
-    if type(value) in (list, tuple):
-        return type(value)([_map(function, part) for part in value])
-    if type(value) is dict:
-        return {key: _map(function, part) for key, part in value.items()}
-    return function(value)
-
-
-def _kind(template: Any) -> Any:
-    if isinstance(template, _Slot):
-        return template.number
-    if type(template) in (list, tuple):
-        return tuple(_kind(part) for part in template)
-    if type(template) is dict:
-        return tuple((key, _kind(part)) for key, part in template.items())
-    return template if isinstance(template, bool) else type(template).__name__
-
-
-def _find_images(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor:
-    """Return the images: the argument with such a name, or else the first tensor, also in lists and dicts."""
-    sure = {name: kwargs.get(name) for name in _IMAGE_KEYWORDS[:4]}
-    images = _first_tensor([sure, *args, kwargs])
-    if images is None:
-        received = [type(value).__name__ for value in (*args, *kwargs.values())]
-        raise InputError(
-            "Expected a tensor of images as an argument, or a list or dict that contains one; received "
-            f"{', '.join(received) or 'nothing'}. Try: stack the images to one tensor, (N, C, …)."
-        )
-    return images
+        return put(self.args), put(self.kwargs)
 
 
 def _first_tensor(value: Any) -> torch.Tensor | None:
+    """Return the first tensor, also in lists and dicts; in a dict, that with the name of images comes first."""
     if isinstance(value, torch.Tensor):
         return value
     parts = list(value) if type(value) in (list, tuple) else []

@@ -6,15 +6,15 @@ In-place changes of the source are visible in the clone; tensors or layers that 
 from __future__ import annotations
 
 import copy
-import functools
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
 
-from sita_adapters.errors import InputError, ModelError, SharedWeightsError
+from sita_adapters.errors import ModelError, SharedWeightsError
 
-from .inspection import named_modules
+from .inspection import named_modules, named_tensors
 
 
 def clone(model: nn.Module, *, keep: object = None, shared: bool = True) -> nn.Module:
@@ -44,15 +44,12 @@ def clone(model: nn.Module, *, keep: object = None, shared: bool = True) -> nn.M
 
 
 def _new_tensor(tensor: torch.Tensor, shared: bool) -> torch.Tensor:
-    """Return a new object of the same class, on the same memory or on its own.
-
-    A shared parameter needs no gradient: the source trains it.
-    """
-    data = tensor.detach() if shared else tensor.detach().clone(memory_format=torch.preserve_format)
-    new = data
-    if isinstance(tensor, nn.Parameter):
-        plain = type(tensor) is nn.Parameter
-        new = nn.Parameter(data, False) if plain else torch.Tensor._make_subclass(type(tensor), data, False)
+    """Return a new tensor of the same class on the same memory, or on its own; the source alone needs gradients."""
+    new = data = tensor.detach() if shared else tensor.detach().clone(memory_format=torch.preserve_format)
+    if type(tensor) is nn.Parameter:
+        new = nn.Parameter(data, False)
+    elif isinstance(tensor, nn.Parameter):
+        new = torch.Tensor._make_subclass(type(tensor), data, False)
     vars(new).update(vars(tensor))
     return new
 
@@ -66,25 +63,19 @@ def own_forward(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
 def apply_to_all(model: nn.Module, function: Any, recurse: bool = True) -> nn.Module:
     """Replace `_apply`, which implements `.to`, `.half` and `.cuda`: either all tensors get new memory or none do.
 
-    `.to(memory_format=torch.channels_last)` replaces four-dimensional weights only. The others would stay shared with
-    the source, and later changes of it would reach half of the model.
+    `.to(memory_format=torch.channels_last)` replaces four-dimensional weights only; later changes of the source would
+    reach the others.
     """
-    before = {name: tensor.data_ptr() for name, tensor in _tensors(model)}
+    before = {name: tensor.data_ptr() for name, tensor in named_tensors(model)}
     nn.Module._apply(model, function, recurse)  # type: ignore[no-untyped-call]
-    after = {name: tensor.data_ptr() for name, tensor in _tensors(model)}
-    if before != after:
-        for name, tensor in _tensors(model):
-            if before.get(name) == after[name]:
-                tensor.data = tensor.data.clone()
+    after = {name: tensor.data_ptr() for name, tensor in named_tensors(model)}
+    for name, tensor in named_tensors(model) if before != after else ():
+        if before.get(name) == after[name]:
+            tensor.data = tensor.data.clone()
     return model
 
 
-def _tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return [*nn.Module.named_parameters(model), *nn.Module.named_buffers(model)]
-
-
 _SHARED = "An adapted model shares its weights and statistics with the source model, which this would change. "
-
 _REFUSED = {
     "_replicate_for_data_parallel": "An adapted model cannot be replicated by DataParallel: replicas would run the "
     "layers of the original. Try: one adapted model per device (sita.adapt(model).to(device)), or one process per "
@@ -93,61 +84,42 @@ _REFUSED = {
     "'model.onnx' or 'model.pt2', example=images).",
 }
 """Methods, most of them private, through which PyTorch would bypass the adaptation."""
+_TRAINING = ("train", "requires_grad_")
 
 
 def guard(model: nn.Module) -> None:
     """Make a clone refuse training, loaded weights and replication, and share all of its memory or none."""
-    guards: dict[str, Any] = {"train": _train, "requires_grad_": _requires_grad, "_apply": apply_to_all}
-    vars(model).update({name: functools.partial(function, model) for name, function in guards.items()})
-    vars(model).update({name: functools.partial(_refuse, name) for name in _REFUSED})
-    for module in _loadable(model):
-        module._register_load_state_dict_pre_hook(_refuse_load)  # type: ignore[no-untyped-call]
+    vars(model)["_apply"] = partial(apply_to_all, model)
+    vars(model).update({name: partial(_refuse_training, model, name) for name in _TRAINING})
+    vars(model).update({name: partial(_refuse, name) for name in _REFUSED})
+    for _, module in named_modules(model):
+        if not isinstance(module, torch.jit.ScriptModule):  # scripted ones have no weights, and take no hook
+            module._register_load_state_dict_pre_hook(_refuse_load)  # type: ignore[no-untyped-call]
 
 
 def unguard(model: nn.Module) -> None:
     """Remove the guards of a clone."""
-    for name in ("train", "requires_grad_", "_apply", *_REFUSED):
+    for name in ("_apply", *_TRAINING, *_REFUSED):
         vars(model).pop(name, None)
-    for module in _loadable(model):
+    for _, module in named_modules(model):
         hooks = module._load_state_dict_pre_hooks
         for key in [key for key, hook in hooks.items() if getattr(hook, "hook", hook) is _refuse_load]:
             del hooks[key]
 
 
-def _loadable(model: nn.Module) -> list[nn.Module]:
-    """Return the modules that hold weights. Scripted ones (without weights: others are refused) take no hook."""
-    return [module for _, module in named_modules(model) if not isinstance(module, torch.jit.ScriptModule)]
-
-
-def refuse_transforms(model: nn.Module) -> None:
-    """Raise inside torch.func's transforms, whose tensors have no values to measure."""
-    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
-        raise InputError(
-            f"An adapted {type(model).__name__} was called inside torch.func (vmap, jvp), which cannot trace it. "
-            "Try: give vmap's images as one batch; compute gradients with torch.autograd."
+def _refuse_training(model: nn.Module, name: str, *args: bool, **kwargs: bool) -> nn.Module:
+    """`train` and `requires_grad_` of an adapted model can only switch off, as eval() does."""
+    if (*args, *kwargs.values(), True)[0]:
+        raise SharedWeightsError(
+            f"{_SHARED}Try: train the source model (in-place updates are visible here; gradients of images work)."
         )
-
-
-def _train(model: nn.Module, mode: bool = True) -> nn.Module:
-    """`train` of an adapted model: eval() passes, training does not."""
-    if mode:
-        raise SharedWeightsError(f"{_SHARED}Try: train the source model (in-place updates are visible here).")
-    type(model).train(model, mode)  # which may return nothing
-    return model
-
-
-def _requires_grad(model: nn.Module, requires_grad: bool = True) -> nn.Module:
-    """`requires_grad_` of an adapted model: the source trains its weights."""
-    if requires_grad:
-        raise SharedWeightsError(f"{_SHARED}(Gradients of the images work.) Try: train the source model.")
+    getattr(type(model), name)(model, False)  # which may return nothing
     return model
 
 
 def _refuse_load(*_: Any) -> NoReturn:
     """Pre-hook of `load_state_dict` on every module: it also holds for a part, and for a model around it."""
-    raise SharedWeightsError(
-        f"{_SHARED}Try: load the weights into the source model (the adapted one sees them), or into another model."
-    )
+    raise SharedWeightsError(f"{_SHARED}Try: load the weights into the source model (the adapted one sees them).")
 
 
 def _refuse(name: str, *_: Any) -> NoReturn:

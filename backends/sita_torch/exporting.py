@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from sita_adapters.export import name_outputs, require_exporter
 from sita_adapters.outputs import flatten
 
 from .call import forward_with_diagnostics, probe_example
+from .inspection import named_tensors
 from .ops import TORCH
 
 FORMATS = ("onnx", "pt2")
@@ -51,11 +51,10 @@ class Exportable(nn.Module):
 
     def forward(self, images: torch.Tensor) -> Any:
         """Return the answer, and the diagnostics if asked."""
-        found: dict[str, torch.Tensor] = {}
         if self.diagnostics:
             output, found = forward_with_diagnostics(self.adapted, images)
         else:
-            output = self.adapted(images)
+            output, found = self.adapted(images), {}
         named = name_outputs(flatten(output, TORCH.is_array), found)
         return named if self.by_name else tuple(named.values())
 
@@ -94,7 +93,7 @@ def _check_example(adapted: nn.Module, example: Any) -> torch.Tensor:
             f"{type(example).__name__}{shape}. Try: sita.export(adapted, path, example=images)."
         )
     images = torch.as_tensor(example).detach()
-    like = next((p for p in itertools.chain(adapted.parameters(), adapted.buffers()) if p.is_floating_point()), images)
+    like = next((tensor for _, tensor in named_tensors(adapted) if tensor.is_floating_point()), images)
     if like.device.type != "cpu" or like.dtype not in (torch.float32, torch.float64):
         raise ExportError(
             f"Expected a model in float32 on the CPU; received one in {like.dtype} on {like.device}. Try: "

@@ -20,23 +20,26 @@ def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return list(nn.Module.named_modules(model))
 
 
+def named_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Return the parameters and buffers of a model by name."""
+    return [*nn.Module.named_parameters(model), *nn.Module.named_buffers(model)]
+
+
 def find_layers(model: nn.Module) -> dict[str, nn.Module]:
     """Return the BatchNorm layers by name; raise a ModelError for a model that cannot be adapted."""
     modules = dict(named_modules(model))
     for name, module in modules.items():
-        if isinstance(module, torch.jit.ScriptModule) and next(iter(module.state_dict()), None) is not None:
+        if isinstance(module, torch.jit.ScriptModule) and module.state_dict():
             raise ModelError(
-                f"{_place(name, module)} is scripted or traced, and runs its layers without hooks. Expected an eager "
-                "nn.Module. Try: adapt the model before scripting it."
+                f"{repr(name) if name else f'The model ({type(module).__name__})'} is scripted or traced, and runs its "
+                "layers without hooks. Expected an eager nn.Module. Try: adapt the model before scripting it."
             )
-        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
-            if tensor is not None and is_lazy(tensor):
-                raise ModelError(
-                    f"{key!r} of {_place(name, module)} is an uninitialized lazy tensor. Expected a trained model. "
-                    "Try: run the model once, or load its weights, before adapting it."
-                )
-    mixing = [name for name, item in modules.items() if isinstance(item, _BatchNorm) and item.running_mean is None]
-    if mixing:
+    if lazy := [name for name, tensor in named_tensors(model) if is_lazy(tensor)]:
+        raise ModelError(
+            f"{lazy[0]!r} of {type(model).__name__} is an uninitialized lazy tensor. Expected a trained "
+            "model. Try: run the model once, or load its weights, before adapting it."
+        )
+    if mixing := [name for name, each in modules.items() if isinstance(each, _BatchNorm) and each.running_mean is None]:
         raise ModelError(
             f"{type(model).__name__} has BatchNorm layers without running statistics (track_running_stats=False): "
             f"{', '.join(mixing[:4])}. They normalize with the whole batch, and images would influence each other. "
@@ -137,7 +140,3 @@ def _nothing_to_adapt(model: nn.Module, modules: dict[str, nn.Module]) -> ModelE
         f"{type(model).__name__} has no BatchNorm layer with running statistics ({len(modules)} modules searched). "
         f"SITA adapts BatchNorm statistics only; LayerNorm and GroupNorm have none.{hint}"
     )
-
-
-def _place(name: str, module: Any) -> str:
-    return repr(name) if name else f"The model ({type(module).__name__})"

@@ -31,11 +31,6 @@ def is_exported() -> bool:
     )
 
 
-def is_channels_last(x: torch.Tensor) -> bool:
-    """Whether the channels of an image are stored side by side, not the positions of a channel."""
-    return x.ndim in _CHANNELS_LAST and not x.is_contiguous() and x.is_contiguous(memory_format=_CHANNELS_LAST[x.ndim])
-
-
 def _lerp(start: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     if torch._C._get_tracing_state() is not None:  # a trace for ONNX would write a choice between two formulas
         return (1 - weight) * start + weight * end
@@ -48,19 +43,12 @@ def _as_tensor(value: float, dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(value, dtype=dtype, device="cpu")
 
 
-def _scalar(value: Any, like: torch.Tensor) -> Any:
-    """Return a number as a tensor of rank 0: on a CPU, PyTorch takes 4 µs to convert a Python number."""
-    plain = type(like) is torch.Tensor and type(value) is float and not torch.compiler.is_compiling()
-    return _as_tensor(value, like.dtype) if plain and like.is_cpu and like.is_floating_point() else value
-
-
 def mean(x: torch.Tensor, axis: Any, keepdims: bool = False) -> torch.Tensor:
     """Return the mean along one axis or several."""
     size = x.shape[axis] if isinstance(axis, int) else None
     if type(size) is not int or size == 0:  # a trace has sizes as tensors
         return torch.mean(x, axis, keepdims)
-    total: torch.Tensor = torch.sum(x, axis, keepdims) * _scalar(1 / size, x)
-    return total
+    return torch.sum(x, axis, keepdims) * TORCH.scalar(1 / size, x)  # type: ignore[no-any-return]
 
 
 # Every layer computes with these; they skip array_api_compat's checks of the types, which are the same here.
@@ -93,7 +81,9 @@ class TorchOps(Ops):
         return torch.as_tensor(values, dtype=like.dtype, device=like.device)
 
     def scalar(self, value: Any, like: torch.Tensor) -> Any:
-        return _scalar(value, like)
+        """Return a number as a tensor of rank 0: on a CPU, PyTorch takes 4 µs to convert a Python number."""
+        plain = type(like) is torch.Tensor and type(value) is float and not torch.compiler.is_compiling()
+        return _as_tensor(value, like.dtype) if plain and like.is_cpu and like.is_floating_point() else value
 
     def indices(self, values: Any, like: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(values, dtype=torch.int64, device=like.device)
@@ -122,7 +112,10 @@ class TorchOps(Ops):
     def stack_rows(self, rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
         """Return R tensors (B, …) as one (B·R, …), channels last where `like` is."""
         stacked = torch.stack(list(rows), dim=1).flatten(0, 1)
-        return stacked.contiguous(memory_format=_CHANNELS_LAST[like.ndim]) if is_channels_last(like) else stacked
+        last = _CHANNELS_LAST.get(like.ndim)
+        if last is None or like.is_contiguous() or not like.is_contiguous(memory_format=last):
+            return stacked
+        return stacked.contiguous(memory_format=last)
 
     def repeat_rows(self, array: torch.Tensor, times: Any) -> torch.Tensor:
         return array.repeat_interleave(times, 0)
@@ -139,9 +132,7 @@ class TorchOps(Ops):
         values = array.detach().cpu()
         return np.asarray((values.double() if values.is_floating_point() else values).numpy())
 
-    def map_batches(
-        self, function: Callable[[list[torch.Tensor]], Any], batch: list[torch.Tensor], size: int
-    ) -> list[Any]:
+    def map_batches(self, function: Callable[..., Any], batch: list[torch.Tensor], size: int) -> list[Any]:
         if torch._C._get_tracing_state() is not None:
             raise RecipeError(
                 "max_rows: a trace would keep the number of rounds that its example needs, and drop images of larger "

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import nn
@@ -23,90 +23,73 @@ from sita_adapters.random_images import perturb, random_like
 
 from .batchnorm import detach
 from .clone import clone, own_forward
-from .inspection import check_channels, epsilon_of, find_layers, source_statistics
+from .inspection import check_channels, epsilon_of, find_layers, named_tensors, source_statistics
 from .ops import TORCH
 
 if TYPE_CHECKING:
     from .call import Adaptation, Arguments
 
-_TOLERANCE = 1e-4
-"""The relative difference up to which two outputs of a layer are equal."""
+_Layers: TypeAlias = dict[str, nn.Module]
 
 
 def probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> OutputLayout:
     """Return what is established about an adapted model for such arguments.
 
-    If the size of a further tensor is ambiguous, it is first tried as one entry per image; if the model then violates
-    the contract, as shared by all images. A model in half precision is probed in single precision,
-    where rounding hides less, if it can run in it.
+    A further tensor whose size allows it is first tried as one entry per image; if the model then violates the
+    contract, as shared by all images. Half precision is probed in single, where rounding hides less, if it runs.
     """
-    choices = itertools.product(*((True, False) if each else (False,) for each in arguments.could_be_aligned()))
-    error: SitaError | None = None
+    sizes, count = [each.shape[:1] for each in arguments.tensors[1:]], arguments.images.shape[0]
+    choices = itertools.product(*((True, False) if size in ((1,), (count,)) else (False,) for size in sizes))
+    errors: list[SitaError] = []
     with torch.inference_mode(False), torch.no_grad():
         for aligned in itertools.islice(choices, 8):
             try:
                 if any(p.dtype in (torch.float16, torch.bfloat16) for p in nn.Module.parameters(model)):
                     with suppress(InputError):
-                        return _Probe(model, adaptation, arguments, aligned, precise=True).run()
-                return _Probe(model, adaptation, arguments, aligned).run()
-            except SitaError as failure:
-                error = error or failure
-    assert error is not None
-    raise error
+                        return _probe(model, adaptation, arguments, aligned, precise=True)
+                return _probe(model, adaptation, arguments, aligned)
+            except SitaError as error:
+                errors.append(error)
+    raise errors[0]
 
 
-class _Probe:
-    """One attempt: runs a copy of an adapted model on random images."""
+def _probe(
+    model: nn.Module, adaptation: Adaptation, arguments: Arguments, aligned: tuple[bool, ...], *, precise: bool = False
+) -> OutputLayout:
+    """Make one attempt: run a copy of the model on random images."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        adaptation: Adaptation,
-        arguments: Arguments,
-        aligned: tuple[bool, ...],
-        precise: bool = False,
-    ) -> None:
-        self.model, self.adaptation, self.arguments = model, adaptation, arguments
-        self.aligned, self.precise = aligned, precise
-        self.copied = self._copy()
-        found = find_layers(self.copied)
-        self.layers = {info.name: found[info.name] for info in adaptation.layers if info.adapted}
-        batch = [_random_like(tensor, index) for index, tensor in enumerate(arguments.batch(aligned))]
-        self.batch = [TORCH.precise(each) if precise and each.is_floating_point() else each for each in batch]
-        self.recorder, self.watcher = InputRecorder(TORCH), _Watcher(model, found, self.layers)
-        self.state = _state(self.copied)
+    def copied() -> nn.Module:
+        new = clone(model, keep=adaptation, shared=False)
+        return new.float() if precise else new
 
-    def run(self) -> OutputLayout:
-        """Return what is established."""
-        name = type(self.model).__name__
-        layout = probe_model(self._run, self.recorder, self.adaptation, name, self.arguments.images)
-        check_called(layout.factors, self.adaptation)
-        for hook in self.watcher.hooks:
-            hook.remove()
-        axes = _check_layers(self.layers, self.watcher.inputs)
-        return replace(layout, channel_axes=axes, notes=self.watcher.notes(), aligned=self.aligned)
+    watched = copied()
+    found, before = find_layers(watched), _versions(watched)
+    layers = {info.name: found[info.name] for info in adaptation.layers if info.adapted}
+    batch = [_random_like(tensor, index) for index, tensor in enumerate(arguments.batch(aligned))]
+    batch = [TORCH.precise(each) if precise and each.is_floating_point() else each for each in batch]
+    recorder = InputRecorder(TORCH)
+    watcher = _Watcher(model, found, layers, recorder)
 
-    def _copy(self) -> nn.Module:
-        copied = clone(self.model, keep=self.adaptation, shared=False)
-        return copied.float() if self.precise else copied
-
-    def _run(self, which: Sequence[int], *, perturbed: bool = False, fresh: bool = False) -> Any:
-        rows = [each[list(which)] for each in self.batch]
-        if perturbed:
-            rows[0] = _perturbed(rows[0])
-        model = self._copy() if fresh else self.copied
-        record = self.recorder.record if fresh else self._record
-        context = engine.ForwardContext(self.adaptation, engine.PLAIN, len(which), TORCH, record=record)
-        args, kwargs = self.arguments.fill(rows, self.aligned)
-        with nullcontext() if fresh else self.watcher:
-            output = engine.run_rows(rows, lambda _: own_forward(model, args, kwargs), context)
-        self.watcher.check(self.arguments.images)
-        _check_state(self.copied, self.state)
+    def run(which: Sequence[int], *, perturbed: bool = False, fresh: bool = False) -> Any:
+        rows = [each[list(which)] for each in batch]
+        if perturbed and rows[0].is_floating_point():
+            values = perturb(TORCH.to_numpy(rows[0]), torch.finfo(rows[0].dtype).eps)
+            rows[0] = torch.from_numpy(values).to(rows[0])
+        used, noted = (copied(), recorder.record) if fresh else (watched, watcher.enter)
+        context = engine.ForwardContext(adaptation, engine.PLAIN, len(which), TORCH, record=noted)
+        args, kwargs = arguments.fill(rows, aligned)
+        with nullcontext() if fresh else watcher:
+            output = engine.run_rows(rows, lambda _: own_forward(used, args, kwargs), context)
+        watcher.check(arguments.images)
+        _refuse_writes(watched, before)
         return output
 
-    def _record(self, name: str, x: torch.Tensor) -> None:
-        self.recorder.record(name, x)
-        self.watcher.enter(name, x)
+    layout = probe_model(run, recorder, adaptation, type(model).__name__, arguments.images)
+    check_called(layout.factors, adaptation)
+    for hook in watcher.hooks:
+        hook.remove()
+    axes = _check_layers(layers, watcher.inputs)
+    return replace(layout, channel_axes=axes, notes=watcher.notes(), aligned=aligned)
 
 
 def _random_like(tensor: torch.Tensor, index: int) -> torch.Tensor:
@@ -116,25 +99,17 @@ def _random_like(tensor: torch.Tensor, index: int) -> torch.Tensor:
     return torch.from_numpy(random_like(TORCH.to_numpy(tensor))).to(tensor.device, tensor.dtype)
 
 
-def _perturbed(images: torch.Tensor) -> torch.Tensor:
-    if not images.is_floating_point():
-        return images
-    return torch.from_numpy(perturb(TORCH.to_numpy(images), torch.finfo(images.dtype).eps)).to(images)
-
-
-def _state(model: nn.Module) -> dict[str, tuple[int, int]]:
+def _versions(model: nn.Module) -> dict[str, tuple[int, int]]:
     """Return which tensors a model has, and how often each was written to."""
-    tensors = (*nn.Module.named_parameters(model), *nn.Module.named_buffers(model))
-    return {name: (id(tensor), tensor._version) for name, tensor in tensors}
+    return {name: (id(tensor), tensor._version) for name, tensor in named_tensors(model)}
 
 
-def _check_state(model: nn.Module, before: dict[str, tuple[int, int]]) -> None:
-    after = _state(model)
-    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+def _refuse_writes(model: nn.Module, before: dict[str, tuple[int, int]]) -> None:
+    changed = sorted(dict(before.items() ^ _versions(model).items()))
     if changed:
         raise ModelError(
-            f"{type(model).__name__} writes to {', '.join(sorted(changed)[:4])} while it runs. Expected a forward pass "
-            "that changes no parameter or buffer in evaluation mode: an answer would depend on earlier calls. Try: "
+            f"{type(model).__name__} writes to {', '.join(changed[:4])} while it runs. Expected a forward pass that "
+            "changes no parameter or buffer in evaluation mode: an answer would depend on earlier calls. Try: "
             "compute it in __init__, or keep it as a plain attribute if it does not change the answers."
         )
 
@@ -146,11 +121,10 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         return False  # or the compiler would be imported, only to be told to skip this class
 
-    def __init__(self, model: nn.Module, found: dict[str, nn.Module], adapted: dict[str, nn.Module]) -> None:
+    def __init__(self, model: nn.Module, found: _Layers, adapted: _Layers, recorder: InputRecorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.source = {_pointer(each) for layer in find_layers(model).values() for each in source_statistics(layer)}
-        self.known = {_pointer(each) for layer in found.values() for each in source_statistics(layer)}
-        self.own = {_pointer(each): name for name, layer in adapted.items() for each in source_statistics(layer)}
+        self.source, self.known, self.own = map(_owners, (find_layers(model), found, adapted))
+        self.recorder = recorder
         self.inputs: dict[str, torch.Tensor] = {}
         """A part of the first input of each adapted layer."""
         self.running: str | None = None
@@ -163,7 +137,8 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.hooks = [layer.register_forward_hook(self._leave) for layer in adapted.values()]
 
     def enter(self, name: str, x: torch.Tensor) -> None:
-        """Note that an adapted layer runs, and keep a part of its first input: all of axis 1 and of the last."""
+        """Record that an adapted layer runs, and keep a part of its first input: all of axis 1 and of the last."""
+        self.recorder.record(name, x)
         self.running = name
         if name not in self.inputs:
             part = (slice(0, 1), slice(None), *[slice(0, 4)] * (x.ndim - 3))
@@ -212,6 +187,11 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (note,)
 
 
+def _owners(layers: _Layers) -> dict[int, str]:
+    """Return which layer's statistics are where in memory."""
+    return {_pointer(each): name for name, layer in layers.items() for each in source_statistics(layer)}
+
+
 def _pointer(value: Any) -> int:
     """Return where a tensor's values are in memory; −1 if it has none."""
     try:
@@ -220,7 +200,7 @@ def _pointer(value: Any) -> int:
         return -1
 
 
-def _check_layers(layers: dict[str, nn.Module], inputs: dict[str, torch.Tensor]) -> dict[str, int]:
+def _check_layers(layers: _Layers, inputs: dict[str, torch.Tensor]) -> dict[str, int]:
     """Return the channel axes that are not 1; raise if a layer that ran is not a BatchNorm layer."""
     axes = {name: _channel_axis(layers[name], x) for name, x in inputs.items()}
     if wrong := [name for name, axis in axes.items() if axis is None]:
@@ -249,5 +229,5 @@ def _is_normalizing(layer: nn.Module, x: torch.Tensor, axis: int) -> bool:
     expected = layer(x.clone()).clone()
     for statistic, other in zip(statistics, others, strict=True):
         statistic.copy_(other)
-    tolerance = _TOLERANCE if x.dtype in (torch.float32, torch.float64) else 5e-2
+    tolerance = 1e-4 if x.dtype in (torch.float32, torch.float64) else 5e-2
     return bool((layer(moved) - expected).abs().max() <= tolerance * expected.abs().max())

@@ -36,8 +36,8 @@ _LEFT_OUT = """
 Left out, of transformers: models of sound (but for CLAP), text and time series; those that take keypoints or texts
 beside the image (SuperGlue, GroupViT, Grounding DINO, OmDet-Turbo, SAM 3); and those that need a larger configuration
 than their default or another package (Depth Pro, Sapiens2, Emu3, OneFormer, LayoutLMv2, the detectors of PP-OCRv5
-server and PP-OCRv6). Of UVDoc and SLANet the backbone stands for the whole. Of torchvision: whole detectors, which take
-lists of images.
+server and PP-OCRv6). Of UVDoc and SLANet the backbone stands for the whole; DEIMv2 has PyTorch's RMSNorm instead of its
+own, which rounds to float32 even in a float64 model. Of torchvision: whole detectors, which take lists of images.
 """
 
 

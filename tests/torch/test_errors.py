@@ -46,7 +46,7 @@ MODELS = {
     "traced": (lambda: torch.jit.trace(small(), batch()), ["scripted or traced", "before"]),
     "scripted": (lambda: torch.jit.script(small()), ["scripted or traced", "eager"]),
     "a scripted part": (lambda: nn.Sequential(torch.jit.trace(small(), batch())), ["'0'"]),
-    "lazy": (lazy, ["'weight'", "run the model once"]),
+    "lazy": (lazy, ["'0.weight'", "run the model once"]),
     "a lock": (lambda: Locked().eval(), ["lock", "copy.deepcopy", "Try"]),
     "batch statistics": (
         lambda: nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3, track_running_stats=False)),
