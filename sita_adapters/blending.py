@@ -77,7 +77,7 @@ def blend(
 def _factor(name: str, batch_rows: Any, context: ForwardContext) -> int:
     """Return the number of batch entries per row, which must be what the probe saw."""
     ops = context.ops
-    factors = None if context.layout is None else context.layout.factors.get(name)
+    factors = None if context.layout is None else context.layout.entries_per_row.get(name)
     call = context.calls.get(name, 0)
     context.calls[name] = call + 1
     if factors is None:

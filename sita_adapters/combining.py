@@ -147,7 +147,7 @@ def _mix(candidates: Candidates, call: Call) -> list[Array]:
             mixed.append(array)
             continue
         rows = [array[:, 0], array[:, 1]]
-        if call.layout.selects:
+        if call.layout.has_integers:
             mixed.append(larger_row(rows, weights, ops.xp))
         elif scores is not None and index == scores.index:
             mixed.append(mix_scores(rows, weights, scores.kind, scores.class_axis, ops))
