@@ -134,18 +134,12 @@ def check_selector(selector: Any) -> None:
         raise OutputError(f"output: expected a key, a position, or a function of the output; received {selector!r}.")
 
 
-def find_selected(output: Any, selector: Selector, is_array: IsArray) -> int:
-    """Return the index, in the order of `flatten`, of the array that a selector names."""
+def select(output: Any, selector: Selector, is_array: IsArray) -> Any:
+    """Return the part of an output that a selector names; None if there is none."""
+    if callable(selector):
+        return selector(output)
+    if isinstance(selector, int):
+        with contextlib.suppress(KeyError, IndexError, TypeError):
+            return output[selector]
     named: dict[Any, Any] = dict(leaves(output, is_array))
-    part = selector(output) if callable(selector) else named.get(selector)
-    if isinstance(selector, int) and isinstance(output, list | tuple | Mapping):
-        with contextlib.suppress(KeyError, IndexError):
-            part = output[selector]
-    found = flatten(output, is_array)
-    for index, (_, array) in enumerate(found):
-        if array is part:
-            return index
-    what = "nothing" if part is None else f"a {type(part).__name__} that is not a tensor of the output"
-    raise OutputError(
-        f"output={selector!r} gives {what}. Try: one of its tensors, {', '.join(path for path, _ in found) or 'none'}."
-    )
+    return named.get(selector)

@@ -45,6 +45,11 @@ class _Values(NamedTuple):
     array: np.ndarray
     rounding: float
 
+    def by_image(self, count: int) -> _Values:
+        """Return a layer's input, (N·T, S), as (N, T, S); unchanged if N does not divide its length."""
+        entries, rest = divmod(len(self.array), count)
+        return self if rest else self._replace(array=self.array.reshape(count, entries, self.array.shape[1]))
+
 
 class _Result(NamedTuple):
     """One run: its output, the names of all that is in it and of the layers, its arrays and the layers' inputs."""
@@ -75,10 +80,7 @@ class InputRecorder:
 
 
 def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model: str, images: Array) -> OutputLayout:
-    """Return the layout of a model's output; raise a SitaError where the model violates the contract.
-
-    `model` is the name of its class and `images` the images that start the probe, for the errors.
-    """
+    """Return the layout of a model's output for such images; raise a SitaError where it violates the contract."""
     is_array = recorder.ops.is_array
 
     def result(which: Sequence[int], **how: bool) -> _Result:
@@ -90,17 +92,19 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
         except Exception as error:
             raise InputError(
                 f"{model} fails on {len(which)} random images of {images.dtype} and shape {tuple(images.shape[1:])}: "
-                f"{type(error).__name__}: {error} Expected a model that takes any number of such images. Try: check "
-                "their shape and type (floating point?), or give an example, sita.adapt(model, example=images)."
+                f"{type(error).__name__}: {error} Expected a model that takes any number of such images. Try: other "
+                "shapes, a floating-point type, or an example, sita.adapt(model, example=images)."
             ) from error
         arrays = [recorder.values(path, array) for path, array in flatten(output, is_array)]
-        layers = [each._replace(array=_by_image(each.array, len(which))) for each in recorder.layers]
+        layers = [each.by_image(len(which)) for each in recorder.layers]
         others = [f"{path}={leaf!r}" for path, leaf in leaves(output, is_array) if not is_array(leaf)]
         return _Result(output, [*(each.name for each in (*arrays, *layers)), *others], arrays, layers)
 
     results = [result(which) for which in _BATCHES]
     one, again = results[-1], result(_BATCHES[-1], fresh=True)
-    if one.parts != again.parts or not all(map(_same, one.arrays, again.arrays)):
+    pairs = zip(one.arrays, again.arrays, strict=False)  # of which only sums on a GPU may differ, in their order
+    twice = [(x.array[None], y.array[None], 0.1 * y.rounding) for x, y in pairs]
+    if one.parts != again.parts or not all(_close(x, y, y, y, rounding) for x, y, rounding in twice):
         raise ModelError(
             f"{model} is not deterministic, or keeps state: the same image gave different outputs. Expected answers "
             "that depend on the input alone. Try: switch off dropout, noise, and any memory of earlier calls."
@@ -113,11 +117,6 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
     if mixed:
         raise _mixing_error(whole, mixed, axes)
     return _layout(whole, axes[: len(whole.arrays)], adaptation, is_array)
-
-
-def _by_image(array: np.ndarray, count: int) -> np.ndarray:
-    """Return the sample of a layer's input, (N·T, S), as (N, T, S); unchanged if N does not divide its length."""
-    return array if len(array) % count else array.reshape(count, len(array) // count, array.shape[1])
 
 
 def _image_axes(results: Sequence[_Result]) -> list[int | None]:
@@ -166,19 +165,15 @@ def _mixing_error(whole: _Result, mixed: Sequence[int], axes: Sequence[int | Non
             f"(N·T, …). Try: {leave_out(*names)}."
         )
     if axes[mixed[0]] is None:
+        shape = whole.arrays[mixed[0]].array.shape
         return OutputError(
-            f"Expected one entry of {first} per image, on one axis; received what is computed from the whole batch, "
-            "such as a loss. Try: call the model without labels, or adapt a module that returns the scores alone."
+            f"Expected one entry of {first} per image, on one axis; received shape {shape} for three: of the whole batch "
+            "(such as a loss). Try: call the model without labels, or adapt a module that returns the scores alone."
         )
     return ModelError(
         f"Images influence each other: {first} depends on the other images of a batch, or on their order. Try: take "
         "what looks at the whole batch (a maximum, a branch, a sort) out of the model; do it before or after the call."
     )
-
-
-def _same(x: _Values, y: _Values) -> bool:
-    """Whether two runs of one image are equal; only the order of sums on a GPU may differ."""
-    return _close(x.array[None], *[y.array[None]] * 3, 0.1 * y.rounding)
 
 
 def _close(x: np.ndarray, y: np.ndarray, every: np.ndarray, perturbed: np.ndarray, rounding: float) -> bool:
@@ -191,16 +186,14 @@ def _close(x: np.ndarray, y: np.ndarray, every: np.ndarray, perturbed: np.ndarra
     """
     known = [each.astype(np.float64) for each in (x, y, every, perturbed)]
     x, y, every, perturbed = (np.nan_to_num(each, nan=0.0, posinf=0.0, neginf=0.0) for each in known)
-    not_finite = [np.where(np.isfinite(each), 0.0, each) for each in known[:2]]
-    if not np.array_equal(*not_finite, equal_nan=True) or every.shape != perturbed.shape:
-        return False
-    if not x.size:
-        return True
+    special, expected = (np.where(np.isfinite(each), 0.0, each) for each in known[:2])
+    comparable = np.array_equal(special, expected, equal_nan=True) and every.shape == perturbed.shape
+    if not comparable or not x.size:
+        return comparable
     size, spread = np.abs(every).max(axis=0), np.abs(every - every[:1]).max(axis=0)
     size, gaps = size + np.median(size) + np.finfo(np.float64).tiny, np.abs(x - y)
-    if (gaps <= rounding * size + 1e-3 * spread).all():
-        return True
-    return bool(np.linalg.norm(gaps / size) <= 20 * np.linalg.norm((every - perturbed) / size))
+    magnified = 20 * np.linalg.norm((every - perturbed) / size)
+    return bool((gaps <= rounding * size + 1e-3 * spread).all() or np.linalg.norm(gaps / size) <= magnified)
 
 
 def _layout(whole: _Result, axes: Sequence[int | None], adaptation: Adaptation, is_array: IsArray) -> OutputLayout:
@@ -232,11 +225,9 @@ def check_called(called: Collection[str], adaptation: Adaptation) -> None:
             f"{adaptation.model_name} calls none of its {len(names)} adapted layers. Expected layers that are called: "
             "a model that reads their statistics itself (F.batch_norm) cannot be adapted."
         )
-    message = (
-        f"{adaptation.model_name} does not call {len(missed)} of its {len(names)} adapted layers, which have no "
-        f"effect: {', '.join(missed[:4])}. Try: leave them out with layers=, if that is intended."
-    )
-    warnings.warn(message, SitaWarning, stacklevel=2)
+    some = f"does not call {len(missed)} of its {len(names)} adapted layers, which have no effect: "
+    advice = f"{', '.join(missed[:4])}. Try: leave them out with layers=, if that is intended."
+    warnings.warn(f"{adaptation.model_name} {some}{advice}", SitaWarning, stacklevel=2)
 
 
 def not_batchnorm_error(wrong: Sequence[str], kind: str, count: int) -> ModelError:

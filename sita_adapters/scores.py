@@ -2,7 +2,7 @@
 
 The probe has the outputs of a few random images. Scores that are non-negative and sum to 1 along exactly one axis are
 probabilities; those whose exponentials do are log-probabilities. All others are logits, unless they all lie in [0, 1].
-Embeddings cannot be told from logits by their values: `describe` prints what was assumed.
+Embeddings cannot be told from logits: `describe` prints what was assumed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from .errors import OutputError
 from .ops import Ops
-from .outputs import IsArray, OutputLayout, ScoresLayout, find_selected, flatten
+from .outputs import IsArray, OutputLayout, ScoresLayout, flatten, select
 from .voting import Scores
 
 if TYPE_CHECKING:
@@ -47,20 +47,20 @@ def _find(
     output: Any, values: Sequence[np.ndarray | None], settings: Settings, is_array: IsArray
 ) -> tuple[int, np.ndarray]:
     """Return the index and values of the scores: the selected array, one with a usual name, the only eligible one."""
-    paths = [path for path, _ in flatten(output, is_array)]
+    paths, arrays = zip(*flatten(output, is_array), strict=True)
     axes = 1 if (settings.scores or "").startswith("sigmoid") else 2
     floats = {index: array for index, array in enumerate(values) if array is not None and array.dtype.kind == "f"}
     eligible = {index: array for index, array in floats.items() if array.size and array.ndim >= axes}
-    if settings.output is not None:
-        index = find_selected(output, settings.output, is_array)
-        if index not in eligible:
-            raise OutputError(
-                f"output: expected floating-point scores with one entry per image; {paths[index]} is not. Try: another "
-                f"of {', '.join(paths)}."
-            )
-        return index, eligible[index]
-    # transformers and torchvision name the scores so
+    # transformers and torchvision name the scores "logits" and "out"
     found = [index for index in eligible if paths[index] in ("logits", "out")] or list(eligible)
+    if settings.output is not None:
+        part = select(output, settings.output, is_array)
+        found = [index for index in eligible if arrays[index] is part]
+        if not found:
+            what = "nothing" if part is None else f"a {type(part).__name__} that is not a tensor of the output"
+            if names := [path for path, array in zip(paths, arrays, strict=True) if array is part]:
+                what = f"no floating-point scores with one entry per image, which {names[0]} is not"
+            raise OutputError(f"output={settings.output!r} gives {what}. Try: another of {', '.join(paths)}.")
     if not found:
         raise _Unclear(
             f"Found no class scores (N, classes, …) in the model's {type(output).__name__}, which has "
@@ -81,13 +81,10 @@ def _resolve(values: np.ndarray, settings: Settings, usual: int | None) -> tuple
     if said == "sigmoid" or (said == "sigmoid_probabilities" and in_unit_interval):
         return said, values.ndim - 1
     axes = [axis for axis in range(1, values.ndim) if values.shape[axis] > 1]
-    if settings.class_axis is not None:
-        axes = [axis for axis in axes if settings.class_axis in (axis, axis - values.ndim)]
+    if (given := settings.class_axis) is not None:
+        axes = [axis for axis in axes if given in (axis, axis - values.ndim)]
         if not axes:
-            raise OutputError(
-                f"class_axis: expected an axis with two classes or more in scores of shape {shape}; received "
-                f"{settings.class_axis}."
-            )
+            raise OutputError(f"class_axis: expected an axis of two classes or more of {shape}; received {given}.")
         usual = axes[0]
     normalized = _normalized(values, axes)
     found = [(kind, axis) for kind, axis in normalized if said in (None, kind)]
@@ -119,19 +116,13 @@ def _normalized(values: np.ndarray, axes: Iterable[int]) -> list[tuple[Scores, i
     """Return as what values (N, …) are normalized, along which of these axes."""
     forms: dict[Scores, np.ndarray] = {"probabilities": values, "log_probabilities": np.exp(np.minimum(values, 1.0))}
     rounding = 5e-3  # of a sum in half precision
-    return [
-        (kind, axis)
-        for kind, form in forms.items()
-        for axis in axes
-        if form.min() >= -rounding and np.abs(form.sum(axis=axis) - 1).max() <= rounding
-    ]
+    positive = {kind: form for kind, form in forms.items() if form.min() >= -rounding}
+    sums = [(kind, axis, form.sum(axis=axis)) for kind, form in positive.items() for axis in axes]
+    return [(kind, axis) for kind, axis, total in sums if np.abs(total - 1).max() <= rounding]
 
 
 def check_kind(output: Any, layout: OutputLayout, ops: Ops) -> None:
-    """Raise if scores are normalized now and were not in the probe, or the other way round.
-
-    A number or string beside the images may switch a model from logits to probabilities.
-    """
+    """Raise if scores are not what they were in the probe: another argument may switch to probabilities."""
     found, scores = flatten(output, ops.is_array), layout.scores
     if scores is None or scores.kind.startswith("sigmoid") or len(found) != len(layout.paths):
         return
