@@ -129,8 +129,7 @@ def _map(output: Any, path: str, is_array: IsArray, function: Callable[[str, Any
 
 def check_selector(selector: Any) -> None:
     """Raise an OutputError unless this is a key, a position or a function."""
-    allowed = selector is None or isinstance(selector, str | int) or callable(selector)
-    if isinstance(selector, bool) or not allowed:
+    if isinstance(selector, bool) or not (isinstance(selector, str | int | None) or callable(selector)):
         raise OutputError(f"output: expected a key, a position, or a function of the output; received {selector!r}.")
 
 

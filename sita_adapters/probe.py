@@ -143,13 +143,9 @@ def _mixed(results: Sequence[_Result], axes: Sequence[int | None], perturbed: _R
     """
     orders, found = [[_ALL.index(image) for image in which] for which in _BATCHES], []
     for index, runs in enumerate(zip(*(each.arrays + each.layers for each in (*results, perturbed)), strict=True)):
-        axis, arrays = axes[index], [each.array for each in runs]
-        if axis is None:  # a constant must be the same for every image
-            arrays = [
-                np.stack([array] * count) for array, count in zip(arrays, map(len, (*_BATCHES, _ALL)), strict=True)
-            ]
-        *arrays, again = (np.moveaxis(array, axis or 0, 0) for array in arrays)
-        pairs = zip(arrays, orders, strict=True)
+        axis = axes[index]  # None for a constant, which has one line
+        *arrays, again = (each.array[None] if axis is None else np.moveaxis(each.array, axis, 0) for each in runs)
+        pairs = zip(arrays, orders if axis is not None else [[0]] * len(orders), strict=True)
         if not all(_close(x, arrays[1][order], arrays[1], again, runs[1].rounding) for x, order in pairs):
             found.append(index)
     return found
@@ -167,8 +163,8 @@ def _mixing_error(whole: _Result, mixed: Sequence[int], axes: Sequence[int | Non
     if axes[mixed[0]] is None:
         shape = whole.arrays[mixed[0]].array.shape
         return OutputError(
-            f"Expected one entry of {first} per image, on one axis; received shape {shape} for three: of the whole batch "
-            "(such as a loss). Try: call the model without labels, or adapt a module that returns the scores alone."
+            f"Expected one entry of {first} per image, on one axis; received shape {shape} for three, computed from "
+            "the whole batch, as a loss is. Try: call the model without labels, or adapt a module that returns scores."
         )
     return ModelError(
         f"Images influence each other: {first} depends on the other images of a batch, or on their order. Try: take "

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-_LEAST_CONTRAST = 0.01
-"""Random images differ by at least this share of the largest value, far more than rounding."""
-
 
 def random_like(images: np.ndarray) -> np.ndarray:
     """Return three random images in the value range, and of the type, of these (N, …).
@@ -20,9 +17,11 @@ def random_like(images: np.ndarray) -> np.ndarray:
     finite = finite if finite.size else np.asarray([[0.0, 1.0]])
     low, high = float(finite.min()), float(finite.max())
     darkest = max(float(finite.max(axis=1).min()), low + 1e-3 * (high - low))
-    if high - low < _LEAST_CONTRAST * max(abs(low), abs(high), 1.0):  # too little contrast to show that images mix
+    if high - low < 0.01 * max(
+        abs(low), abs(high), 1.0
+    ):  # too little contrast to show, beside rounding, that images mix
         low, high = min(low, 0.0), max(high, 0.0)
-        if high - low < _LEAST_CONTRAST:
+        if high - low < 0.01:
             low, high = (low, low + 1.0) if floating else (0.0, 1.0 if images.dtype == np.bool_ else 255.0)
         darkest = high
     random, made = np.random.default_rng(0), np.empty((3, *shape))

@@ -28,10 +28,9 @@ class _Unclear(Exception):
 def resolve_scores(
     output: Any, values: Sequence[np.ndarray | None], adaptation: Adaptation, is_array: IsArray
 ) -> tuple[ScoresLayout | None, str]:
-    """Return the layout of the scores, or None and the reason.
+    """Return the layout of the scores, or None and the reason; raise an OutputError if values contradict the settings.
 
-    `values` has, for each array of the output, its values on random images with the images first; None if it has no
-    entry for each image. Raise an OutputError where the values contradict what the caller said.
+    `values` has the values of each array of the output, with the images first; None if it has no entry for each image.
     """
     try:
         index, scores = _find(output, values, adaptation.settings, is_array)
@@ -105,10 +104,7 @@ def _resolve(values: np.ndarray, settings: Settings, usual: int | None) -> tuple
             "each label is true or not, 'logits' if they are logits."
         )
     if usual not in axes:
-        raise _Unclear(
-            f"The class axis of scores of shape {shape} is unclear. Try: class_axis=, or scores='sigmoid' if each "
-            "label is true or not."
-        )
+        raise _Unclear(f"The class axis of scores of shape {shape} is unclear. Try: class_axis=, or scores='sigmoid'.")
     return "logits", usual
 
 
@@ -116,8 +112,9 @@ def _normalized(values: np.ndarray, axes: Iterable[int]) -> list[tuple[Scores, i
     """Return as what values (N, …) are normalized, along which of these axes."""
     forms: dict[Scores, np.ndarray] = {"probabilities": values, "log_probabilities": np.exp(np.minimum(values, 1.0))}
     rounding = 5e-3  # of a sum in half precision
-    positive = {kind: form for kind, form in forms.items() if form.min() >= -rounding}
-    sums = [(kind, axis, form.sum(axis=axis)) for kind, form in positive.items() for axis in axes]
+    sums = [
+        (kind, axis, form.sum(axis=axis)) for kind, form in forms.items() for axis in axes if form.min() >= -rounding
+    ]
     return [(kind, axis) for kind, axis, total in sums if np.abs(total - 1).max() <= rounding]
 
 
