@@ -206,22 +206,22 @@ ROWS = (
     Mutant(
         "the images always on axis 0",
         "sita_adapters/probe.py",
-        "axes.append(differing[0] if differing else None)",
-        "axes.append(0 if differing else None)",
+        "axes.append(differing[0] if [sizes[axis] for axis in differing] == [counts] else None)",
+        "axes.append(0 if [sizes[axis] for axis in differing] == [counts] else None)",
         ("tests/torch/test_outputs.py::test_the_axis_of_the_images_is_found",),
     ),
     Mutant(
         "images that influence each other in the output not noticed",
         "sita_adapters/probe.py",
-        "            if index >= len(axes):",
-        "            if index < len(axes):\n                continue\n            if index >= len(axes):",
+        "            found.append(index)",
+        "            found += [index] if index >= len(results[1].arrays) else []",
         (f"{CASES}::test_images_that_influence_each_other_are_refused",),
     ),
     Mutant(
         "entries of an image that are not side by side at a layer not noticed",
         "sita_adapters/probe.py",
-        "    if mixing:\n",
-        "    if False:\n",
+        "            found.append(index)",
+        "            found += [index] if index < len(results[1].arrays) else []",
         ("tests/torch/test_errors.py::test_a_model_that_scatters_an_images_entries_is_found_out",),
     ),
     Mutant(

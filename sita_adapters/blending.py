@@ -75,7 +75,7 @@ def _entries_per_row(name: str, batch_rows: Any, context: ForwardContext) -> int
     """Return the number of batch entries per row in this call of a layer, which must be what the probe saw."""
     ops, call = context.ops, context.calls.get(name, 0)
     context.calls[name] = call + 1
-    known = None if context.layout is None else context.layout.factors.get(name)
+    known = None if context.layout is None else context.layout.entries_per_row.get(name)
     if known is None or (call >= len(known) and len(set(known)) > 1):
         raise ModelError(
             f"Layer {name!r} ran {call + 1} times in one call, but {len(known or ())} times in the probe. Expected the "

@@ -131,7 +131,7 @@ def _mix(candidates: Candidates, call: Call) -> list[Array]:
     for index, (array, axis) in enumerate(zip(candidates.arrays, call.layout.axes, strict=True)):
         if axis is None:
             mixed.append(array)
-        elif call.layout.selects:  # integers and labels have no mean
+        elif call.layout.has_integers:  # integers and labels have no mean
             mixed.append(lowest_entropy(array, -weights, range(len(shifts)), ops.xp))
         elif scores is not None and index == scores.index:
             mixed.append(mix_scores(array, weights, scores.kind, scores.class_axis, ops))

@@ -18,11 +18,6 @@ Selector: TypeAlias = "str | int | Callable[[Any], Any] | None"
 
 IsArray: TypeAlias = Callable[[Any], bool]
 
-USUAL_NAMES = ("logits", "out")
-"""The name of the scores in outputs of transformers and torchvision."""
-
-_SCALARS = (type(None), bool, int, float, complex, str, bytes)
-
 
 @dataclass(frozen=True)
 class ScoresLayout:
@@ -42,9 +37,8 @@ class OutputLayout:
         axes: For each array the axis of the images; None for a constant.
         scores: The class scores; None if the output has no array that is known to be these.
         why_no_scores: What a caller can do about that.
-        selects: Whether any array holds integers or truth values, which have no mean.
-        factors: For each adapted layer, for each of its calls, the number of batch entries per row.
-        calls: The number of calls of adapted layers in one forward pass.
+        has_integers: Whether any array holds integers or truth values, which have no mean.
+        entries_per_row: For each adapted layer, for each of its calls, the number of batch entries per row.
         channel_axes: The axis of the channels in a layer's input, if it is not the framework's usual one.
         notes: What `describe` tells about the model.
         aligned: For each tensor argument beside the images, whether it has one entry per image.
@@ -54,12 +48,16 @@ class OutputLayout:
     axes: tuple[int | None, ...]
     scores: ScoresLayout | None
     why_no_scores: str = ""
-    selects: bool = False
-    factors: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    calls: int = 0
+    has_integers: bool = False
+    entries_per_row: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     channel_axes: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     aligned: tuple[bool, ...] = ()
+
+    @property
+    def calls(self) -> int:
+        """The number of calls of adapted layers in one forward pass."""
+        return sum(map(len, self.entries_per_row.values()))
 
     def require_scores(self) -> ScoresLayout:
         """Return the scores; raise an OutputError if there are none."""
@@ -91,19 +89,19 @@ def leaves(output: Any, is_array: IsArray) -> list[tuple[str, Any]]:
 
 def rebuild(output: Any, arrays: Sequence[Array], is_array: IsArray) -> Any:
     """Return an output of the same type and structure with these arrays, in the order of `flatten`."""
-    old = flatten(output, is_array)
-    new = {id(array): made for (_, array), made in zip(old, arrays, strict=True)}
-    return _map(output, "", is_array, lambda path, leaf: new.get(id(leaf), leaf))
+    new = {id(old): array for (_, old), array in zip(flatten(output, is_array), arrays, strict=True)}
+    return _map(output, "", is_array, lambda _, leaf: new.get(id(leaf), leaf))
 
 
 def _map(output: Any, path: str, is_array: IsArray, function: Callable[[str, Any], Any]) -> Any:
     """Return an output with a function of (path, leaf) applied to its leaves: arrays, numbers, strings and None."""
-    if is_array(output) or isinstance(output, _SCALARS):
+    if is_array(output) or isinstance(output, int | float | complex | str | bytes | None):
         return function(path, output)
 
     def inner(step: str, part: Any) -> Any:
         return _map(part, f"{path}{step}".lstrip("."), is_array, function)
 
+    why = ""
     try:
         if type(output) is dict:
             return {key: inner(f".{key}", part) for key, part in output.items()}
@@ -122,41 +120,25 @@ def _map(output: Any, path: str, is_array: IsArray, function: Callable[[str, Any
                     object.__setattr__(made, each.name, inner(f".{each.name}", getattr(output, each.name)))
             return made
     except TypeError as error:
-        raise _unknown(output, path, f", which cannot be rebuilt with other tensors ({error})") from error
-    raise _unknown(output, path)
-
-
-def _unknown(output: Any, path: str, why: str = "") -> OutputError:
-    return OutputError(
+        why = f", which cannot be rebuilt with other tensors ({error})"
+    raise OutputError(
         f"The model returns an object of type {type(output).__name__}{f' at {path}' if path else ''}{why}. Expected "
-        "tensors, or tuples, lists, dicts, named tuples and dataclasses of them. Try: adapt a module that returns one "
-        "of these."
+        "tensors, or tuples, lists, dicts, named tuples and dataclasses of them. Try: adapt a module that returns such."
     )
 
 
 def check_selector(selector: Any) -> None:
     """Raise an OutputError unless this is a key, a position or a function."""
-    allowed = selector is None or isinstance(selector, str | int) or callable(selector)
-    if isinstance(selector, bool) or not allowed:
-        raise OutputError(
-            "output: expected a key, a position, or a function of the output that returns its scores; received "
-            f"{selector!r}."
-        )
+    if isinstance(selector, bool) or not (isinstance(selector, str | int | None) or callable(selector)):
+        raise OutputError(f"output: expected a key, a position, or a function of the output; received {selector!r}.")
 
 
-def find_selected(output: Any, selector: Selector, is_array: IsArray) -> int:
-    """Return the index, in the order of `flatten`, of the array that a selector names."""
-    found = flatten(output, is_array)
-    paths = [path for path, _ in found]
+def select(output: Any, selector: Selector, is_array: IsArray) -> Any:
+    """Return the part of an output that a selector names; None if there is none."""
+    if callable(selector):
+        return selector(output)
+    if isinstance(selector, int):
+        with contextlib.suppress(KeyError, IndexError, TypeError):
+            return output[selector]
     named: dict[Any, Any] = dict(leaves(output, is_array))
-    part = selector(output) if callable(selector) else named.get(selector)
-    if isinstance(selector, int) and isinstance(output, list | tuple | Mapping):
-        with contextlib.suppress(KeyError, IndexError):
-            part = output[selector]
-    for index, (_, array) in enumerate(found):
-        if array is part:
-            return index
-    what = "nothing" if part is None else f"a {type(part).__name__} that is not a tensor of the output"
-    raise OutputError(
-        f"output={selector!r} gives {what}. Its tensors are: {', '.join(paths) or 'none'}. Try: one of these."
-    )
+    return named.get(selector)

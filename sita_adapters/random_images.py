@@ -1,11 +1,8 @@
-"""Random images for the probe."""
+"""Random values for the probe: images, and the statistics of a layer."""
 
 from __future__ import annotations
 
 import numpy as np
-
-_LEAST_CONTRAST = 0.01
-"""Random images differ by at least this share of the largest value, far more than rounding."""
 
 
 def random_like(images: np.ndarray) -> np.ndarray:
@@ -14,27 +11,25 @@ def random_like(images: np.ndarray) -> np.ndarray:
     The first covers the range of all, the others that of the darkest image: a model that branches on the maximum of a
     batch shows it. Each has a few large areas, and noise.
     """
-    floating = np.issubdtype(images.dtype, np.floating)
+    floating, shape = np.issubdtype(images.dtype, np.floating), images.shape[1:]
     flat = images.reshape(len(images), -1).astype(np.float64)
     finite = flat[np.isfinite(flat).all(axis=1)]
     finite = finite if finite.size else np.asarray([[0.0, 1.0]])
     low, high = float(finite.min()), float(finite.max())
-    if high - low < _LEAST_CONTRAST * max(abs(low), abs(high), 1.0):  # too little contrast to show that images mix
+    darkest = max(float(finite.max(axis=1).min()), low + 1e-3 * (high - low))
+    if high - low < 0.01 * max(
+        abs(low), abs(high), 1.0
+    ):  # too little contrast to show, beside rounding, that images mix
         low, high = min(low, 0.0), max(high, 0.0)
-        if high - low < _LEAST_CONTRAST:
+        if high - low < 0.01:
             low, high = (low, low + 1.0) if floating else (0.0, 1.0 if images.dtype == np.bool_ else 255.0)
         darkest = high
-    else:
-        darkest = max(float(finite.max(axis=1).min()), low + 1e-3 * (high - low))
-    random = np.random.default_rng(0)
-    shape = images.shape[1:]
-    made = np.empty((3, *shape))
+    random, made = np.random.default_rng(0), np.empty((3, *shape))
     for image, top in zip(made, (high, darkest, darkest), strict=True):
         areas = random.uniform(size=tuple(min(size, 3) for size in shape))
-        for axis, size in enumerate(shape):
-            areas = np.take(areas, np.arange(size) * areas.shape[axis] // max(size, 1), axis=axis)
-        values = areas + random.uniform(size=shape)
-        values -= values.min() if values.size else 0.0
+        values = areas[np.ix_(*(np.arange(size) * min(size, 3) // max(size, 1) for size in shape))]
+        values = values + random.uniform(size=shape)
+        values -= values.min(initial=np.inf)
         image[...] = low + (top - low) * values / max(float(values.max(initial=0.0)), 1e-6)
     return made.astype(images.dtype) if floating else np.rint(made).astype(images.dtype)
 
@@ -45,3 +40,20 @@ def perturb(images: np.ndarray, precision: float) -> np.ndarray:
         return images
     signs = np.random.default_rng(1).uniform(-1, 1, images.shape)
     return (images * (1 + 4 * precision * signs)).astype(images.dtype)
+
+
+def change_statistics(
+    x: np.ndarray, mean: np.ndarray, variance: np.ndarray, epsilon: float, axis: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return other statistics m', v' of a layer, and the input x' for which it must return what it does for x.
+
+    x' = (x − m) / √(v + ε) · √(v' + ε) + m'
+
+    Changing the statistics of a BatchNorm layer is the same as changing its input: the property that the method rests
+    on. It fails for anything that a layer does to its input first, or around the normalization.
+    """
+    random, column = np.random.default_rng(0), [-1 if each == axis % x.ndim else 1 for each in range(x.ndim)]
+    other_mean = mean + random.normal(size=mean.shape) * np.sqrt(variance + epsilon)
+    other_variance = (variance + epsilon) * random.uniform(0.05, 2.05, mean.shape)
+    scale = np.sqrt((other_variance + epsilon) / (variance + epsilon)).reshape(column)
+    return other_mean, other_variance, (x - mean.reshape(column)) * scale + other_mean.reshape(column)

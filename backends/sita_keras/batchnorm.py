@@ -13,7 +13,7 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from sita_adapters.blending import blend, enter_layer
 from sita_adapters.engine import ForwardContext
 from sita_adapters.errors import InputError, ModelError
-from sita_adapters.layer_checks import leave_out
+from sita_adapters.probe import leave_out
 from sita_adapters.statistics import input_affine, output_affine
 
 from .ops import ENGINE, KERAS, trace_of

@@ -16,8 +16,8 @@ from sita_adapters import engine
 from sita_adapters.engine import Adaptation, Settings
 from sita_adapters.errors import InputError, ModelError, RecipeError, SharedWeightsError
 from sita_adapters.inputs import Inputs
-from sita_adapters.layer_checks import leave_out
 from sita_adapters.outputs import OutputLayout, ScoresLayout, flatten, rebuild
+from sita_adapters.probe import leave_out
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo
 from sita_adapters.views import ImageLayout, SpatialKind
@@ -173,7 +173,8 @@ class AdaptedCall(keras.layers.Layer):
         layout = None if self.layout is None else dataclasses.asdict(self.layout)
         if layout is not None:  # layers by their positions: names that Keras makes up may change
             names = [info.name for info in adaptation.layers]
-            layout["factors"] = [[names.index(name), *factors] for name, factors in layout["factors"].items()]
+            entries = layout["entries_per_row"].items()
+            layout["entries_per_row"] = [[names.index(name), *counts] for name, counts in entries]
         try:
             recipe = adaptation.recipe.to_json()
         except RecipeError as error:
@@ -206,7 +207,8 @@ class AdaptedCall(keras.layers.Layer):
         if layout is not None:
             layers = made.adaptation.layers
             layout = {name: tuple(value) if isinstance(value, list) else value for name, value in layout.items()}
-            layout["factors"] = {layers[position].name: tuple(factors) for position, *factors in layout["factors"]}
+            entries = layout["entries_per_row"]
+            layout["entries_per_row"] = {layers[position].name: tuple(counts) for position, *counts in entries}
             layout["scores"] = layout["scores"] and ScoresLayout(**layout["scores"])
             made.adaptation.layouts[()] = OutputLayout(**layout)
         return made

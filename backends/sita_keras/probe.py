@@ -14,10 +14,9 @@ from keras import ops, tree
 
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, OutputError, SitaError, SitaWarning
-from sita_adapters.layer_checks import change_statistics, check_called, refuse_layers
 from sita_adapters.outputs import OutputLayout
-from sita_adapters.probe import InputRecorder, probe_model
-from sita_adapters.random_images import perturb
+from sita_adapters.probe import InputRecorder, check_called, not_batchnorm_error, probe_model
+from sita_adapters.random_images import change_statistics, perturb
 
 from .batchnorm import AdaptedBatchNorm
 from .call import AdaptedCall
@@ -122,7 +121,7 @@ def _check_layers(layer: AdaptedCall, inputs: dict[str, Any]) -> None:
     """Raise if a layer that ran is not a BatchNorm layer, by the property that the method rests on."""
     norms = {each.sita_name: each for _, each in walk(layer.hidden.clone) if isinstance(each, AdaptedBatchNorm)}
     if wrong := [name for name, x in inputs.items() if not _is_normalizing(norms[name], x)]:
-        raise refuse_layers(wrong, type(norms[wrong[0]]).__bases__[-1].__name__, len(norms))
+        raise not_batchnorm_error(wrong, type(norms[wrong[0]]).__bases__[-1].__name__, len(norms))
 
 
 def _is_normalizing(norm: Any, x: Any) -> bool:

@@ -16,10 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, SitaError, SitaWarning
-from sita_adapters.layer_checks import change_statistics, check_called, leave_out, refuse_layers
 from sita_adapters.outputs import OutputLayout
-from sita_adapters.probe import InputRecorder, probe_model
-from sita_adapters.random_images import perturb, random_like
+from sita_adapters.probe import InputRecorder, check_called, leave_out, not_batchnorm_error, probe_model
+from sita_adapters.random_images import change_statistics, perturb, random_like
 
 from .batchnorm import detach
 from .clone import clone, own_forward
@@ -85,7 +84,7 @@ def _probe(
         return output
 
     layout = probe_model(run, recorder, adaptation, type(model).__name__, arguments.images)
-    check_called(layout.factors, adaptation)
+    check_called(layout.entries_per_row, adaptation)
     for hook in watcher.hooks:
         hook.remove()
     axes = _check_layers(layers, watcher.inputs)
@@ -204,7 +203,7 @@ def _check_layers(layers: _Layers, inputs: dict[str, torch.Tensor]) -> dict[str,
     """Return the channel axes that are not 1; raise if a layer that ran is not a BatchNorm layer."""
     axes = {name: _channel_axis(layers[name], x) for name, x in inputs.items()}
     if wrong := [name for name, axis in axes.items() if axis is None]:
-        raise refuse_layers(wrong, type(layers[wrong[0]]).__name__, len(layers))
+        raise not_batchnorm_error(wrong, type(layers[wrong[0]]).__name__, len(layers))
     return {name: axis for name, axis in axes.items() if axis is not None and axis != 1}
 
 
