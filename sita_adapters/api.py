@@ -7,14 +7,14 @@ from typing import Any, TypeVar, cast
 from .backend import adaptation_of, backend_of
 from .description import Description, describe_adaptation
 from .engine import Settings
-from .errors import OutputError, expect_integer
+from .errors import OutputError, expect_integer, expect_one_of
 from .inputs import Inputs, resolve_inputs
 from .outputs import Selector, check_selector
 from .plan import make_plan, resolve_max_rows
 from .recipe import DEFAULT, Recipe, Task, resolve_recipe
 from .selection import Layers
 from .views import check_inputs
-from .voting import Scores, check_scores_name
+from .voting import SCORES, Scores
 
 Model = TypeVar("Model")
 
@@ -67,7 +67,8 @@ def adapt(
     """
     chosen = resolve_recipe(recipe, changes, task)
     check_selector(output)
-    check_scores_name(scores)
+    if scores is not None:
+        expect_one_of("scores", scores, SCORES, OutputError)
     class_axis = None if class_axis is None else expect_integer("class_axis", class_axis, -99, OutputError)
     rows = resolve_max_rows(max_rows, chosen)
     settings = Settings(resolve_inputs(inputs), scores, output, class_axis, rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -56,6 +56,13 @@ def expect_integer(name: str, value: Any, least: int, error: type[SitaError]) ->
     if number is None or number < least:
         raise error(f"{name}: expected an integer of at least {least}; received {value!r}.")
     return number
+
+
+def expect_one_of(name: str, value: Any, allowed: Sequence[str | bool], error: type[SitaError] | None = None) -> None:
+    """Raise an error, a RecipeError unless given, if a value is not one of these strings, or of these bools."""
+    if not isinstance(value, type(allowed[0])) or value not in allowed:
+        expected, hint = " or ".join(map(repr, allowed)), suggestion(str(value), map(str, allowed))
+        raise (error or RecipeError)(f"{name}: expected {expected}; received {value!r}.{hint}")
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

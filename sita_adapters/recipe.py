@@ -9,7 +9,7 @@ from numbers import Real
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
 
-from .errors import RecipeError, expect_integer, suggestion
+from .errors import RecipeError, expect_integer, expect_one_of, suggestion
 from .shift import ByShift
 from .views import PRESETS, Augment, is_random, listed_views, resolve_augment
 
@@ -64,6 +64,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "priors", _resolve_priors(self.priors))
+        if not isinstance(self.name, str):
+            raise RecipeError(f"name: expected a string; received {self.name!r:.80}.")
         expect_one_of("candidates", self.candidates, ("priors", "views"))
         expect_one_of("combine", self.combine, ("vote", "mean", "mix"))
         expect_one_of("share", self.share, ("image", "batch"))
@@ -168,12 +170,6 @@ class Recipe:
 def prior_text(prior: Prior) -> str:
     """Return λ, or its rule, for a reader."""
     return str(prior) if isinstance(prior, ByShift) else f"{prior:.3g}"
-
-
-def expect_one_of(field: str, value: Any, allowed: Sequence[str | bool]) -> None:
-    """Raise a RecipeError unless the value is one of these strings, or one of these bools."""
-    if not isinstance(value, type(allowed[0])) or value not in allowed:
-        raise RecipeError(f"{field}: expected {' or '.join(map(repr, allowed))}; received {value!r}.")
 
 
 def _resolve_priors(priors: Any) -> tuple[Prior, ...]:

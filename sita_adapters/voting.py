@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from .errors import OutputError, suggestion
 from .ops import Array, Ops
 
 Scores: TypeAlias = Literal["logits", "probabilities", "log_probabilities", "sigmoid", "sigmoid_probabilities"]
@@ -37,14 +36,6 @@ class Vote:
     entropies: Array  # in nats
     kept: Array  # whether a candidate is one of the k most confident
     votes: Array  # how many of these have the same label
-
-
-def check_scores_name(scores: str | None) -> None:
-    """Raise an OutputError unless this names a kind of scores, or is None."""
-    if scores is not None and scores not in SCORES:
-        raise OutputError(
-            f"scores: expected {', '.join(map(repr, SCORES))}; received {scores!r}.{suggestion(str(scores), SCORES)}"
-        )
 
 
 def decide(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sita_adapters.recipes import RECIPES
+from sita_adapters.recipe import RECIPES
 
 from sita_adapters.engine import Adaptation, Settings
 from sita_adapters.errors import ModelError
