@@ -193,17 +193,6 @@ def _redraw_for_each(images: Array, plan: Plan, call: Call) -> list[Plan]:
     return [replace(plan, views=(IMAGE, *each)) for each in views]
 
 
-def check_map(argument: Array, images: Array, call: Call) -> None:
-    """Raise if an argument belongs to the images pixel by pixel (a mask), and views move their pixels."""
-    space = len(call.images.axes)
-    is_map = len(argument.shape) >= space > 0 and argument.shape[-space:] == images.shape[-space:]
-    if is_map and any(call.plan.moves_pixels(row) for row in range(call.plan.rows)):
-        raise InputError(
-            f"An argument of shape {tuple(argument.shape)} has the images' height and width, and would have to move "
-            "with the pixels of their views. Try: a recipe without such views ('auto', 'shift', 'bn')."
-        )
-
-
 def run_rows(rows: list[Array], forward: Forward, context: ForwardContext) -> Any:
     """Run the model's forward pass inside this context."""
     outer, thread.context, thread.latest = thread.context, context, context.layout

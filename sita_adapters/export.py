@@ -86,26 +86,17 @@ def export(adapted: Any, path: str | os.PathLike[str], *, example: Any = None, d
 def replacing(target: Path, format: str) -> Iterator[Path]:
     """Yield a temporary path; what is written there takes the place of `target` if nothing fails."""
     target, ending = target.resolve(), next(ending for ending, kind in SUFFIXES.items() if kind == format)
-    own = format != "saved_model"
-    if target.is_dir():
-        own = not own and (not any(target.iterdir()) or (target / "saved_model.pb").is_file())
-    if target.exists() and not own:
-        what = "a folder of something else" if target.is_dir() else "a file"
-        raise ExportError(f"Expected a new name, or one of this format; {str(target)!r} is {what}. Try: another name.")
+    is_folder = format == "saved_model"
+    if target.exists() and (target.is_dir() != is_folder or (is_folder and any(target.iterdir()))):
+        what = "a folder" if target.is_dir() else "a file"
+        raise ExportError(f"{str(target)!r} is {what} already. Try: another name, or remove it first.")
     try:
         with tempfile.TemporaryDirectory(prefix=".sita-", dir=target.parent, ignore_cleanup_errors=True) as folder:
-            made, old = Path(folder, f"model{ending}"), Path(folder, "replaced")
+            made = Path(folder, f"model{ending}")
             yield made
             if more := [path.name for path in Path(folder).iterdir() if path != made]:
                 raise ExportError(f"The exporter wrote further files ({more[0]}, …): the model is too large for one.")
-            if target.is_dir():
-                target.rename(old)
-            try:
-                made.replace(target)
-            except OSError:
-                if old.is_dir():
-                    old.rename(target)
-                raise
+            made.replace(target)
     except OSError as error:
         raise ExportError(f"{str(target)!r} could not be written: {error}. Try: another name or folder.") from error
 

@@ -30,29 +30,19 @@ class ScoresLayout:
 
 @dataclass(frozen=True)
 class OutputLayout:
-    """What the probe established about a model for one kind of input.
+    """What the probe established about a model for one kind of input."""
 
-    Attributes:
-        paths: The arrays of the output, in the order of `flatten`.
-        axes: For each array the axis of the images; None for a constant.
-        scores: The class scores; None if the output has no array that is known to be these.
-        why_no_scores: What a caller can do about that.
-        has_integers: Whether any array holds integers or truth values, which have no mean.
-        entries_per_row: For each adapted layer, for each of its calls, the number of batch entries per row.
-        channel_axes: The axis of the channels in a layer's input, if it is not the framework's usual one.
-        notes: What `describe` tells about the model.
-        aligned: For each tensor argument beside the images, whether it has one entry per image.
-    """
-
-    paths: tuple[str, ...]
-    axes: tuple[int | None, ...]
-    scores: ScoresLayout | None
-    why_no_scores: str = ""
-    has_integers: bool = False
-    entries_per_row: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    channel_axes: Mapping[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    aligned: tuple[bool, ...] = ()
+    paths: tuple[str, ...]  # the arrays of the output, in the order of `flatten`
+    axes: tuple[int | None, ...]  # for each array the axis of the images; None for a constant
+    scores: ScoresLayout | None  # the class scores; None if no array is known to be these
+    why_no_scores: str = ""  # and what a caller can do about it
+    has_integers: bool = False  # whether any array holds integers or truth values, which have no mean
+    entries_per_row: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # for each call of each adapted layer
+    channel_axes: Mapping[str, int] = field(
+        default_factory=dict
+    )  # of layers whose axis isn't the framework's usual one
+    notes: tuple[str, ...] = ()  # what `describe` tells about the model
+    aligned: tuple[bool, ...] = ()  # for each tensor argument beside the images, whether it has one entry per image
 
     @property
     def calls(self) -> int:

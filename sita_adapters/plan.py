@@ -116,37 +116,30 @@ def resolve_max_rows(max_rows: Any, recipe: Recipe) -> int | None:
 
 
 def split(plan: Plan, max_rows: int | None) -> tuple[Plan, ...]:
-    """Return Plans of at most `max_rows` rows that together have all the candidates, in order.
+    """Return a Plan for each candidate, in order, if one for all would have more than `max_rows` rows.
 
     A row travels with every row that its statistics draw from, directly or not, so no output changes. Rows that several
-    parts draw from (shared views) run in each of them.
+    candidates draw from (shared views) run for each of them.
     """
     if max_rows is None or plan.rows <= max_rows:
         return (plan,)
     drawn_from = np.linalg.matrix_power(np.asarray(plan.weights) > 0, plan.rows)
-    needed = [set(np.flatnonzero(drawn_from[candidate]).tolist()) for candidate in plan.candidates]
+    needed = [np.flatnonzero(drawn_from[candidate]).tolist() for candidate in plan.candidates]
     least = max(map(len, needed))
     if least > max_rows:
         raise RecipeError(
             f"max_rows: expected at least {least}, the rows that one prior's statistics draw from (the image and its "
             f"views); received {max_rows}. Try: a larger max_rows, or fewer views (n_views=)."
         )
-    parts: list[tuple[set[int], list[int]]] = []
-    for candidate, rows in zip(plan.candidates, needed, strict=True):
-        if parts and len(parts[-1][0] | rows) <= max_rows:
-            parts[-1][0].update(rows)
-            parts[-1][1].append(candidate)
-        else:
-            parts.append((set(rows), [candidate]))
-    return tuple(_restrict(plan, sorted(rows), candidates) for rows, candidates in parts)
+    return tuple(_restrict(plan, rows, candidate) for rows, candidate in zip(needed, plan.candidates, strict=True))
 
 
-def _restrict(plan: Plan, rows: list[int], candidates: list[int]) -> Plan:
-    """Return the Plan of these rows alone."""
+def _restrict(plan: Plan, rows: list[int], candidate: int) -> Plan:
+    """Return the Plan of these rows alone, of which one answers."""
     return Plan(
         plan.views,
         tuple(plan.view_of_row[row] for row in rows),
         tuple(tuple(plan.weights[row][other] for other in rows) for row in rows),
         tuple(plan.priors[row] for row in rows),
-        tuple(rows.index(candidate) for candidate in candidates),
+        (rows.index(candidate),),
     )

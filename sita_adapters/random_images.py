@@ -17,9 +17,7 @@ def random_like(images: np.ndarray) -> np.ndarray:
     finite = finite if finite.size else np.asarray([[0.0, 1.0]])
     low, high = float(finite.min()), float(finite.max())
     darkest = max(float(finite.max(axis=1).min()), low + 1e-3 * (high - low))
-    if high - low < 0.01 * max(
-        abs(low), abs(high), 1.0
-    ):  # too little contrast to show, beside rounding, that images mix
+    if high - low < 0.01 * max(abs(low), abs(high), 1.0):  # too little contrast to show that images mix
         low, high = min(low, 0.0), max(high, 0.0)
         if high - low < 0.01:
             low, high = (low, low + 1.0) if floating else (0.0, 1.0 if images.dtype == np.bool_ else 255.0)

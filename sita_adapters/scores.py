@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .errors import OutputError
-from .ops import Ops
-from .outputs import IsArray, OutputLayout, ScoresLayout, flatten, select
+from .outputs import IsArray, ScoresLayout, flatten, select
 from .voting import Scores
 
 if TYPE_CHECKING:
@@ -85,9 +84,9 @@ def _resolve(values: np.ndarray, settings: Settings, usual: int | None) -> tuple
         if not axes:
             raise OutputError(f"class_axis: expected an axis of two classes or more of {shape}; received {given}.")
         usual = axes[0]
-    normalized = _normalized(values, axes)
-    found = [(kind, axis) for kind, axis in normalized if said in (None, kind)]
-    if (said == "logits" and normalized) or (said not in (None, "logits") and not found):
+    kinds = normalized(values, axes)
+    found = [(kind, axis) for kind, axis in kinds if said in (None, kind)]
+    if (said == "logits" and kinds) or (said not in (None, "logits") and not found):
         expected = {"logits": "that are not normalized", "sigmoid_probabilities": "from 0 to 1"}
         raise OutputError(
             f"scores={said!r}: expected values {expected.get(said, 'that sum to 1 along one axis')}; received values "
@@ -108,7 +107,7 @@ def _resolve(values: np.ndarray, settings: Settings, usual: int | None) -> tuple
     return "logits", usual
 
 
-def _normalized(values: np.ndarray, axes: Iterable[int]) -> list[tuple[Scores, int]]:
+def normalized(values: np.ndarray, axes: Iterable[int]) -> list[tuple[Scores, int]]:
     """Return as what values (N, …) are normalized, along which of these axes."""
     forms: dict[Scores, np.ndarray] = {"probabilities": values, "log_probabilities": np.exp(np.minimum(values, 1.0))}
     rounding = 5e-3  # of a sum in half precision
@@ -116,17 +115,3 @@ def _normalized(values: np.ndarray, axes: Iterable[int]) -> list[tuple[Scores, i
         (kind, axis, form.sum(axis=axis)) for kind, form in forms.items() for axis in axes if form.min() >= -rounding
     ]
     return [(kind, axis) for kind, axis, total in sums if np.abs(total - 1).max() <= rounding]
-
-
-def check_kind(output: Any, layout: OutputLayout, ops: Ops) -> None:
-    """Raise if scores are not what they were in the probe: another argument may switch to probabilities."""
-    found, scores = flatten(output, ops.is_array), layout.scores
-    if scores is None or scores.kind.startswith("sigmoid") or len(found) != len(layout.paths):
-        return
-    values = ops.to_numpy(ops.xp.moveaxis(found[scores.index][1], layout.axes[scores.index] or 0, 0)[:1])
-    kinds = [kind for kind, _ in _normalized(values, [scores.class_axis])]
-    if np.isfinite(values).all() and (kinds if scores.kind == "logits" else scores.kind not in kinds):
-        raise OutputError(
-            f"The scores were {scores.kind} in the probe but not in this call: another argument changes them. Try: "
-            "adapt a separate model for each value, sita.adapt(model, example=…)."
-        )

@@ -11,13 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from sita_adapters import engine
-from sita_adapters.errors import InputError, ModelError
-from sita_adapters.outputs import OutputLayout
-from sita_adapters.scores import check_kind
+from sita_adapters.errors import InputError, ModelError, OutputError
+from sita_adapters.outputs import OutputLayout, flatten
+from sita_adapters.scores import normalized
 from sita_adapters.views import ImageLayout, spatial_kind
 
 from .clone import guard, own_forward
@@ -65,7 +66,7 @@ def _run(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) ->
         args, kwargs = arguments.fill(rows, layout.aligned)
         output = own_forward(model, args, kwargs)
         if arguments.has_values and not is_traced():
-            check_kind(output, layout, TORCH)
+            _check_kind(output, layout)
         return output
 
     axes = tuple(range(-min(dimensions, 2), 0))
@@ -73,8 +74,33 @@ def _run(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) ->
     image_layout = ImageLayout(TORCH, kind, -(dimensions + 1), axes, adaptation.settings.inputs)
     call = engine.Call(adaptation, forward, image_layout, layout)
     for tensor in arguments.tensors[1:]:
-        engine.check_map(tensor, images, call)
+        _check_map(tensor, images, call)
     return predict(call, arguments.batch(layout.aligned))
+
+
+def _check_map(argument: torch.Tensor, images: torch.Tensor, call: engine.Call) -> None:
+    """Raise if an argument belongs to the images pixel by pixel (a mask), and views move their pixels."""
+    space = len(call.images.axes)
+    is_map = argument.ndim >= space > 0 and argument.shape[-space:] == images.shape[-space:]
+    if is_map and any(call.plan.moves_pixels(row) for row in range(call.plan.rows)):
+        raise InputError(
+            f"An argument of shape {tuple(argument.shape)} has the images' height and width, and would have to move "
+            "with the pixels of their views. Try: a recipe without such views ('auto', 'shift', 'bn')."
+        )
+
+
+def _check_kind(output: Any, layout: OutputLayout) -> None:
+    """Raise if scores are not what they were in the probe: another argument may switch to probabilities."""
+    found, scores = flatten(output, TORCH.is_array), layout.scores
+    if scores is None or scores.kind.startswith("sigmoid") or len(found) != len(layout.paths):
+        return
+    values = TORCH.to_numpy(found[scores.index][1].movedim(layout.axes[scores.index] or 0, 0)[:1])
+    kinds = [kind for kind, _ in normalized(values, [scores.class_axis])]
+    if np.isfinite(values).all() and (kinds if scores.kind == "logits" else scores.kind not in kinds):
+        raise OutputError(
+            f"The scores were {scores.kind} in the probe but not in this call: another argument changes them. Try: "
+            "adapt a separate model for each value, sita.adapt(model, example=…)."
+        )
 
 
 def _probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> OutputLayout:
