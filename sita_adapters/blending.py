@@ -10,7 +10,7 @@ from .engine import Adaptation, ForwardContext, thread
 from .errors import InputError, ModelError
 from .ops import Array
 from .shift import priors_by_shift, source_divergence
-from .statistics import blend_with_source, mark_overflow, pool, target
+from .statistics import blend_with_source, pool, target
 
 Measure = Callable[[int, int], "tuple[Array, Array]"]
 """measure(n, first): the mean and biased variance, (B, n − first, C), of the batch entries of each image from `first`
@@ -66,8 +66,8 @@ def blend(  # noqa: PLR0917
     if context.measurements is not None:
         context.measurements.append(LayerMeasurement(name, positions, divergence, priors))
     means, variances = blend_with_source(means, variances, *source, priors=priors, xp=ops.xp)
-    if plan.rule is None:  # a rule marks an overflow by λ
-        variances = mark_overflow(variances, ops.xp)
+    if plan.rule is None:  # mark an overflow, as a rule does by λ: x / sqrt(∞) would be 0, which looks like an answer
+        variances = ops.xp.where(variances < float("inf"), variances, float("nan"))
     return _for_all_entries(means, source[0], factor, context), _for_all_entries(variances, source[1], factor, context)
 
 

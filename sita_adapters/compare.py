@@ -11,7 +11,6 @@ import numpy as np
 from .api import adapt
 from .backend import adaptation_of, backend_of, run_batches
 from .errors import InputError, OutputError, RecipeError
-from .observe import observe
 from .recipe import Recipe
 from .voting import probabilities
 
@@ -20,9 +19,9 @@ from .voting import probabilities
 class Answers:
     """One model's answers for N images, and how close they are to the first model's.
 
-    `labels`, `entropies` (in nats) and `priors` (λ of the most confident candidate) are (N,), or (N, h, w) if a model
-    answers for every pixel; `probabilities` have the classes last. `same_labels` is the share of labels that the first
-    model gives as well, and `largest_difference` that between two probabilities.
+    `labels` and `entropies` (in nats) are (N,), or (N, h, w) if a model answers for every pixel; `probabilities` have
+    the classes last. `same_labels` is the share of labels that the first model gives as well, and
+    `largest_difference` that between two probabilities.
     """
 
     name: str
@@ -31,7 +30,6 @@ class Answers:
     labels: np.ndarray
     probabilities: np.ndarray
     entropies: np.ndarray
-    priors: np.ndarray
     same_labels: float
     largest_difference: float
 
@@ -46,11 +44,10 @@ class Comparison:
         return {answers.name: answers for answers in self.models}[name]
 
     def __str__(self) -> str:
-        rows = [("model", "framework", "recipe", "entropy", "prior", "same label", "largest Δp")]
+        rows = [("model", "framework", "recipe", "entropy", "same label", "largest Δp")]
         for each in self.models:
-            means = f"{each.entropies.mean():.3f}", f"{each.priors.mean():.2f}"
             close = f"{100 * each.same_labels:.1f} %", f"{each.largest_difference:.1e}"
-            rows.append((each.name, each.framework, each.recipe.name, *means, *close))
+            rows.append((each.name, each.framework, each.recipe.name, f"{each.entropies.mean():.3f}", *close))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         heading = f"{len(self.models[0].labels)} images; labels and probabilities against {self.models[0].name!r}"
@@ -105,8 +102,6 @@ def _answer(name: str, adapted: Any, images: Any, batch_size: int, first: np.nda
         shape = getattr(images, "shape", type(images).__name__)
         raise InputError(f"images: expected a numpy array of numbers (N, h, w, channels); received {shape}.")
     batches, (scores, *_) = zip(*run_batches(adapted, images, batch_size, channels_last=True), strict=True)
-    with observe(adapted) as observation:  # once more: inside, a Keras model runs uncompiled
-        list(run_batches(adapted, images, batch_size, channels_last=True))
     if scores.kind.startswith("sigmoid"):
         raise OutputError(f"Expected one label per image or pixel; {name!r} has labels with a sigmoid each.")
     raw = np.concatenate(batches).astype(np.float64)
@@ -116,5 +111,4 @@ def _answer(name: str, adapted: Any, images: Any, batch_size: int, first: np.nda
         raise OutputError(f"Expected models with the same classes; {name!r}: {p.shape[1:]}, the first: {q.shape[1:]}.")
     labels, entropies = p.argmax(-1), -np.sum(p * np.log(p, out=np.zeros_like(p), where=p > 0), axis=-1)
     same, gap = float((labels == q.argmax(-1)).mean()), float(np.abs(p - q).max())
-    framework, recipe = backend_of(adapted).label, adaptation_of(adapted).recipe
-    return Answers(name, framework, recipe, labels, p, entropies, observation.priors, same, gap)
+    return Answers(name, backend_of(adapted).label, adaptation_of(adapted).recipe, labels, p, entropies, same, gap)

@@ -1,17 +1,27 @@
-"""A model's output: an array, or tuples, dicts and records of them; and what the probe established about it."""
+"""A model's output: its arrays, and which of them is the class scores, established from values.
+
+The probe has the outputs of a few random images. Scores that are non-negative and sum to 1 along exactly one axis are
+probabilities; those whose exponentials do are log-probabilities. All others are logits, unless they all lie in [0, 1].
+Embeddings cannot be told from logits: `describe` prints what was assumed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from .errors import OutputError
 from .ops import Array
 from .voting import Scores
+
+if TYPE_CHECKING:
+    from .engine import Adaptation, Settings
 
 Selector: TypeAlias = "str | int | Callable[[Any], Any] | None"
 """Which part of an output is the scores: a key or field, a position, or a function of the output that returns it."""
@@ -132,3 +142,100 @@ def select(output: Any, selector: Selector, is_array: IsArray) -> Any:
             return output[selector]
     named: dict[Any, Any] = dict(leaves(output, is_array))
     return named.get(selector)
+
+
+class _Unclear(Exception):
+    """Why values do not tell what or where the scores are, and what to do about it."""
+
+
+def resolve_scores(
+    output: Any, values: Sequence[np.ndarray | None], adaptation: Adaptation, is_array: IsArray
+) -> tuple[ScoresLayout | None, str]:
+    """Return the layout of the scores, or None and the reason; raise an OutputError if values contradict the settings.
+
+    `values` has the values of each array of the output, with the images first; None if it has no entry for each image.
+    """
+    try:
+        index, scores = _find(output, values, adaptation.settings, is_array)
+        last = scores.ndim == 2 or adaptation.channel_axis == -1
+        unknown = scores.ndim == 3 and not last and "signal" not in adaptation.kinds  # an image's queries, perhaps
+        kind, axis = _resolve(scores, adaptation.settings, None if unknown else scores.ndim - 1 if last else 1)
+    except _Unclear as why:
+        return None, str(why)
+    return ScoresLayout(index, kind, axis - scores.ndim), ""
+
+
+def _find(
+    output: Any, values: Sequence[np.ndarray | None], settings: Settings, is_array: IsArray
+) -> tuple[int, np.ndarray]:
+    """Return the index and values of the scores: the selected array, one with a usual name, the only eligible one."""
+    paths, arrays = zip(*flatten(output, is_array), strict=True)
+    axes = 1 if (settings.scores or "").startswith("sigmoid") else 2
+    floats = {index: array for index, array in enumerate(values) if array is not None and array.dtype.kind == "f"}
+    eligible = {index: array for index, array in floats.items() if array.size and array.ndim >= axes}
+    # transformers and torchvision name the scores "logits" and "out"
+    found = [index for index in eligible if paths[index] in ("logits", "out")] or list(eligible)
+    if settings.output is not None:
+        part = select(output, settings.output, is_array)
+        found = [index for index in eligible if arrays[index] is part]
+        if not found:
+            what = "nothing" if part is None else f"a {type(part).__name__} that is not a tensor of the output"
+            if names := [path for path, array in zip(paths, arrays, strict=True) if array is part]:
+                what = f"no floating-point scores with one entry per image, which {names[0]} is not"
+            raise OutputError(f"output={settings.output!r} gives {what}. Try: another of {', '.join(paths)}.")
+    if not found:
+        raise _Unclear(
+            f"Found no class scores (N, classes, …) in the model's {type(output).__name__}, which has "
+            f"{', '.join(paths)}. Try: a recipe that needs none ('auto', 'augbn'), or adapt a module that returns them."
+        )
+    if len(found) > 1:
+        raise _Unclear(
+            f"Several outputs could be the class scores: {', '.join(paths[index] for index in found)}. Try: output= "
+            "with a key, a position, or a function of the output."
+        )
+    return found[0], eligible[found[0]]
+
+
+def _resolve(values: np.ndarray, settings: Settings, usual: int | None) -> tuple[Scores, int]:
+    """Return what scores (N, …) are, and their class axis; `usual` is that of logits, if the framework has one."""
+    said, shape = settings.scores, f"(N, {', '.join(map(str, values.shape[1:]))})"
+    in_unit_interval = bool(values.min() >= 0.0 and values.max() <= 1.0)
+    if said == "sigmoid" or (said == "sigmoid_probabilities" and in_unit_interval):
+        return said, values.ndim - 1
+    axes = [axis for axis in range(1, values.ndim) if values.shape[axis] > 1]
+    if (given := settings.class_axis) is not None:
+        axes = [axis for axis in axes if given in (axis, axis - values.ndim)]
+        if not axes:
+            raise OutputError(f"class_axis: expected an axis of two classes or more of {shape}; received {given}.")
+        usual = axes[0]
+    kinds = normalized(values, axes)
+    found = [(kind, axis) for kind, axis in kinds if said in (None, kind)]
+    if (said == "logits" and kinds) or (said not in (None, "logits") and not found):
+        expected = {"logits": "that are not normalized", "sigmoid_probabilities": "from 0 to 1"}
+        raise OutputError(
+            f"scores={said!r}: expected values {expected.get(said, 'that sum to 1 along one axis')}; received values "
+            f"from {values.min():.3g} to {values.max():.3g} on random images. Try: leave scores= out."
+        )
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise _Unclear(f"Scores of shape {shape} sum to 1 along several axes. Try: class_axis=.")
+    if said is None and (not axes or in_unit_interval):
+        raise _Unclear(
+            f"Scores of shape {shape} have {'values from 0 to 1 that do not sum to 1' if axes else 'a single class'}: "
+            "whether these are logits or probabilities is unclear. Try: scores='sigmoid' or 'sigmoid_probabilities' if "
+            "each label is true or not, 'logits' if they are logits."
+        )
+    if usual not in axes:
+        raise _Unclear(f"The class axis of scores of shape {shape} is unclear. Try: class_axis=, or scores='sigmoid'.")
+    return "logits", usual
+
+
+def normalized(values: np.ndarray, axes: Iterable[int]) -> list[tuple[Scores, int]]:
+    """Return as what values (N, …) are normalized, along which of these axes."""
+    forms: dict[Scores, np.ndarray] = {"probabilities": values, "log_probabilities": np.exp(np.minimum(values, 1.0))}
+    rounding = 5e-3  # of a sum in half precision
+    sums = [
+        (kind, axis, form.sum(axis=axis)) for kind, form in forms.items() for axis in axes if form.min() >= -rounding
+    ]
+    return [(kind, axis) for kind, axis, total in sums if np.abs(total - 1).max() <= rounding]

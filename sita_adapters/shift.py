@@ -36,13 +36,10 @@ class ByShift:
     def __post_init__(self) -> None:
         for name, most in (("strength", 1.0), ("half_shift", 1e30), ("half_area", 1e30)):
             value = getattr(self, name)
-            is_number = isinstance(value, Real) and not isinstance(value, bool)
-            number, zero = float(value) if is_number else math.nan, 0.0 if name == "half_area" else math.nan
-            if not (0.0 < number <= most or number == zero):
-                least = "of at least" if name == "half_area" else "above"
-                raise RecipeError(
-                    f"priors: {name} of ByShift: expected a number {least} 0, at most {most:g}; received {value!r}."
-                )
+            number = float(value) if isinstance(value, Real) and type(value) is not bool else math.nan
+            if not 0.0 <= number <= most or (number == 0.0 and name != "half_area"):
+                above = "of at least 0," if name == "half_area" else "above 0,"
+                raise RecipeError(f"priors: {name}: expected a number {above} at most {most:g}; received {value!r}.")
             object.__setattr__(self, name, number)
 
     def __str__(self) -> str:

@@ -54,11 +54,6 @@ def _lerp(start: Array, end: Array, weight: Array) -> Array:
     return (1 - weight) * start + weight * end
 
 
-def mark_overflow(variance: Array, xp: Any) -> Array:
-    """Return NaN where the variance overflowed: x / sqrt(∞) would be 0, which looks like an answer."""
-    return xp.where(variance < float("inf"), variance, float("nan"))
-
-
 def input_affine(
     mean: Array, variance: Array, *, source_mean: Array, source_variance: Array, epsilon: float, xp: Any
 ) -> tuple[Array, Array]:

@@ -15,8 +15,14 @@ from keras import ops, tree
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, OutputError, SitaError, SitaWarning
 from sita_adapters.outputs import OutputLayout
-from sita_adapters.probe import InputRecorder, check_called, not_batchnorm_error, probe_model
-from sita_adapters.random_images import change_statistics, perturb
+from sita_adapters.probe import (
+    InputRecorder,
+    change_statistics,
+    check_called,
+    not_batchnorm_error,
+    perturb,
+    probe_model,
+)
 
 from .batchnorm import AdaptedBatchNorm
 from .call import AdaptedCall

@@ -17,8 +17,7 @@ from torch import nn
 
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, OutputError
-from sita_adapters.outputs import OutputLayout, flatten
-from sita_adapters.scores import normalized
+from sita_adapters.outputs import OutputLayout, flatten, normalized
 from sita_adapters.views import ImageLayout, spatial_kind
 
 from .clone import guard, own_forward

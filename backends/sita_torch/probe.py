@@ -17,8 +17,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, SitaError, SitaWarning
 from sita_adapters.outputs import OutputLayout
-from sita_adapters.probe import InputRecorder, check_called, leave_out, not_batchnorm_error, probe_model
-from sita_adapters.random_images import change_statistics, perturb, random_like
+from sita_adapters.probe import (
+    InputRecorder,
+    change_statistics,
+    check_called,
+    leave_out,
+    not_batchnorm_error,
+    perturb,
+    probe_model,
+    random_like,
+)
 
 from .batchnorm import detach
 from .clone import clone, own_forward

@@ -17,8 +17,7 @@ from sita_adapters.engine import Adaptation, Call, ForwardContext, Settings
 from sita_adapters.errors import InputError, ModelError
 from sita_adapters.ops import NUMPY
 from sita_adapters.outputs import OutputLayout
-from sita_adapters.probe import InputRecorder, probe_model
-from sita_adapters.random_images import perturb, random_like
+from sita_adapters.probe import InputRecorder, perturb, probe_model, random_like
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo, Layers, select
 from sita_adapters.statistics import output_affine

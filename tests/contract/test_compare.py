@@ -49,10 +49,11 @@ def test_the_prior_is_that_of_the_most_confident_candidate(model: Any) -> None:
     """Every prior on its own is what OPS runs side by side."""
     batch, priors = images(4), (0.2, 0.6, 0.9)
     single = [sita.compare({"m": model}, batch, "augbn", priors=prior)["m"] for prior in priors]
-    chosen = sita.compare({"m": model}, batch, "ops", priors=priors)["m"].priors
+    adapted = sita.adapt(model, "ops", priors=priors)
+    with sita.observe(adapted) as observation:
+        sita.compare({"m": adapted}, batch)
     wanted = np.array(priors)[np.argmin([each.entropies for each in single], axis=0)]
-    np.testing.assert_allclose(chosen, wanted, rtol=1e-6)
-    np.testing.assert_allclose(single[1].priors, [0.6] * 4, rtol=1e-6)
+    np.testing.assert_allclose(observation.priors, wanted, rtol=1e-6)
 
 
 def test_adapted_answers_do_not_depend_on_the_batch_size(model: Any) -> None:
@@ -68,7 +69,6 @@ def test_it_prints_as_a_table(backend: Any, model: Any) -> None:
     assert first.split()[:2] == ["here", backend.name.partition("-")[0]]
     assert "source" in first
     assert "augbn" in second
-    assert "0.80" in second
     assert f"{100 * compared.models[1].same_labels:.1f} %" in second
 
 

@@ -117,15 +117,13 @@ def test_no_shift_is_the_source_model(backend: Any) -> None:
         np.testing.assert_allclose(found, plain, rtol=1e-4, atol=1e-4)
 
 
-def test_every_pixel_and_compare_know_a_rule(backend: Any) -> None:
-    model, batch = backend.model(dense=True), images(2)
-    compared = sita.compare({"m": model}, batch, sita.Recipe(priors=(1.0, RULE), n_views=0))["m"]
-    assert compared.priors is not None
-    assert compared.priors.shape == (2, 12, 12)
-    single = sita.compare({"m": model}, batch, "shift")["m"]
-    assert single.priors is not None
-    assert single.priors.shape == (2, 12, 12)
-    assert (single.priors < 1).all()
+@pytest.mark.parametrize("recipe", [sita.Recipe(priors=(1.0, RULE), n_views=0), "shift"])
+def test_every_pixel_has_the_prior_of_a_rule(backend: Any, recipe: Any) -> None:
+    adapted = sita.adapt(backend.model(dense=True), recipe)
+    with sita.observe(adapted) as observation:
+        assert sita.compare({"m": adapted}, images(2))["m"].labels.shape == (2, 12, 12)
+    assert observation.priors.shape == (2, 12, 12)
+    assert (observation.priors < 1).any()
 
 
 @pytest.mark.parametrize(

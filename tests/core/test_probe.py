@@ -12,8 +12,7 @@ from sita_adapters.engine import Adaptation, Settings
 from sita_adapters.errors import ModelError
 from sita_adapters.ops import NUMPY
 from sita_adapters.outputs import OutputLayout
-from sita_adapters.probe import InputRecorder, probe_model
-from sita_adapters.random_images import perturb, random_like
+from sita_adapters.probe import InputRecorder, perturb, probe_model, random_like
 from sita_adapters.recipe import RECIPES
 
 WEIGHTS = np.random.default_rng(0).normal(size=(192, 5))

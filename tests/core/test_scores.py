@@ -11,9 +11,8 @@ import reference
 
 from sita_adapters.engine import Adaptation, Settings
 from sita_adapters.errors import OutputError
-from sita_adapters.outputs import ScoresLayout
+from sita_adapters.outputs import ScoresLayout, resolve_scores
 from sita_adapters.recipe import RECIPES
-from sita_adapters.scores import resolve_scores
 
 Z = np.random.default_rng(0).normal(size=(3, 5))
 MAPS = np.random.default_rng(1).normal(size=(3, 5, 4, 4))
