@@ -36,7 +36,7 @@ class ByShift:
     def __post_init__(self) -> None:
         for name, most in (("strength", 1.0), ("half_shift", 1e30), ("half_area", 1e30)):
             value = getattr(self, name)
-            number = float(value) if isinstance(value, Real) and type(value) is not bool else math.nan
+            number = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
             if not 0.0 <= number <= most or (number == 0.0 and name != "half_area"):
                 above = "of at least 0," if name == "half_area" else "above 0,"
                 raise RecipeError(f"priors: {name}: expected a number {above} at most {most:g}; received {value!r}.")
