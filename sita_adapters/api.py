@@ -33,11 +33,11 @@ def adapt(
     example: Any = None,
     **changes: Any,
 ) -> Model:
-    """Return a model that adapts its BatchNorm statistics to every single image.
+    """Return a model that adapts its BatchNorm statistics to each image.
 
-    It is called like the model passed in, which is never modified; the two share the memory of their weights. Each
-    image of a batch is adapted to independently (except with share="batch"). Before the first answer the model is
-    probed: a few random images establish what its output is, and that it fulfills the contract (docs/contract.md).
+    It is called like the model passed in, which is never modified; the two share the memory of their weights. The model
+    adapts to each image of a batch independently (except with share="batch"). Before its first prediction it is probed
+    with a few random images, to find out what its output is and that it meets the contract (docs/contract.md).
 
     Args:
         model: A trained PyTorch or Keras model with BatchNorm layers.
@@ -46,9 +46,9 @@ def adapt(
         task: "segmentation" chooses suitable views for a recipe that is named and uses views.
         inputs: How pixels are encoded ("imagenet", …, or `Inputs`). Only views that distort colors need it.
         scores: What the class scores are: "logits", "probabilities", "log_probabilities", "sigmoid" (logits of labels
-            that are each true or not) or "sigmoid_probabilities". None: established from values.
+            that are each true or not) or "sigmoid_probabilities". None: inferred from the values.
         output: Which part of a tuple, dict or record is the scores: a key, a position, or a function of the output.
-        class_axis: The axis of the classes in the scores. None: established from values, or the framework's usual one.
+        class_axis: The axis of the classes in the scores. None: inferred from the values, or the framework's usual one.
         layers: Which BatchNorm layers to adapt: names, globs, or a predicate of (name, layer). None: all.
         max_rows: Largest number of rows that run at once. It bounds memory; the answers are the same.
         example: What the model is called with (a batch, a tuple of arguments, or a dict of keyword arguments), to probe
@@ -103,5 +103,5 @@ def unwrap(adapted: Model) -> Model:
     Example:
         >>> plain = sita.unwrap(adapted)
     """
-    adaptation_of(adapted)
+    adaptation_of(adapted)  # raises if the model is not adapted
     return cast("Model", backend_of(adapted).unwrap(adapted))

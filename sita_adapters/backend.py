@@ -24,7 +24,7 @@ GROUP = "sita_adapters.backends"
 
 
 class Backend(Protocol):
-    """What only a framework can do. Everything else is in the core."""
+    """The operations that each framework implements."""
 
     ops: Ops
     label: str  # the framework's name, and what it computes with
@@ -40,7 +40,7 @@ class Backend(Protocol):
         """Return what makes a model an adapted one; None for a plain one."""
 
     def observing(self, adapted: Any) -> AbstractContextManager[object]:
-        """Run an adapted model with values to record inside this block; yield its Adaptation."""
+        """Return a context in which calls of an adapted model have values to record; it yields the Adaptation."""
 
     def run(self, model: Any, images: np.ndarray, *, channels_last: bool = False) -> Any:
         """Return the model's output for numpy images, arranged as it takes them, or with their channels last."""

@@ -9,7 +9,7 @@ from .diagnostics import LayerMeasurement
 from .engine import Adaptation, ForwardContext, thread
 from .errors import InputError, ModelError
 from .ops import Array
-from .shift import priors_by_shift, source_divergence
+from .shift import priors_by_shift, scaled_divergence
 from .statistics import blend_with_source, pool, target
 
 Measure = Callable[[int, int], "tuple[Array, Array]"]
@@ -35,18 +35,18 @@ def blend(  # noqa: PLR0917
     measure: Measure,
     source: tuple[Array, Array],
     epsilon: float,
-    batch_rows: Any,
+    entries: Any,
     positions: Any,
     context: ForwardContext,
     name: str,
 ) -> tuple[Array, Array]:
     """Return the mean and variance that each entry of a layer's batch is normalized with, (N, C).
 
-    `source` is the source's mean and variance, (C,); `batch_rows` N, the number of entries; `positions` A, their
-    number of spatial positions. A row has several entries if the model folds time or tokens into its batch.
+    `source` is the source's mean and variance, (C,); `entries` is N, the size of the layer's batch; `positions` is A,
+    their number of spatial positions. A row has several entries if the model folds time or tokens into its batch.
     """
     ops, plan = context.ops, context.plan
-    factor = _entries_per_row(name, batch_rows, context)
+    factor = _entries_per_row(name, entries, context)
     means, variances = measure(plan.rows * factor, plan.first_blended * factor)
     source = ops.cast(source[0], means), ops.cast(source[1], means)
     if factor > 1:
@@ -57,7 +57,7 @@ def blend(  # noqa: PLR0917
     divergence = None
     if plan.rule is not None or context.measurements is not None:
         eps = ops.scalar(epsilon, means)
-        divergence = source_divergence(means, variances, *source, epsilon=eps, xp=ops.xp)
+        divergence = scaled_divergence(means, variances, *source, epsilon=eps, xp=ops.xp)
     priors: Any = plan.blended_priors
     if plan.rule is not None:
         priors = priors_by_shift(divergence, positions, plan.rule, ops)
@@ -66,16 +66,17 @@ def blend(  # noqa: PLR0917
     if context.measurements is not None:
         context.measurements.append(LayerMeasurement(name, positions, divergence, priors))
     means, variances = blend_with_source(means, variances, *source, priors=priors, xp=ops.xp)
-    if plan.rule is None:  # mark an overflow, as a rule does by λ: x / sqrt(∞) would be 0, which looks like an answer
+    if plan.rule is None:  # turn an overflow into NaN (a rule's λ is NaN then): x / sqrt(∞) = 0 looks like an answer
         variances = ops.xp.where(variances < float("inf"), variances, float("nan"))
     return _for_all_entries(means, source[0], factor, context), _for_all_entries(variances, source[1], factor, context)
 
 
-def _entries_per_row(name: str, batch_rows: Any, context: ForwardContext) -> int:
-    """Return the number of batch entries per row in this call of a layer, which must be what the probe saw."""
+def _entries_per_row(name: str, entries: Any, context: ForwardContext) -> int:
+    """Count this call of a layer; return its number of batch entries per row, which must be what the probe saw."""
     ops, call = context.ops, context.calls.get(name, 0)
     context.calls[name] = call + 1
     known = None if context.layout is None else context.layout.entries_per_row.get(name)
+    # A layer may run more often than in the probe (a loop) if every call in the probe had the same number of entries.
     if known is None or (call >= len(known) and len(set(known)) > 1):
         raise ModelError(
             f"Layer {name!r} ran {call + 1} times in one call, but {len(known or ())} times in the probe. Expected the "
@@ -83,9 +84,9 @@ def _entries_per_row(name: str, batch_rows: Any, context: ForwardContext) -> int
             "sita.adapt(model, example=…)."
         )
     factor = known[min(call, len(known) - 1)]
-    if not (ops.is_symbol(batch_rows) or ops.is_symbol(context.rows)) and batch_rows != factor * context.rows:
+    if not (ops.is_symbol(entries) or ops.is_symbol(context.rows)) and entries != factor * context.rows:
         raise InputError(
-            f"Layer {name!r} received {batch_rows} batch entries for {context.rows} rows; expected "
+            f"Layer {name!r} received {entries} batch entries for {context.rows} rows; expected "
             f"{factor * context.rows}, as in the probe. The model folds these inputs into its batch in another way, "
             "perhaps because of their size. Try: adapt a second model for these inputs, sita.adapt(model, example=…)."
         )

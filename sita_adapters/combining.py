@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .diagnostics import Diagnostics, Measured, diagnose_candidates, measure_candidates
+from .diagnostics import CandidateMeasurement, Diagnostics, diagnose_candidates, measure_candidates
 from .errors import OutputError
 from .ops import Array, Ops
 from .outputs import flatten, rebuild
-from .voting import Scores, Vote, decide, from_logits, largest_probability, lowest_entropy, to_logits
+from .voting import Scores, Vote, decide, from_logits, largest_probability, select_lowest, to_logits
 
 if TYPE_CHECKING:
     from .engine import Call, ForwardContext
 
 SOURCE_SHIFT = 0.05
-"""d_0: at this shift, with equal confidence, the source's and the adapted output count the same in a mix."""
+"""d_0: at this shift, with equal confidence, the source's and the adapted output have equal weight in a mix."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Candidates:
 
     output: Any  # the model's own, whose structure the answer takes
     arrays: list[Array]  # (images, candidates, …) if the output has an entry per row; constants as they came
-    measured: list[Measured | None]
+    measured: list[CandidateMeasurement | None]
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _join(parts: Sequence[list[Array]], axes: Sequence[int | None], along: int, 
 
 
 def _mix(candidates: Candidates, call: Call) -> list[Array]:
-    """Return the arrays of the answer: a convex combination of the candidates', with one weight for each and image.
+    """Return the arrays of the answer: a convex combination of the candidates', one weight per candidate and image.
 
     answer = Σ_p u_p · y_p / Σ_p u_p,    u_p = (s_p · c_p)²
 
@@ -131,8 +131,8 @@ def _mix(candidates: Candidates, call: Call) -> list[Array]:
     for index, (array, axis) in enumerate(zip(candidates.arrays, call.layout.axes, strict=True)):
         if axis is None:
             mixed.append(array)
-        elif call.layout.has_integers:  # integers and labels have no mean
-            mixed.append(lowest_entropy(array, -weights, range(len(shifts)), ops.xp))
+        elif call.layout.has_integers:  # these cannot be averaged: the whole output comes from the largest weight's row
+            mixed.append(select_lowest(array, -weights, range(len(shifts)), ops.xp))
         elif scores is not None and index == scores.index:
             mixed.append(mix_scores(array, weights, scores.kind, scores.class_axis, ops))
         else:
@@ -162,7 +162,7 @@ def mix_arrays(array: Array, weights: Array, ops: Ops) -> Array:
 
 
 def mix_scores(array: Array, weights: Array, kind: Scores, class_axis: int, ops: Ops) -> Array:
-    """Return mixed scores of the same kind: of probabilities, the logarithms or log-odds are mixed.
+    """Return mixed scores of the same kind. Probabilities are mixed as logarithms or log-odds.
 
     A model with a final softmax and one without then agree.
     """
@@ -171,7 +171,7 @@ def mix_scores(array: Array, weights: Array, kind: Scores, class_axis: int, ops:
 
 
 def _vote(candidates: Candidates, call: Call) -> Vote | None:
-    """Return the vote of the candidates; None if one candidate, or a mix, has no class scores to report on."""
+    """Return the vote; None without class scores if the answer does not need them (one candidate, or a mix)."""
     recipe, plan = call.adaptation.recipe, call.plan
     if call.layout.scores is None and (recipe.combine == "mix" or len(plan.candidates) == 1):
         return None
@@ -185,7 +185,7 @@ def _vote(candidates: Candidates, call: Call) -> Vote | None:
     return decide(
         call.ops.precise(scores),
         top_k=min(recipe.effective_top_k, len(plan.candidates)),
-        combine="vote" if recipe.combine == "mix" else recipe.combine,
+        combine="vote" if recipe.combine == "mix" else recipe.combine,  # a mix does not vote; for diagnostics only
         kind=found.kind,
         class_axis=found.class_axis,
         ops=call.ops,
@@ -206,5 +206,5 @@ def _take_vote(candidates: Candidates, vote: Vote, call: Call) -> list[Array]:
         if index == scores.index:
             arrays.append(call.ops.cast(vote.scores, array))
         else:
-            arrays.append(array if axis is None else lowest_entropy(array, entropies, eligible, xp))
+            arrays.append(array if axis is None else select_lowest(array, entropies, eligible, xp))
     return arrays

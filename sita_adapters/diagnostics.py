@@ -15,7 +15,7 @@ from .ops import Array, Ops
 from .plan import Plan
 from .recipe import Prior
 from .shift import HALF_AREA, shift_of
-from .voting import Vote, first_largest, largest_probability, lowest_entropy
+from .voting import Vote, first_largest, largest_probability, select_lowest
 
 if TYPE_CHECKING:
     from .combining import Candidates
@@ -36,7 +36,7 @@ class LayerMeasurement:
 
 
 @dataclass(frozen=True)
-class Measured:
+class CandidateMeasurement:
     """What the L layer calls measured for one candidate of B images."""
 
     layers: tuple[str, ...]
@@ -45,8 +45,10 @@ class Measured:
     layer_priors: Array | None  # (B, L), if a rule sets λ
 
 
-def measure_candidates(measurements: Sequence[LayerMeasurement] | None, plan: Plan, ops: Ops) -> list[Measured | None]:
-    """Return what was measured for each candidate of a Plan; None for λ = 1, for which nothing is.
+def measure_candidates(
+    measurements: Sequence[LayerMeasurement] | None, plan: Plan, ops: Ops
+) -> list[CandidateMeasurement | None]:
+    """Return what was measured for each candidate of a Plan; None for λ = 1, where nothing is measured.
 
     D = Σ_l a_l · d_l / Σ_l a_l,   a_l = A_l / (A_l + A_½)
     """
@@ -59,10 +61,10 @@ def measure_candidates(measurements: Sequence[LayerMeasurement] | None, plan: Pl
     weights = ops.constant(areas, shifts) if known else ops.cast(ops.xp.stack(areas), shifts)
     total = ops.xp.sum(shifts * weights, axis=-1) / (math.fsum(areas) if known else ops.xp.sum(weights))
     priors = None if plan.rule is None else ops.concat([each.priors for each in measurements], axis=-1)
-    found: list[Measured | None] = []
+    found: list[CandidateMeasurement | None] = []
     for row in (candidate - plan.first_blended for candidate in plan.candidates):
         layer_priors = None if priors is None else priors[:, row]
-        found.append(None if row < 0 else Measured(names, total[:, row], shifts[:, row], layer_priors))
+        found.append(None if row < 0 else CandidateMeasurement(names, total[:, row], shifts[:, row], layer_priors))
     return found
 
 
@@ -93,7 +95,7 @@ class Diagnostics:
         priors = ops.xp.reshape(priors, (-1, len(self.candidates), *[1] * (len(entropies.shape) - 2))) + 0 * entropies
         found = {"prior": priors, "entropy": entropies}
         every = range(len(self.candidates))
-        found = {name: lowest_entropy(array, entropies, every, ops.xp) for name, array in found.items()}
+        found = {name: select_lowest(array, entropies, every, ops.xp) for name, array in found.items()}
         return found | {name: array for name, array in self.arrays.items() if name == "source"}
 
 
@@ -131,6 +133,6 @@ def _diagnose_scores(candidates: Candidates, vote: Vote, answer: Sequence[Array]
     for name in ("entropies", "kept", "votes", "labels"):
         found[name] = getattr(vote, name) if sigmoid else xp.squeeze(getattr(vote, name), axis=axis)
     found["confidences"] = largest_probability(ops.precise(scores), layout.kind, axis, xp)
-    if call.plan.source is not None:
-        found["source"] = scores[:, call.plan.source]
+    if call.plan.source_candidate is not None:
+        found["source"] = scores[:, call.plan.source_candidate]
     return found

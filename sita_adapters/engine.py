@@ -7,7 +7,8 @@
       keep_candidates    (B·R, …) → (B, P, …): the rows that may answer                  combining.py
       combine            (B, P, …) → (B, …): mix, vote or mean                           combining.py
 
-A backend supplies its arrays (`Ops`), the forward pass, and measures and normalizes at a layer.
+A row is one view of one image under one prior. A layer's batch has one or more entries per row. A backend supplies its
+arrays (`Ops`) and the forward pass, and measures and normalizes at a layer.
 """
 
 from __future__ import annotations
@@ -77,12 +78,12 @@ class Call:
 
     adaptation: Adaptation
     forward: Forward
-    images: ImageLayout
-    layout: OutputLayout
+    image_layout: ImageLayout
+    layout: OutputLayout  # of the output
 
     def __post_init__(self) -> None:
-        self.ops = self.images.ops
-        self.plan, self.parts = self.adaptation.plan_for(self.images.kind)
+        self.ops = self.image_layout.ops
+        self.plan, self.parts = self.adaptation.plan_for(self.image_layout.kind)
 
 
 @dataclass
@@ -93,18 +94,18 @@ class ForwardContext:
     plan: Plan
     rows: Any  # B·R: a number, or a symbol while a graph is traced
     ops: Ops
-    layout: OutputLayout | None = None  # what the probe established; None while it runs
+    layout: OutputLayout | None = None  # the probe's result; None during the probe
     record: Callable[[str, Array], None] | None = None  # the probe's: called with the input of every adapted layer
     calls: dict[str, int] = field(default_factory=dict)  # how often each adapted layer has run
     measurements: list[LayerMeasurement] | None = None  # of each layer call, if the answer or an observer needs them
 
 
 class _Thread(threading.local):
-    """What this thread does. A plain thread-local: compilers and exporters can trace it, unlike a ContextVar."""
+    """Per-thread state. A plain thread-local, because compilers and exporters cannot trace a ContextVar."""
 
     def __init__(self) -> None:  # set in every thread, since a compiler guards on it
         self.context: ForwardContext | None = None
-        self.latest: OutputLayout | None = None  # of the latest call
+        self.latest: tuple[Adaptation, OutputLayout | None] | None = None  # of the latest call
         self.observers: tuple[tuple[object, Any], ...] = ()  # who records which adapted model
 
 
@@ -147,7 +148,7 @@ def _run_part(call: Call, plan: Plan, batch: list[Array], *, measure: bool) -> C
     """Run all rows of a Plan at once, and keep the candidates."""
     ops, (images, *aligned) = call.ops, batch
     plans = _redraw_for_each(images, plan, call) if call.adaptation.recipe.resample else [plan]
-    rows = [expand(images, plans, call.images)]
+    rows = [expand(images, plans, call.image_layout)]
     rows += [ops.repeat_rows(each, plan.rows) if plan.rows > 1 else each for each in aligned]
     context = ForwardContext(call.adaptation, plan, ops.shape(rows[0])[0], ops, call.layout)
     context.measurements = [] if measure else None
@@ -187,7 +188,7 @@ def _redraw_for_each(images: Array, plan: Plan, call: Call) -> list[Plan]:
         values = call.ops.to_numpy(images)
     except SymbolicError as error:
         raise resampling_error("A compiled or exported model") from error
-    recipe, layout = call.adaptation.recipe, call.images
+    recipe, layout = call.adaptation.recipe, call.image_layout
     seeds = [content_seed(np.moveaxis(image, layout.channel, -1), recipe.seed) for image in values]
     views = [make_views(recipe.augment, recipe.view_count, seed, layout.kind) for seed in seeds]
     return [replace(plan, views=(IMAGE, *each)) for each in views]
@@ -195,7 +196,8 @@ def _redraw_for_each(images: Array, plan: Plan, call: Call) -> list[Plan]:
 
 def run_rows(rows: list[Array], forward: Forward, context: ForwardContext) -> Any:
     """Run the model's forward pass inside this context."""
-    outer, thread.context, thread.latest = thread.context, context, context.layout
+    outer, thread.context = thread.context, context
+    thread.latest = context.adaptation, context.layout  # it stays after the call, for latest_layout
     try:
         return forward(rows)
     finally:
@@ -203,8 +205,9 @@ def run_rows(rows: list[Array], forward: Forward, context: ForwardContext) -> An
 
 
 def latest_layout(adaptation: Adaptation) -> OutputLayout:
-    """Return the layout of the latest call in this thread; the only one, if the model takes inputs of one kind."""
-    layouts = list(adaptation.layouts.values())
-    if not layouts:
+    """Return the layout of the model's latest call in this thread, or else of its latest probe."""
+    if thread.latest is not None and thread.latest[0] is adaptation and thread.latest[1] is not None:
+        return thread.latest[1]
+    if not adaptation.layouts:
         raise ModelError("The model has not been probed. Try: call it once, or sita.adapt(model, example=…).")
-    return layouts[0] if len(layouts) == 1 or thread.latest is None else thread.latest
+    return next(reversed(adaptation.layouts.values()))

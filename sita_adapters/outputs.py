@@ -46,7 +46,7 @@ class OutputLayout:
     axes: tuple[int | None, ...]  # for each array the axis of the images; None for a constant
     scores: ScoresLayout | None  # the class scores; None if no array is known to be these
     why_no_scores: str = ""  # and what a caller can do about it
-    has_integers: bool = False  # whether any array holds integers or truth values, which have no mean
+    has_integers: bool = False  # whether any array is not floating-point; then nothing is averaged
     entries_per_row: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # for each call of each adapted layer
     channel_axes: Mapping[str, int] = field(
         default_factory=dict
@@ -116,7 +116,7 @@ def _map(output: Any, path: str, is_array: IsArray, function: Callable[[str, Any
             return made
         if dataclasses.is_dataclass(output) and not isinstance(output, type):
             for each in dataclasses.fields(output):
-                if hasattr(output, each.name):  # frozen or not: nobody has seen the copy yet
+                if hasattr(output, each.name):  # bypasses frozen=True: the copy is not shared yet
                     object.__setattr__(made, each.name, inner(f".{each.name}", getattr(output, each.name)))
             return made
     except TypeError as error:
@@ -145,7 +145,7 @@ def select(output: Any, selector: Selector, is_array: IsArray) -> Any:
 
 
 class _Unclear(Exception):
-    """Why values do not tell what or where the scores are, and what to do about it."""
+    """The scores, or what they are, cannot be inferred; the message says why, and what to try."""
 
 
 def resolve_scores(

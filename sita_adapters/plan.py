@@ -1,6 +1,6 @@
 """Recipe → Plan: which rows one image becomes, and how each row is normalized.
 
-Every method is a Plan, and the code that runs a Plan knows no method.
+Every method compiles to a Plan. The engine runs Plans and has no method-specific code.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Plan:
     references: Matrix = field(init=False)  # of the blended rows: a 1 at the last row that each draws from
     blended_priors: float | Matrix = field(init=False)  # λ of the blended rows: the number they share, or a column
     rule: ByShift | None = field(init=False)  # sets λ of all blended rows
-    source: int | None = field(init=False)  # the position, among the candidates, of the one with λ = 1
+    source_candidate: int | None = field(init=False)  # the position, among the candidates, of the one with λ = 1
 
     def __post_init__(self) -> None:
         first = sum(prior == 1.0 for prior in self.priors)
@@ -48,7 +48,7 @@ class Plan:
             references=tuple(tuple(float(row == each) for row in range(len(weights))) for each in last),
             blended_priors=blended[0] if len(set(blended)) == 1 else tuple((prior,) for prior in blended),
             rule=next((prior for prior in blended if isinstance(prior, ByShift)), None),
-            source=next((i for i, row in enumerate(self.candidates) if row < first), None),
+            source_candidate=next((i for i, row in enumerate(self.candidates) if row < first), None),
         )
 
     @property
@@ -69,9 +69,9 @@ class Plan:
 def make_plan(recipe: Recipe, kind: SpatialKind = "square") -> Plan:
     """Compile a recipe for images of this kind.
 
-    Every prior has a row for the image, which weighs ½ in its statistics, and one for each of the n views, 1/2n each.
-    λ = 1 needs no statistics: it has views only if they are candidates. With `shared_views`, the lowest prior's views
-    serve all priors.
+    Each prior gets one row for the image and one for each of the n views. In its statistics the image has weight ½ and
+    each view 1/2n. λ = 1 needs no statistics, so it gets views only if views are candidates. With `shared_views`, the
+    lowest prior's views serve all priors.
     """
     views = make_views(recipe.augment, recipe.view_count, recipe.seed, kind)
     lowest = min(cast("tuple[float, ...]", recipe.prior_values)) if recipe.shared_views else None
@@ -79,7 +79,9 @@ def make_plan(recipe: Recipe, kind: SpatialKind = "square") -> Plan:
     priors: list[Prior] = []
     groups: dict[Prior, list[int]] = {}  # the rows of each prior, the image's first
     for prior in sorted(recipe.prior_values, key=lambda prior: (prior != 1.0, prior == lowest)):
-        with_views = prior != 1.0 or recipe.candidates == "views" if lowest is None else prior == lowest
+        with_views = prior != 1.0 or recipe.candidates == "views"
+        if lowest is not None:
+            with_views = prior == lowest
         size = 1 + len(views) if with_views else 1
         groups[prior] = list(range(len(priors), len(priors) + size))
         view_of_row += range(size)
@@ -118,8 +120,8 @@ def resolve_max_rows(max_rows: Any, recipe: Recipe) -> int | None:
 def split(plan: Plan, max_rows: int | None) -> tuple[Plan, ...]:
     """Return a Plan for each candidate, in order, if one for all would have more than `max_rows` rows.
 
-    A row travels with every row that its statistics draw from, directly or not, so no output changes. Rows that several
-    candidates draw from (shared views) run for each of them.
+    Each part contains the candidate and every row that its statistics depend on, directly or indirectly, so the outputs
+    are the same. Shared views run once in each part.
     """
     if max_rows is None or plan.rows <= max_rows:
         return (plan,)

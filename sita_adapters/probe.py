@@ -101,7 +101,7 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
 
     results = [result(which) for which in _BATCHES]
     one, again = results[-1], result(_BATCHES[-1], fresh=True)
-    pairs = zip(one.arrays, again.arrays, strict=False)  # of which only sums on a GPU may differ, in their order
+    pairs = zip(one.arrays, again.arrays, strict=False)  # they may differ in the order of sums on a GPU
     twice = [(x.array[None], y.array[None], 0.1 * y.rounding) for x, y in pairs]
     if one.parts != again.parts or not all(_close(x, y, y, y, rounding) for x, y, rounding in twice):
         raise ModelError(
@@ -110,7 +110,7 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
         )
     whole, axes = results[1], _image_axes(results)
     if mixed := _mixed(results, axes, whole):
-        with suppress(SitaError, ValueError):  # or does the network magnify rounding?
+        with suppress(SitaError, ValueError):  # the network may just magnify rounding: measure how much
             noisy = result(_ALL, perturbed=True)
             mixed = _mixed(results, axes, noisy) if noisy.parts == whole.parts else mixed
     if mixed:
@@ -155,9 +155,9 @@ def _mixing_error(whole: _Result, mixed: Sequence[int], axes: Sequence[int | Non
     first, *_ = names = list(dict.fromkeys((whole.arrays + whole.layers)[index].name for index in mixed))
     if mixed[0] >= len(whole.arrays):
         return ModelError(
-            f"The batch of layer {', '.join(names[:4])} does not have the same number of entries for every image, side "
-            "by side: the model concatenates or reorders batches, or folds time first. Expected (N, T, …) reshaped to "
-            f"(N·T, …). Try: {leave_out(*names)}."
+            f"The batch of layer {', '.join(names[:4])} does not hold the same number of consecutive entries for "
+            "every image: the model concatenates or reorders batches, or folds time first. Expected (N, T, …) reshaped "
+            f"to (N·T, …). Try: {leave_out(*names)}."
         )
     if axes[mixed[0]] is None:
         shape = whole.arrays[mixed[0]].array.shape
@@ -177,7 +177,7 @@ def _close(x: np.ndarray, y: np.ndarray, every: np.ndarray, perturbed: np.ndarra
     |x − y| ≤ rounding · size + 10⁻³ · spread      or      ‖(x − y) / size‖ ≤ 20 · ‖(every − perturbed) / size‖
 
     Size and spread are a column's own: one large constant among the scores must not hide that images mix. In a network
-    that magnifies rounding, single columns do not tell: all together may differ as much as perturbed images make them.
+    that magnifies rounding, single columns tell nothing: the total is compared with that of perturbed images.
     """
     known = [each.astype(np.float64) for each in (x, y, every, perturbed)]
     x, y, every, perturbed = (np.nan_to_num(each, nan=0.0, posinf=0.0, neginf=0.0) for each in known)
@@ -193,7 +193,7 @@ def _close(x: np.ndarray, y: np.ndarray, every: np.ndarray, perturbed: np.ndarra
 
 def _layout(whole: _Result, axes: Sequence[int | None], adaptation: Adaptation, is_array: IsArray) -> OutputLayout:
     if all(axis is None for axis in axes):
-        raise OutputError("Expected an output for each image; received none. Try: adapt a module that keeps the batch.")
+        raise OutputError("No output has one entry per image. Try: adapt a module that keeps the batch.")
     pairs = zip(whole.arrays, axes, strict=True)
     values = [None if axis is None else np.moveaxis(each.array, axis, 0) for each, axis in pairs]
     scores, why = resolve_scores(whole.output, values, adaptation, is_array)
@@ -276,8 +276,8 @@ def change_statistics(
 
     x' = (x − m) / √(v + ε) · √(v' + ε) + m'
 
-    Changing the statistics of a BatchNorm layer is the same as changing its input: the property that the method rests
-    on. It fails for anything that a layer does to its input first, or around the normalization.
+    Changing the statistics of a BatchNorm layer is the same as changing its input: the property that the
+    method relies on. It fails for anything that a layer does to its input first, or around the normalization.
     """
     random, column = np.random.default_rng(0), [-1 if each == axis % x.ndim else 1 for each in range(x.ndim)]
     other_mean = mean + random.normal(size=mean.shape) * np.sqrt(variance + epsilon)

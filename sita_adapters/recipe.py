@@ -1,4 +1,4 @@
-"""Recipe: what to compute. Every setting of the method is a field of it; the usual ones have a name."""
+"""Recipe: what to compute. Every setting of the method is a field of it; common recipes have names."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ PAPER_PRIORS = tuple(0.5 + 0.5 * p / 7 for p in range(8))
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How one image is adapted to. Immutable, and checked when it is made.
+    """How the model adapts to one image. Immutable; checked when it is made.
 
     Attributes:
         priors: λ, the weight of the source's statistics: 1 is the source model, 0 the test image alone. With
             several numbers, the image runs under each, and the most confident answers decide (OPS). A rule, `ByShift`,
             sets λ in every layer: alone, or together with 1.
-        n_views: Number of augmented views. None: as many as `augment` lists; 2 of a preset or of random views.
+        n_views: Number of augmented views. None: as many as `augment` lists; 2 for presets and random views.
         augment: "lossless" (flips and quarter turns, in a fixed order), "paper" or "paper_segmentation" (the paper's
             random sets), names (`sita_adapters.views.NAMES`), or your own functions of a batch of images: one, or a
             sequence with one for each view.
@@ -38,7 +38,7 @@ class Recipe:
         candidates: What may answer: "priors", the image under each prior; "views", the views too (as an ensemble).
         combine: How several candidates make one answer. "vote": the majority of the most confident; "mean": the mean
             of the probabilities; "mix": a weighted mean of the source's and the adapted output, by the measured shift.
-        top_k: Number of candidates, those of lowest entropy, that decide. None: 3 of a vote (5 with shared views).
+        top_k: Number of candidates, those of lowest entropy, that decide. None: 3 for a vote (5 with shared views).
         share: "image", or "batch": all images of a call share their statistics, and so influence each other's answers.
         seed: Seed of random views. The same image and seed give the same answer.
         resample: Draw new views for every image, from the seed and its content, as the paper does. Otherwise random
@@ -127,9 +127,10 @@ class Recipe:
     @property
     def effective_top_k(self) -> int:
         """Number of candidates that decide."""
+        if self.top_k is not None or self.combine != "vote":
+            return self.top_k or self.candidate_count
         # The paper keeps 3. With shared views, two more voters make up for what the priors lose (docs/results.md).
-        usual = self.candidate_count if self.combine != "vote" else 5 if self.shared_views else 3
-        return self.top_k or min(usual, self.candidate_count)
+        return min(5 if self.shared_views else 3, self.candidate_count)
 
     def to_json(self) -> str:
         """Return the recipe as text for `from_json`, in any framework. Functions cannot be stored."""
@@ -236,7 +237,7 @@ def resolve_recipe(recipe: Recipe | str, changes: Mapping[str, Any], task: Task 
 
 
 def _segmentation_changes(chosen: Recipe, changes: Mapping[str, Any], named: bool) -> dict[str, Any]:
-    """Return the changes with what "paper" means if every pixel gets a label, and with the views of a named recipe.
+    """Return the changes for segmentation: its own set for "paper", and default views for a named recipe.
 
     Chosen on validation images of CamVid: one mirrored view was better than the paper's blur and rotation, above all
     under noise, and as good as two or three.

@@ -46,7 +46,7 @@ class ByShift:
         return f"by shift, at least {1 - self.strength:.3g}"
 
 
-def source_divergence(
+def scaled_divergence(
     mean: Array, variance: Array, source_mean: Array, source_variance: Array, *, epsilon: Any, xp: Any
 ) -> Array:
     """Return E (B, R, 1) of statistics (B, R, C) from the source's (C,), with ε added to both variances.

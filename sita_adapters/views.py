@@ -1,4 +1,4 @@
-"""The augmented views of an image that statistics are estimated from: which there are, and what each computes.
+"""The augmented views of an image that statistics are estimated from: the available views, and what each computes.
 
 What is random in a view (an angle, a color factor) is drawn once, from a seed, when the view is made: the same image
 always gives the same answer, in every framework, and a graph that runs the view holds no random operation.
@@ -58,7 +58,7 @@ class View:
 
     @property
     def moves_pixels(self) -> bool:
-        """Whether pixels move. The author of a function must know it."""
+        """Whether pixels move. Custom functions are assumed not to move them."""
         return any(function in (flip, transpose, rotate) for function, *_ in self.steps)
 
     def apply(self, x: Array, layout: ImageLayout) -> Array:
@@ -280,7 +280,7 @@ def rotation_taps(height: int, width: int, degrees: float) -> tuple[np.ndarray, 
 
 @lru_cache(maxsize=16)
 def blur_matrix(size: int, sigma: float) -> tuple[np.ndarray]:
-    """Return the float32 (size, size) matrix that blurs a line of pixels from the right, the border mirrored."""
+    """Return the float32 (size, size) matrix that blurs a row of pixels from the right, the border mirrored."""
     radius = max(1, math.ceil(4 * sigma))
     offsets = np.arange(-radius, radius + 1)
     kernel = np.exp(-0.5 * (offsets / sigma) ** 2)

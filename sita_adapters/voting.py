@@ -1,7 +1,7 @@
-"""The candidates' vote (OPS): entropy, keep the most confident, majority.
+"""Voting among candidates (OPS): keep the candidates with the lowest entropy, then take the majority label.
 
 It uses comparisons and sums only: not every exporter supports argmax or argsort. Scores are (images, candidates, …),
-with the classes on any later axis. Each of the other positions (pixels) has a vote of its own.
+with the classes on any later axis. Each remaining position (pixel) is voted on independently.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def decide(
         return Vote(answer, *(each[..., 0] for each in (vote.labels, vote.entropies, vote.kept, vote.votes)))
     log_p = log_softmax(z, class_axis, xp)
     entropies = -xp.sum(xp.exp(log_p) * xp.maximum(log_p, _LEAST), axis=class_axis, keepdims=True)
-    # A candidate that is NaN counts as the least confident; no comparison would reach it otherwise.
+    # A NaN candidate counts as the least confident: every comparison with NaN is false, so it would get rank 0.
     entropies = xp.where(entropies == entropies, entropies, float("inf"))  # noqa: PLR0124
     labels, ranks = first_largest(z, class_axis, ops), _ranks(entropies, ops)
     kept = ranks < top_k
@@ -120,15 +120,15 @@ def log_softmax(z: Array, axis: int, xp: Any) -> Array:
 
 
 def first_largest(z: Array, axis: int, ops: Ops) -> Array:
-    """Return min {c : z_c ≥ max z}, as a float; K if there is none, as among NaNs."""
+    """Return min {c : z_c ≥ max z}, as a float; the number of classes if there is none (NaN)."""
     count = z.shape[axis]
     indices = ops.xp.reshape(ops.constant(list(range(count)), z), (count, *[1] * (-axis - 1)))
     largest = z >= ops.xp.max(z, axis=axis, keepdims=True)
     return ops.xp.min(ops.xp.where(largest, indices, float(count)), axis=axis, keepdims=True)
 
 
-def lowest_entropy(array: Array, entropies: Array, candidates: Sequence[int], xp: Any) -> Array:
-    """Return, of an array (B, P, …), the candidate of lowest entropy (B, P, …) among these.
+def select_lowest(array: Array, entropies: Array, candidates: Sequence[int], xp: Any) -> Array:
+    """Return, for each image, the candidate of an array (B, P, …) with the lowest key (B, P, …) among these.
 
     Each is compared with the best so far: not every exporter supports argmin.
     """
@@ -161,7 +161,7 @@ def _winners(labels: Array, kept: Array, votes: Array, ranks: Array, xp: Any) ->
 
 
 def _mean(values: Array, chosen: Array, ops: Ops) -> Array:
-    """Return the mean of the chosen candidates; the others leave no trace, even if they are infinite."""
+    """Return the mean of the chosen candidates; the others are ignored, even if they are infinite."""
     weights = ops.cast(chosen, values)
     total = ops.xp.sum(ops.xp.where(chosen, values, 0.0) * weights, axis=1)
     return total / ops.xp.sum(weights, axis=1)

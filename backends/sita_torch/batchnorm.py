@@ -135,16 +135,16 @@ def _without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
 def measure(x: torch.Tensor, n: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and biased variance (B, n − first, C) of features (N, C, …), in float32 or better.
 
-    Each image has n entries, of which those from `first` on are measured. Two passes: the mean, then the mean square of
-    what is left. One pass would cancel where the mean is large.
+    Each image has n entries, of which those from `first` on are measured. Two passes, because the
+    formula for one loses precision where the mean is large.
     """
     rows = TORCH.precise(x.unsqueeze(1) if n == 1 else x.view(-1, n, *x.shape[1:])[:, first:])
     if x.ndim == 2:
         return rows, torch.zeros_like(rows)
-    lines = rows.flatten(3)
-    means = mean(lines, -1, keepdims=True)
-    left = lines - means
-    squares = left * left if left.requires_grad else left.mul_(left)
+    flat = rows.flatten(3)
+    means = mean(flat, -1, keepdims=True)
+    deviations = flat - means
+    squares = deviations * deviations if deviations.requires_grad else deviations.mul_(deviations)
     return means.squeeze(-1), mean(squares, -1)
 
 
@@ -161,15 +161,16 @@ def _normalize(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, laye
     """
     precise = TORCH.precise(x)
     weights = [each if each is None else TORCH.cast(each, mean) for each in (layer.weight, layer.bias)]
-    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()  # which fuses plain operations
-    if compiled or mean.requires_grad or not precise.is_contiguous() or x.ndim == 2:  # the kernel has no such gradients
+    # A compiler fuses plain operations, and the kernel has no gradient of the statistics.
+    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    if compiled or mean.requires_grad or not precise.is_contiguous() or x.ndim == 2:
         gamma, beta = (other if each is None else each for each, other in zip(weights, (1.0, 0.0), strict=True))
         scale, shift = output_affine(mean, variance, gamma=gamma, beta=beta, epsilon=layer.eps, xp=TORCH.xp)
         return TORCH.cast(_affine(precise, scale, shift), x)
-    if is_traced():  # N may be open
+    if is_traced():  # N may be dynamic
         weights = [each if each is None else (0 * mean + each).reshape(-1) for each in weights]
-    else:
-        weights = [each if each is None else torch.cat([each] * mean.shape[0]) for each in weights]  # fast for few
+    else:  # faster than `repeat` for a few entries
+        weights = [each if each is None else torch.cat([each] * mean.shape[0]) for each in weights]
     flat = precise.reshape(1, -1, _positions_of(x), 1)
     statistics = mean.reshape(-1), variance.reshape(-1)
     out = torch.batch_norm(flat, weights[0], weights[1], *statistics, False, 0.0, layer.eps, True)
@@ -178,7 +179,7 @@ def _normalize(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, laye
 
 def _affine(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     """Return x · scale + shift for features (N, C, …), and scale and shift (N, C)."""
-    if torch.compiler.is_compiling():  # or its loop over the positions computes roots and quotients at each
+    if torch.compiler.is_compiling():  # or the fused loop computes the root and the quotient at every position
         scale, shift = torch.stack((scale, shift))
     column = (*scale.shape, *[1] * (x.ndim - 2))
     return torch.addcmul(shift.view(column), x, scale.view(column))

@@ -31,13 +31,13 @@ class Adaptation(engine.Adaptation):
     """What makes a clone an adapted model; it is the clone's attribute `_sita`."""
 
     spatial_axes: tuple[int, ...] = ()
-    """The numbers of spatial axes that the images may have; empty if it is open."""
+    """The possible numbers of spatial axes of the images; empty if unknown."""
     trainable: frozenset[str] = frozenset()
     """The parameters that the source trains; the clone's need no gradients."""
 
 
 def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Run the adapted model. A module-level function: exporters and pickle follow no closure."""
+    """Run the adapted model. A module-level function, because exporters and pickle cannot handle closures."""
     return _run(model, Arguments(args, kwargs), engine.predict)
 
 
@@ -58,8 +58,10 @@ def _run(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) ->
     dimensions = check_images(images, adaptation.spatial_axes)
     layout = adaptation.layouts.get(arguments.signature)
     if layout is None:
-        compiler = "torch._dynamo" in sys.modules  # it must not trace the probe; `disable` alone would import it
-        layout = (torch.compiler.disable(_probe) if compiler else _probe)(model, adaptation, arguments)  # type: ignore[no-untyped-call]
+        probe_now: Any = _probe_and_keep
+        if "torch._dynamo" in sys.modules:  # a compiler must not trace the probe; `disable` would import it
+            probe_now = torch.compiler.disable(_probe_and_keep)  # type: ignore[no-untyped-call]
+        layout = probe_now(model, adaptation, arguments)
 
     def forward(rows: list[torch.Tensor]) -> Any:
         args, kwargs = arguments.fill(rows, layout.aligned)
@@ -79,30 +81,31 @@ def _run(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) ->
 
 def _check_map(argument: torch.Tensor, images: torch.Tensor, call: engine.Call) -> None:
     """Raise if an argument belongs to the images pixel by pixel (a mask), and views move their pixels."""
-    space = len(call.images.axes)
+    space = len(call.image_layout.axes)
     is_map = argument.ndim >= space > 0 and argument.shape[-space:] == images.shape[-space:]
     if is_map and any(call.plan.moves_pixels(row) for row in range(call.plan.rows)):
         raise InputError(
-            f"An argument of shape {tuple(argument.shape)} has the images' height and width, and would have to move "
+            f"An argument of shape {tuple(argument.shape)} has the images' height and width, but would not move "
             "with the pixels of their views. Try: a recipe without such views ('auto', 'shift', 'bn')."
         )
 
 
 def _check_kind(output: Any, layout: OutputLayout) -> None:
-    """Raise if scores are not what they were in the probe: another argument may switch to probabilities."""
+    """Raise if scores are not what they were in the probe: an argument may switch to probabilities."""
     found, scores = flatten(output, TORCH.is_array), layout.scores
     if scores is None or scores.kind.startswith("sigmoid") or len(found) != len(layout.paths):
         return
     values = TORCH.to_numpy(found[scores.index][1].movedim(layout.axes[scores.index] or 0, 0)[:1])
     kinds = [kind for kind, _ in normalized(values, [scores.class_axis])]
-    if np.isfinite(values).all() and (kinds if scores.kind == "logits" else scores.kind not in kinds):
+    changed = bool(kinds) if scores.kind == "logits" else scores.kind not in kinds
+    if changed and np.isfinite(values).all():
         raise OutputError(
             f"The scores were {scores.kind} in the probe but not in this call: another argument changes them. Try: "
             "adapt a separate model for each value, sita.adapt(model, example=…)."
         )
 
 
-def _probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> OutputLayout:
+def _probe_and_keep(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> OutputLayout:
     """Probe the model for such arguments, and keep what it establishes."""
     if is_exported():
         raise ModelError(
@@ -114,13 +117,13 @@ def _probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> Ou
 
 
 def probe_example(model: nn.Module, example: Any) -> None:
-    """Probe an adapted model on an example of what it is called with, unless it was probed on such."""
+    """Probe an adapted model on an example of what it is called with, unless it was probed with such."""
     args = example if isinstance(example, tuple) else () if isinstance(example, dict) else (example,)
     arguments = Arguments(args, example if isinstance(example, dict) else {})
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
     check_images(arguments.images, adaptation.spatial_axes)
     if arguments.signature not in adaptation.layouts:
-        _probe(model, adaptation, arguments)
+        _probe_and_keep(model, adaptation, arguments)
 
 
 def install_forward(model: nn.Module, adaptation: Adaptation) -> None:
@@ -151,16 +154,17 @@ class Arguments:
             received = ", ".join(type(value).__name__ for value in (*args, *kwargs.values()))
             raise InputError(
                 "Expected a tensor of images as an argument, or a list or dict that contains one; received "
-                f"{received or 'nothing'}. Try: stack the images to one tensor, (N, C, …)."
+                f"{received or 'nothing'}. Try: stack the images into one tensor, (N, C, …)."
             )
         self.images = images
         self.tensors = [images]
         self.has_values = False
         """Whether there are numbers or strings, which the signature leaves out."""
-        self.signature = self._kind((args, kwargs)), tuple((each.ndim, each.dtype) for each in self.tensors)
+        structure = self._collect((args, kwargs))
+        self.signature = structure, tuple((each.ndim, each.dtype) for each in self.tensors)
         """What kind of arguments these are: structure, ranks and types. No sizes, numbers or strings."""
 
-    def _kind(self, value: Any) -> Any:
+    def _collect(self, value: Any) -> Any:
         """Collect the tensors of a value; return its structure, with the number of each."""
         if value is self.images:
             return 0
@@ -168,9 +172,9 @@ class Arguments:
             self.tensors.append(value)
             return len(self.tensors) - 1
         if type(value) in (list, tuple):
-            return tuple([self._kind(part) for part in value])
+            return tuple([self._collect(part) for part in value])
         if type(value) is dict:
-            return tuple([(key, self._kind(part)) for key, part in value.items()])
+            return tuple([(key, self._collect(part)) for key, part in value.items()])
         self.has_values = self.has_values or (isinstance(value, str | int | float) and not isinstance(value, bool))
         return value if isinstance(value, bool) else type(value).__name__
 

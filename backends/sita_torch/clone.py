@@ -1,4 +1,4 @@
-"""A copy of a module tree whose parameters and buffers are new objects on the source's memory, and what it refuses.
+"""A copy of a module tree whose parameters and buffers are new tensors on the source's memory, and its guards.
 
 In-place changes of the source are visible in the clone; tensors or layers that the source *replaces* are not.
 """
@@ -44,8 +44,9 @@ def clone(model: nn.Module, *, keep: object = None, shared: bool = True) -> nn.M
 
 
 def _new_tensor(tensor: torch.Tensor, shared: bool) -> torch.Tensor:
-    """Return a new tensor of the same class on the same memory, or on its own; the source alone needs gradients."""
-    new = data = tensor.detach() if shared else tensor.detach().clone(memory_format=torch.preserve_format)
+    """Return a new tensor of the same class on the same memory, or on its own; it never requires gradients."""
+    data = tensor.detach() if shared else tensor.detach().clone(memory_format=torch.preserve_format)
+    new = data
     if type(tensor) is nn.Parameter:
         new = nn.Parameter(data, False)
     elif isinstance(tensor, nn.Parameter):
@@ -108,8 +109,9 @@ def unguard(model: nn.Module) -> None:
 
 
 def _refuse_training(model: nn.Module, name: str, *args: bool, **kwargs: bool) -> nn.Module:
-    """`train` and `requires_grad_` of an adapted model can only switch off, as eval() does."""
-    if (*args, *kwargs.values(), True)[0]:
+    """`train` and `requires_grad_` of an adapted model accept only False, which is what eval() passes."""
+    values = [*args, *kwargs.values()]
+    if not values or values[0]:  # True is the default of both
         raise SharedWeightsError(
             f"{_SHARED}Try: train the source model (in-place updates are visible here; gradients of images work)."
         )
@@ -118,7 +120,7 @@ def _refuse_training(model: nn.Module, name: str, *args: bool, **kwargs: bool) -
 
 
 def _refuse_load(*_: Any) -> NoReturn:
-    """Pre-hook of `load_state_dict` on every module: it also holds for a part, and for a model around it."""
+    """Pre-hook of `load_state_dict` on every module: it also applies to submodules and to a model around it."""
     raise SharedWeightsError(f"{_SHARED}Try: load the weights into the source model (the adapted one sees them).")
 
 

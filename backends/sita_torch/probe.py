@@ -1,4 +1,4 @@
-"""The probe of a PyTorch model: plain runs of a copy with its own memory, and what is watched meanwhile."""
+"""The probe of a PyTorch model: plain runs of a copy with its own memory, and a watch over its statistics."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ _Layers: TypeAlias = dict[str, nn.Module]
 def probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> OutputLayout:
     """Return what is established about an adapted model for such arguments.
 
-    A further tensor whose size allows it is first tried as one entry per image; if the model then violates the
-    contract, as shared by all images. Half precision is probed in single, where rounding hides less, if it runs.
+    A tensor argument whose first dimension is 1 or the batch size is first treated as one entry per image; if the model
+    then violates the contract, as shared by all images. Half precision is probed in float32, where rounding hides less,
+    if the model runs in it.
     """
     sizes, count = [each.shape[:1] for each in arguments.tensors[1:]], arguments.images.shape[0]
     choices = itertools.product(*((True, False) if size in ((1,), (count,)) else (False,) for size in sizes))
@@ -53,14 +54,14 @@ def probe(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> Out
             try:
                 if any(p.dtype in (torch.float16, torch.bfloat16) for p in nn.Module.parameters(model)):
                     with suppress(InputError):
-                        return _probe(model, adaptation, arguments, aligned, precise=True)
-                return _probe(model, adaptation, arguments, aligned)
+                        return _probe_once(model, adaptation, arguments, aligned, precise=True)
+                return _probe_once(model, adaptation, arguments, aligned)
             except SitaError as error:
                 errors.append(error)
-    raise errors[0]
+    raise errors[0]  # of the likeliest choice
 
 
-def _probe(
+def _probe_once(
     model: nn.Module, adaptation: Adaptation, arguments: Arguments, aligned: tuple[bool, ...], *, precise: bool = False
 ) -> OutputLayout:
     """Make one attempt: run a copy of the model on random images."""
@@ -82,11 +83,11 @@ def _probe(
         if perturbed and rows[0].is_floating_point():
             values = perturb(TORCH.to_numpy(rows[0]), torch.finfo(rows[0].dtype).eps)
             rows[0] = torch.from_numpy(values).to(rows[0])
-        used, noted = (copied(), recorder.record) if fresh else (watched, watcher.enter)
-        context = engine.ForwardContext(adaptation, engine.PLAIN, len(which), TORCH, record=noted)
+        network, record = (copied(), recorder.record) if fresh else (watched, watcher.enter)
+        context = engine.ForwardContext(adaptation, engine.PLAIN, len(which), TORCH, record=record)
         args, kwargs = arguments.fill(rows, aligned)
         with nullcontext() if fresh else watcher:
-            output = engine.run_rows(rows, lambda _: own_forward(used, args, kwargs), context)
+            output = engine.run_rows(rows, lambda _: own_forward(network, args, kwargs), context)
         watcher.check(arguments.images)
         _refuse_writes(watched, before)
         return output
@@ -100,7 +101,7 @@ def _probe(
 
 
 def _random_like(tensor: torch.Tensor, index: int) -> torch.Tensor:
-    """Return three entries like those of an argument: random images; of anything else, its own values."""
+    """Return three entries like those of an argument: random images; for any other argument, its own values."""
     if index and not (tensor.is_floating_point() and tensor.ndim > 2):
         return tensor[torch.arange(3) % tensor.shape[0]].clone()
     return torch.from_numpy(random_like(TORCH.to_numpy(tensor))).to(tensor.device, tensor.dtype)
@@ -126,7 +127,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # or the compiler would be imported, only to be told to skip this class
+        return False  # True would import the compiler, just to skip this class
 
     def __init__(self, model: nn.Module, found: _Layers, adapted: _Layers, recorder: InputRecorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -200,7 +201,7 @@ def _owners(layers: _Layers) -> dict[int, str]:
 
 
 def _pointer(value: Any) -> int:
-    """Return where a tensor's values are in memory; −1 if it has none."""
+    """Return where a tensor's values are in memory; −1 if it has no memory."""
     try:
         return (value.data_ptr() or -1) if isinstance(value, torch.Tensor) else -1
     except RuntimeError:  # some subclasses have no memory of their own
@@ -216,7 +217,7 @@ def _check_layers(layers: _Layers, inputs: dict[str, torch.Tensor]) -> dict[str,
 
 
 def _channel_axis(layer: nn.Module, x: torch.Tensor) -> int | None:
-    """Return the axis of the channels of a BatchNorm layer; None if the layer is none."""
+    """Return the axis of the channels of a BatchNorm layer; None if it is not a BatchNorm layer."""
     plain = detach(copy.deepcopy(layer)).eval()
     channels = source_statistics(plain)[0].numel()
     for dtype, axis in itertools.product((torch.float64, x.dtype), (1, x.ndim - 1)):

@@ -15,10 +15,10 @@ from namespaces import Namespace
 from sita_adapters.combining import SOURCE_SHIFT, confidence, mix_scores, mix_weights
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import RECIPES, Recipe, resolve_recipe
-from sita_adapters.shift import ByShift, priors_by_shift, shift_of, source_divergence
+from sita_adapters.shift import ByShift, priors_by_shift, scaled_divergence, shift_of
 from sita_adapters.statistics import blend_with_source, input_affine, output_affine, pool, target
 from sita_adapters.views import blur, content_seed, rotate, spatial_kind
-from sita_adapters.voting import decide, lowest_entropy
+from sita_adapters.voting import decide, select_lowest
 
 RECTANGLE = spatial_kind((4, 5))
 priors = st.lists(st.floats(0, 1), min_size=1, max_size=6, unique=True)
@@ -173,7 +173,7 @@ def test_shift_and_prior_equal_a_float64_loop(namespace: Namespace, seed: int, h
     mean, m_s = random.normal(size=(2, 3, 4)).astype(np.float32), random.normal(size=4).astype(np.float32)
     variance, v_s = (random.uniform(0.1, 3, each.shape).astype(np.float32) for each in (mean, m_s))
     settings = {"epsilon": 1e-3, "xp": namespace.ops.xp}
-    divergence = source_divergence(*map(namespace.own, (mean, variance, m_s, v_s)), **settings)
+    divergence = scaled_divergence(*map(namespace.own, (mean, variance, m_s, v_s)), **settings)
     rule = ByShift(strength=0.8, half_shift=half_shift, half_area=50.0)
     found = shift_of(divergence), priors_by_shift(divergence, 49, rule, namespace.ops)
     d, prior = (namespace.numpy(each) for each in found)
@@ -204,7 +204,7 @@ def test_mixed_scores_equal_a_float64_loop(namespace: Namespace, kind: str, pixe
     weights = mix_weights(namespace.own(both), confidences, namespace.ops.xp)
     adapted = namespace.numpy(weights)[:, 0]
     mixed = namespace.numpy(mix_scores(given, weights, kind, axis, namespace.ops))
-    chosen = namespace.numpy(lowest_entropy(given, -weights, range(2), namespace.ops.xp))
+    chosen = namespace.numpy(select_lowest(given, -weights, range(2), namespace.ops.xp))
     for image, (first, second) in enumerate(values):
         weight = reference.adapted_weight(shifts[image], second, first, kind)
         assert float(adapted[image]) == pytest.approx(weight, rel=1e-4)
