@@ -62,7 +62,7 @@ def blend(  # noqa: PLR0917
     if plan.rule is not None:
         priors = priors_by_shift(divergence, positions, plan.rule, ops)
     elif not isinstance(priors, float):
-        priors = ops.constant(priors, means)
+        priors = context.constant("blended_priors", means)
     if context.measurements is not None:
         context.measurements.append(LayerMeasurement(name, positions, divergence, priors))
     means, variances = blend_with_source(means, variances, *source, priors=priors, xp=ops.xp)
@@ -100,7 +100,7 @@ def _target(means: Array, variances: Array, context: ForwardContext) -> tuple[Ar
     if shared:
         means, variances = (moment[None] for moment in pool(means, variances, axis=0, xp=ops.xp))
     if not plan.independent:
-        weights, references = (ops.constant(each, means) for each in (plan.blended_weights, plan.references))
+        weights, references = (context.constant(name, means) for name in ("blended_weights", "references"))
         means, variances = target(means, variances, weights=weights, references=references, xp=ops.xp)
     return (means + every_image, variances + every_image) if shared else (means, variances)
 

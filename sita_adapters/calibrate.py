@@ -62,12 +62,17 @@ def calibrate(
     rule = chosen.rule
     if rule is None:
         raise RecipeError(f"recipe: expected a rule for its prior; {chosen.name!r} has none. Try: 'auto' or 'shift'.")
-    if not 0 < min_agreement <= 1:
+    if not isinstance(min_agreement, int | float) or min_agreement is True or not 0 < min_agreement <= 1:
         raise InputError(f"min_agreement: expected a share above 0, at most 1; received {min_agreement!r}.")
     ops = backend_of(model).ops
-    pixels, truth = (np.asarray(ops.to_numpy(each) if ops.is_array(each) else each) for each in (images, labels))
-    if pixels.dtype.kind not in "fiub" or pixels.shape[:1] < (16,) or not np.isfinite(pixels).all():
-        raise InputError(f"images: expected 16 or more, of finite numbers; received {pixels.shape}.")
+    try:
+        pixels, truth = (np.asarray(ops.to_numpy(each) if ops.is_array(each) else each) for each in (images, labels))
+    except ValueError as error:
+        raise InputError(f"images, labels: expected one size; received {error}. Try: resize the images.") from error
+    finite = pixels.dtype.kind in "fiub" and bool(np.isfinite(pixels).all())
+    if not finite or pixels.ndim < 2 or len(pixels) < 16:
+        what = f"{pixels.shape}, {pixels.dtype}{'' if finite else ', with values that are no finite numbers'}"
+        raise InputError(f"images: expected 16 or more, of finite numbers; received {what}.")
     source = _predict(adapt(model, "source", **settings), pixels)
     wanted = source if labels is None else truth
     if wanted.dtype.kind not in "iub" or wanted.shape != source.shape:

@@ -64,7 +64,7 @@ def keep_candidates(output: Any, context: ForwardContext) -> Candidates:
             arrays.append(array)
             continue
         size = array.shape[axis] if axis < len(array.shape) else 0
-        if size != context.rows and not (ops.is_symbol(size) or ops.is_symbol(context.rows)):
+        if not (ops.is_symbol(size) or ops.is_symbol(context.rows)) and size != context.rows:
             raise OutputError(
                 f"Expected {context.rows} entries of {path} on axis {axis}, one per row, as in the probe; "
                 f"received shape {tuple(array.shape)}. Try: adapt a module that returns one entry per image."
@@ -127,12 +127,14 @@ def _mix(candidates: Candidates, call: Call) -> list[Array]:
         confidences = confidence(ops.precise(candidates.arrays[scores.index]), scores.kind, scores.class_axis, ops.xp)
         confidences = ops.cast(confidences, some)
     weights = mix_weights(ops.xp.stack(shifts, axis=1), confidences, ops.xp)
+    # If weights are NaN, `select_lowest` takes the first: an overflow must show in the answer.
+    adapted_first = sorted(range(len(shifts)), key=lambda place: candidates.measured[place] is None)
     mixed = []
     for index, (array, axis) in enumerate(zip(candidates.arrays, call.layout.axes, strict=True)):
         if axis is None:
             mixed.append(array)
-        elif call.layout.has_integers:  # these cannot be averaged: the whole output comes from the largest weight's row
-            mixed.append(select_lowest(array, -weights, range(len(shifts)), ops.xp))
+        elif call.layout.has_integers:  # which cannot be averaged: the largest weight gives the whole output
+            mixed.append(select_lowest(array, -weights, adapted_first, ops.xp))
         elif scores is not None and index == scores.index:
             mixed.append(mix_scores(array, weights, scores.kind, scores.class_axis, ops))
         else:

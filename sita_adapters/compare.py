@@ -57,7 +57,7 @@ class Comparison:
 def compare(
     models: Mapping[str, Any],
     images: np.ndarray | Mapping[str, np.ndarray],
-    recipe: Recipe | str = "source",
+    recipe: Recipe | str | None = None,
     *,
     batch_size: int = 8,
     **changes: Any,
@@ -68,7 +68,7 @@ def compare(
         models: Models by name. Those that are adapted run as they are.
         images: A numpy array (N, h, w, channels), channels last in every framework, encoded as the models take them;
             or one array per model name.
-        recipe: Adapts the models, which then must be plain. The default runs plain models as they are.
+        recipe: Adapts the models, which then must be plain. None runs plain models as they are.
         batch_size: Number of images per call. It bounds memory; the answers are the same.
         **changes: Fields of the recipe and arguments of `adapt`.
 
@@ -89,9 +89,11 @@ def compare(
     found: list[Answers] = []
     for name, model in models.items():
         plain = backend_of(model).adaptation_of(model) is None
-        if not plain and (recipe != "source" or changes):
+        if not plain and (recipe is not None or changes):
             raise RecipeError(f"recipe: {name!r} is adapted already. Try: no recipe, or sita.unwrap(adapted).")
-        adapted = adapt(model, recipe, **changes) if plain else model
+        if recipe is None and (given := {*changes} & {*Recipe.__dataclass_fields__}):
+            raise RecipeError(f"{min(given)}: there is no recipe to change. Try: compare(models, images, 'ops', …).")
+        adapted = adapt(model, recipe or "source", **changes) if plain else model
         found.append(_answer(name, adapted, arrays[name], batch_size, found[0].probabilities if found else None))
     return Comparison(tuple(found))
 

@@ -98,6 +98,13 @@ class ForwardContext:
     record: Callable[[str, Array], None] | None = None  # the probe's: called with the input of every adapted layer
     calls: dict[str, int] = field(default_factory=dict)  # how often each adapted layer has run
     measurements: list[LayerMeasurement] | None = None  # of each layer call, if the answer or an observer needs them
+    constants: dict[str, Array] = field(default_factory=dict)  # numbers of the Plan, as arrays
+
+    def constant(self, name: str, like: Array) -> Array:
+        """Return numbers of the Plan as an array, which is made once for all layers."""
+        if name not in self.constants:
+            self.constants[name] = self.ops.constant(getattr(self.plan, name), like)
+        return self.ops.cast(self.constants[name], like)
 
 
 class _Thread(threading.local):

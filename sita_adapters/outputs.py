@@ -137,8 +137,8 @@ def select(output: Any, selector: Selector, is_array: IsArray) -> Any:
     """Return the part of an output that a selector names; None if there is none."""
     if callable(selector):
         return selector(output)
-    if isinstance(selector, int):
-        with contextlib.suppress(KeyError, IndexError, TypeError):
+    if isinstance(selector, int) and isinstance(output, list | tuple | Mapping):
+        with contextlib.suppress(KeyError, IndexError):
             return output[selector]
     named: dict[Any, Any] = dict(leaves(output, is_array))
     return named.get(selector)
@@ -181,8 +181,10 @@ def _find(
         if not found:
             what = "nothing" if part is None else f"a {type(part).__name__} that is not a tensor of the output"
             if names := [path for path, array in zip(paths, arrays, strict=True) if array is part]:
-                what = f"no floating-point scores with one entry per image, which {names[0]} is not"
-            raise OutputError(f"output={settings.output!r} gives {what}. Try: another of {', '.join(paths)}.")
+                what = f"{names[0]}, which is not floating-point scores with one entry per image"
+            others = ", ".join(path for path in paths if path not in names)
+            advice = f"one of {others}" if len(paths) > 1 else "leave output= out"
+            raise OutputError(f"output={settings.output!r} gives {what}. Try: {advice}.")
     if not found:
         raise _Unclear(
             f"Found no class scores (N, classes, …) in the model's {type(output).__name__}, which has "
@@ -203,7 +205,7 @@ def _resolve(values: np.ndarray, settings: Settings, usual: int | None) -> tuple
     if said == "sigmoid" or (said == "sigmoid_probabilities" and in_unit_interval):
         return said, values.ndim - 1
     axes = [axis for axis in range(1, values.ndim) if values.shape[axis] > 1]
-    if (given := settings.class_axis) is not None:
+    if (given := settings.class_axis) is not None and said != "sigmoid_probabilities":
         axes = [axis for axis in axes if given in (axis, axis - values.ndim)]
         if not axes:
             raise OutputError(f"class_axis: expected an axis of two classes or more of {shape}; received {given}.")

@@ -122,16 +122,28 @@ def _image_axes(results: Sequence[_Result]) -> list[int | None]:
     """Return the axis, in each output and layer's input, whose size is the number of images in every run, if any."""
     counts, parts, axes = tuple(map(len, _BATCHES)), results[1].parts, list[int | None]()
     for some, count in zip(results, counts, strict=True):
+        other = sorted({*some.parts} ^ {*parts})
+        if other and {*other} <= {each.name for each in (*some.layers, *results[1].layers)}:
+            what = f"{', '.join(other[:4])} for {count} images or for three, but not for both"
+            raise ModelError(f"The model runs {what}. Try: {leave_out(*other)}.")
         if some.parts != parts:
             raise OutputError(
                 f"The output of {count} images has other parts, or other numbers beside its tensors, than that of "
-                f"three, or other layers run: {', '.join(sorted({*some.parts} ^ {*parts})[:4])}. Try: adapt a module "
-                "that returns tensors with one entry per image, and nothing else that depends on their number."
+                f"three: {', '.join(other[:4])}. Try: adapt a module that returns tensors with one entry per image, "
+                "and nothing else that depends on their number."
             )
-    for runs in zip(*(each.arrays + each.layers for each in results), strict=True):
-        sizes = list(zip(*(each.array.shape for each in runs), strict=False))
+    for index, runs in enumerate(zip(*(each.arrays + each.layers for each in results), strict=True)):
+        shapes = [each.array.shape for each in runs]
+        sizes = list(zip(*shapes, strict=False))
         differing = [axis for axis, along in enumerate(sizes) if len(set(along)) > 1]
-        axes.append(differing[0] if [sizes[axis] for axis in differing] == [counts] else None)
+        fits = [sizes[axis] for axis in differing] == [counts] and len({*map(len, shapes)}) == 1
+        if len(set(shapes)) > 1 and not fits and index < len(results[1].arrays):
+            raise OutputError(
+                f"Expected one entry of {runs[0].name} per image, on one axis; received shapes "
+                f"{', '.join(map(str, shapes))} for {', '.join(map(str, counts))} images. Try: return one entry per "
+                "image, also for a single one (no squeeze())."
+            )
+        axes.append(differing[0] if fits else None)
     return axes
 
 
@@ -156,8 +168,8 @@ def _mixing_error(whole: _Result, mixed: Sequence[int], axes: Sequence[int | Non
     if mixed[0] >= len(whole.arrays):
         return ModelError(
             f"The batch of layer {', '.join(names[:4])} does not hold the same number of consecutive entries for "
-            "every image: the model concatenates or reorders batches, or folds time first. Expected (N, T, …) reshaped "
-            f"to (N·T, …). Try: {leave_out(*names)}."
+            "every image, independent of the others: the model concatenates, reorders or normalizes batches, or folds "
+            f"time first. Expected (N, T, …) reshaped to (N·T, …). Try: change that, or {leave_out(*names)}."
         )
     if axes[mixed[0]] is None:
         shape = whole.arrays[mixed[0]].array.shape

@@ -84,9 +84,12 @@ class Recipe:
         fixed = not (views and is_random(self.augment))
         too_many = (self.top_k or 0) > self.candidate_count
         for field, contradicts, expected in (
+            (
+                "n_views",
+                not views and (of_views or self.shared_views or self.resample),
+                "at least one view, which shared_views, candidates='views' and resample need",
+            ),
             ("resample", self.resample and fixed, "random views, such as augment='paper'"),
-            ("candidates", of_views and not views, "n_views above 0"),
-            ("shared_views", self.shared_views and not views, "n_views above 0"),
             ("shared_views", self.shared_views and of_views, "candidates='priors'"),
             ("shared_views", self.shared_views and self.rule, "priors that are numbers"),
             ("top_k", too_many, f"at most {self.candidate_count}, the number of candidates"),
@@ -95,7 +98,7 @@ class Recipe:
         ):
             if contradicts:
                 received = f"{field}={getattr(self, field)!r} in {self}"
-                remedy = f"Try: leave {field} out, or change the other fields."
+                remedy = "Try: another value for one of these fields."
                 raise RecipeError(f"{field}: expected {expected}; received {received}. {remedy}")
 
     @property

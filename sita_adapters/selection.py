@@ -33,11 +33,14 @@ def select(found: Mapping[str, Any], layers: Layers) -> set[str]:
         patterns = [layers] if isinstance(layers, str) or not isinstance(layers, Iterable) else list(layers)
         if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
             raise RecipeError(f"layers: expected a name, a glob, several of these or a predicate; received {layers!r}.")
-        picked = {p: {n for n in found if fnmatchcase(n, p) or n.startswith((f"{p}.", f"{p}/"))} for p in patterns}
+        picked = {}
+        for pattern in patterns:
+            inside = f"{pattern}.", f"{pattern}/"
+            picked[pattern] = {name for name in found if fnmatchcase(name, pattern) or name.startswith(inside)}
     for what, names in picked.items():
         if not names:
             some = ", ".join(list(found)[:6]) + (", …" if len(found) > 6 else "")
             raise RecipeError(
-                f"layers: {what} matches none of the {len(found)} BatchNorm layers ({some}).{suggestion(what, found)}"
+                f"layers: {what!r} matches none of the {len(found)} BatchNorm layers ({some}).{suggestion(what, found)}"
             )
     return set().union(*picked.values())

@@ -173,9 +173,9 @@ NAMES = (*SYMMETRIES, *_RANDOM)
 def make_views(augment: Augment, count: int, seed: int, kind: SpatialKind) -> tuple[View, ...]:
     """Return the `count` views of an image of this kind; fewer if "lossless" has no more that fit it."""
     random = np.random.default_rng(seed)
+    entries: Sequence[Any] = augment[:count] if isinstance(augment, tuple) else [augment] * count
     if augment == "lossless":
-        augment = tuple(name for name in SYMMETRIES if kind == "square" or (transpose,) not in SYMMETRIES[name])
-    entries = augment[:count] if isinstance(augment, tuple) else [augment] * count
+        entries = [name for name in SYMMETRIES if kind == "square" or (transpose,) not in SYMMETRIES[name]][:count]
     views = tuple(_make_view(entry, random, kind) for entry in entries)
     if kind == "signal" and any(function is not call_function for view in views for function, *_ in view.steps):
         raise InputError(

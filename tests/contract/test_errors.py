@@ -70,7 +70,7 @@ def test_recipes_that_make_no_sense(model: Any, recipe: object, changes: dict[st
 @pytest.mark.parametrize(
     ("layers", "words"),
     [
-        ("bn9", ["bn9 matches none of the 3", "Did you mean 'bn"]),
+        ("bn9", ["'bn9' matches none of the 3", "Did you mean 'bn"]),
         (["bn1", "layer4.*"], ["layer4.*"]),
         (lambda name, layer: False, ["predicate", "3 BatchNorm"]),
         ([], ["expected a name"]),

@@ -70,5 +70,5 @@ def test_views_are_drawn_by_seed_and_content(backend: Any) -> None:
 def test_what_is_not_random_is_not_resampled(backend: Any) -> None:
     with pytest.raises(RecipeError, match=r"resample: expected random views.*lossless"):
         sita.adapt(backend.model(), "ops", resample=True)
-    with pytest.raises(RecipeError, match="resample: expected random views"):
+    with pytest.raises(RecipeError, match="resample need"):
         sita.adapt(backend.model(), "bn", resample=True)
