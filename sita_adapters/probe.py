@@ -239,7 +239,7 @@ def check_called(called: Collection[str], adaptation: Adaptation) -> None:
 
 def not_batchnorm_error(wrong: Sequence[str], kind: str, count: int) -> ModelError:
     """Return the error for layers of a class, of `count` adapted ones, that lack the property of BatchNorm."""
-    advice = "there is no other BatchNorm layer to adapt" if len(wrong) == count else f"Try: {leave_out(*wrong)}"
+    advice = "There is no other BatchNorm layer to adapt" if len(wrong) == count else f"Try: {leave_out(*wrong)}"
     return ModelError(
         f"{', '.join(wrong[:4])} ({kind}) does not normalize its input with its statistics as BatchNorm does. Expected "
         f"(x − mean) / sqrt(variance + ε) with one mean per channel; anything may follow. {advice}."
