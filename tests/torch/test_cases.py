@@ -371,7 +371,7 @@ def test_a_tile_for_each_quarter_must_lie_beside_the_others() -> None:
     assert_answers(adapted(small), torch_reference.answers(net(), small))
     with pytest.raises(InputError, match=r"in another way.*Try: adapt a second model.*example="):
         adapted(large)
-    with pytest.raises(ModelError, match=r"side by side.*\(N, T, …\) reshaped to \(N·T, …\)"):
+    with pytest.raises(ModelError, match=r"consecutive entries.*\(N, T, …\) reshaped to \(N·T, …\)"):
         sita.adapt(Around(run, beside=False), example=large)
     beside = Around(run, beside=True)
     assert_answers(sita.adapt(beside, example=large)(large), torch_reference.answers(beside, large))

@@ -90,7 +90,7 @@ BAD = {
     "a loss": (lambda s, f: {"loss": s.sum(), "logits": s}, {}, r"loss.*whole batch.*without labels"),
     "opaque": (lambda s, f: Opaque(s), {}, "type Opaque.*Try"),
     "opaque within": (lambda s, f: {"logits": s, "extra": [Opaque(f)]}, {}, r"type Opaque at extra\[0\]"),
-    "nothing at all": (lambda s, f: None, {}, "output for each image"),
+    "nothing at all": (lambda s, f: None, {}, "one entry per image"),
     "merged": (lambda s, f: {"logits": s.sum(0, keepdim=True), "f": f}, {}, "logits.*whole batch"),
     "folded": (lambda s, f: {"logits": s, "f": f.flatten(0, 1)}, {}, r"one entry.*f"),
     "labels in a list": (
@@ -227,7 +227,7 @@ def test_an_image_by_name_comes_before_other_tensors() -> None:
             return self.net(image * mask)
 
     x, mask = images(2, 3, 16, 16), torch.ones(2, 1, 16, 16)
-    with pytest.raises(InputError, match="would have to move"):
+    with pytest.raises(InputError, match="would not move with the pixels"):
         sita.adapt(Named().eval(), "augbn", augment="hflip")(mask, image=x)
     torch.testing.assert_close(sita.adapt(Named().eval())(mask, image=x), sita.adapt(small())(x))
 
