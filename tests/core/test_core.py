@@ -72,17 +72,6 @@ def test_plans_equal_the_definition(prior_values: list[float], n: int) -> None:
         assert all(prior < 1 for prior in plan.priors[plan.first_blended :])
 
 
-@pytest.mark.parametrize(
-    ("name", "rows"),
-    [
-        *(("source", 1), ("ensemble", 3), ("ptn", 1), ("bn", 1), ("augbn", 3), ("ops", 22), ("ops_shared", 10)),
-        *(("auto", 2), ("shift", 1)),
-    ],
-)
-def test_rows_of_the_named_recipes(name: str, rows: int) -> None:
-    assert make_plan(RECIPES[name]).rows == rows
-
-
 moments = st.tuples(st.sampled_from([(1, 1, 1), (1, 3, 4), (3, 5, 2)]), st.integers(0, 2**32 - 1))
 
 

@@ -78,15 +78,6 @@ def test_methods_that_would_be_lost_are_named(make: Callable[[], keras.Model], m
     assert "Try: " in str(caught.value)
 
 
-def test_what_the_error_advises_for_graphs_works() -> None:
-    model, batch = Classifier(), nets.images(2)
-    with pytest.raises(ModelError, match=r"keras.Model\(model.input, model.output\)"):
-        sita.adapt(model, "source")
-    adapted = sita.adapt(keras.Model(model.input, model.output), "source")
-    expected = ops.convert_to_numpy(model(batch))
-    np.testing.assert_allclose(adapted.predict(batch, verbose=0), expected, rtol=1e-5, atol=1e-6)
-
-
 def test_what_the_error_advises_for_subclasses_works() -> None:
     model, batch = odd.built(Stepper()), nets.images(2)
     with pytest.raises(ModelError, match=r"keras.Sequential\(\[keras.Input\(shape\), model\]\)"):
