@@ -123,12 +123,9 @@ def test_quantized_models() -> None:
             use(batch)
     expected = odd.run(model, batch)
     np.testing.assert_allclose(sita.adapt(model, "source").predict_on_batch(batch), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_an_adapter_for_fine_tuning_is_seen() -> None:
-    model, batch = quantizable(), nets.images(2)
-    adapted = sita.adapt(model, "augbn")
-    model.get_layer("mix").enable_lora(2)
+    tuned = quantizable()
+    adapted = sita.adapt(tuned, "augbn")
+    tuned.get_layer("mix").enable_lora(2)  # an adapter for fine-tuning
     with pytest.raises(ModelError, match="adapt it again"):
         adapted(batch)
 
