@@ -30,11 +30,15 @@ def check_image_by_image(model: keras.Model, batch: np.ndarray) -> np.ndarray:
 
 def test_bound_methods_and_partials_run_the_adapted_layers() -> None:
     model, batch = odd.built(odd.BoundMethods()), nets.images(3)
-    both = check_image_by_image(model, batch)
+    every = check_image_by_image(model, batch)
     names = sita.describe(sita.adapt(model, "source")).adapted
-    assert len(names) == 2
+    assert len(names) == 3
     for name in names:
-        assert abs(both - answers(model, batch, layers=name)).max() > 1e-4
+        others = [other for other in names if other != name]
+        assert abs(every - answers(model, batch, layers=others)).max() > 1e-4
+    near = sita.adapt(model, "augbn", priors=1 - 1e-7)
+    for use in odd.ways(near):
+        np.testing.assert_allclose(use(batch), odd.run(model, batch), rtol=1e-4, atol=1e-4)
 
 
 def test_layers_that_are_not_called_are_reported() -> None:

@@ -150,28 +150,6 @@ def test_norms_that_a_clone_cannot_reach_are_named(hold: Any) -> None:
         sita.adapt(model, "augbn")
 
 
-def keep_method(model: Hiding, norm: layers.Layer) -> Callable[[Any], Any]:
-    as_attribute(model, norm)
-    norm.build((None, 16, 16, 3))
-    return norm.call
-
-
-class Methods(Hiding):
-    """Keeps a bound method of a layer, which a clone follows."""
-
-    def __init__(self) -> None:
-        super().__init__(keep_method)
-
-
-def test_a_bound_method_of_a_layer_is_followed() -> None:
-    model, batch = odd.built(Methods()), nets.images(2)
-    check_near_source(model, batch)
-    both, one = (
-        sita.adapt(model, "augbn", priors=0.5, layers=names).predict_on_batch(batch) for names in (None, "hidden")
-    )
-    assert abs(both - one).max() > 1e-4
-
-
 # Masks
 
 
