@@ -92,6 +92,11 @@ def test_a_permutation_inside_does_not_turn_the_images() -> None:
 def test_frozen_layers_and_models_stay_so_in_unwrap() -> None:
     model = nets.functional()
     model.get_layer("bn2").trainable = False
+    flags = [variable.trainable for variable in model.variables]
+    adapted = sita.adapt(model, "ops")
+    for value in (False, True):
+        adapted.trainable = value
+        assert [variable.trainable for variable in model.variables] == flags
     plain = sita.unwrap(sita.adapt(model, "ops"))
     assert [layer.trainable for layer in plain.layers] == [layer.trainable for layer in model.layers]
     assert len(plain.trainable_variables) == len(model.trainable_variables)
@@ -122,6 +127,20 @@ def test_the_dtype_policy_of_the_day_does_not_matter(policy: str, dtype: str) ->
     assert keras.backend.standardize_dtype(answer.dtype) == dtype == adapted.outputs[0].dtype
     if expected is not None:
         np.testing.assert_array_equal(ops.convert_to_numpy(answer), ops.convert_to_numpy(expected))
+
+
+if keras.backend.backend() == "tensorflow":  # JAX's goes through it, torch's fails for plain models, too
+
+    def test_an_exported_model_serves_the_same_answers(tmp_path: Path) -> None:
+        """By Keras' own method."""
+        import tensorflow
+
+        adapted, batch = sita.adapt(nets.subclassed(), "augbn"), nets.images(3)
+        adapted.export(tmp_path / "served", verbose=False)
+        served = tensorflow.saved_model.load(tmp_path / "served")
+        for size in (1, 3):
+            expected = ops.convert_to_numpy(adapted(batch[:size]))
+            np.testing.assert_allclose(served.serve(batch[:size]).numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_norms_without_a_training_argument() -> None:

@@ -143,7 +143,14 @@ def in_object(model: Hiding, norm: layers.Layer) -> Callable[[Any], Any]:
     return lambda x: ops.relu(norm(x))
 
 
-@pytest.mark.parametrize("hold", [in_closure, in_object])
+def as_method(model: Hiding, norm: layers.Layer) -> Callable[[Any], Any]:
+    as_attribute(model, norm)
+    norm.build((None, 16, 16, 3))
+    call = norm.call
+    return lambda x: ops.relu(call(x))
+
+
+@pytest.mark.parametrize("hold", [in_closure, in_object, as_method])
 def test_norms_that_a_clone_cannot_reach_are_named(hold: Any) -> None:
     model = odd.built(Hiding(hold))
     with pytest.raises(ModelError, match=r"runs hidden .*closure"):

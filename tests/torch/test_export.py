@@ -50,6 +50,12 @@ def test_an_onnx_file_is_exact_where_squares_cancel(tmp_path: Path) -> None:
     assert (kinds.count("ReduceMean"), kinds.count("BatchNormalization")) == (2, 1)
 
 
+def test_a_file_of_torch_export_takes_any_number_of_images(tmp_path: Path) -> None:
+    """Of the contract's network it would take a quarter of a minute."""
+    adapted = sita.adapt(tiny())
+    assert_same(sita.export(adapted, tmp_path / "m.pt2", example=images(1, 3, 16, 16)).path, adapted, 1, 2, 5)
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_label_for_every_pixel(ending: str, tmp_path: Path) -> None:
     adapted = sita.adapt(dense(), "ops", task="segmentation")
@@ -66,6 +72,7 @@ def test_a_label_for_every_pixel(ending: str, tmp_path: Path) -> None:
         ("SmallNet", "augbn", {"share": "batch"}),
         ("SmallNet", "augbn", {"layers": "bn1"}),
         ("SmallNet", "ensemble", {}),
+        ("SmallNet", "source", {}),
         ("SmallNet", "auto", {"layers": "bn1"}),
         ("TokenNet", "auto", {}),
         ("TokenNet", "augbn", {}),
@@ -131,6 +138,7 @@ def test_a_file_of_the_default_answers_as_the_reference(ending: str, tmp_path: P
     ("name", "example", "error", "words"),
     [
         ("model.tflite", True, ExportError, r"ends in \.onnx, \.pt2 for a model of torch.*received.*model\.tfl"),
+        ("model", True, ExportError, r"Expected a name that ends in \.onnx"),
         ("model.onnx", None, ExportError, r"example=images"),
         ("model.onnx", "cat.jpg", ExportError, r"received str"),
         ("model.onnx", torch.zeros(3, 16, 16), InputError, r"unsqueeze"),

@@ -36,6 +36,7 @@ class FrozenRecord:
 
 STRUCTURES = {
     "tuple": (lambda s, f: (s, f), {"output": 0}, lambda o: (o[0], o[1])),
+    "list": (lambda s, f: [f, s], {"output": -1}, lambda o: (o[1], o[0])),
     "one in a tuple": (lambda s, f: (s,), {}, lambda o: (o[0], None)),
     "OrderedDict": (lambda s, f: OrderedDict(out=s, aux=f), {}, lambda o: (o["out"], o["aux"])),
     "named tuple": (lambda s, f: Pair(f, s), {}, lambda o: (o.logits, o.features)),
