@@ -61,6 +61,7 @@ def test_scores_are_established(output: Any, settings: dict[str, Any], expected:
     ("output", "settings", "words"),
     [
         ([Z, MAPS], {}, r"Several outputs.*\[0\], \[1\].*output="),
+        ({"logits": Z, "out": Z + 1}, {}, "Several outputs.*logits, out"),
         (Z.argmax(1), {}, "Found no class scores"),
         (Z[:, :1], {}, "single class.*scores='sigmoid'"),
         (1 / (1 + np.exp(-Z)), {}, "from 0 to 1 that do not sum to 1.*'sigmoid_probabilities'"),

@@ -71,12 +71,7 @@ def test_names_keep_their_order_and_meaning(tmp_path: Path) -> None:
         found = use(batch)
         assert sorted(found) == sorted(plain)
         close(dict(sorted(found.items())), dict(sorted(expected.items())))
-    assert list(ops_names(adapted, batch)) == list(ops_names(model, batch))
-    assert list(ops_names(again, batch)) == list(ops_names(model, batch))
-
-
-def ops_names(model: keras.Model, batch: np.ndarray) -> Any:
-    return model(batch)
+    assert list(adapted(batch)) == list(again(batch)) == list(model(batch))
 
 
 def test_mixed_precision() -> None:
@@ -136,31 +131,16 @@ if BACKEND == "tensorflow":
         def call(self, x: Any) -> Any:
             return self.head(self.pool(self.fast_method(self.seen(x))))
 
-    class DecoratedCall(Compiling):
-        """Compiles all of it."""
-
-        @tf.function
-        def call(self, x: Any) -> Any:
-            return super().call(x)
-
     @tf.function
     def apply_norm(norm: layers.Layer, x: Any) -> Any:
         return ops.relu(norm(x))
 
     INNER = {
         "a decorated method": Decorated,
-        "a decorated call": DecoratedCall,
-        "a compiled attribute": lambda: Compiling(lambda model: tf.function(model.slow)),
         "a compiled closure": lambda: Compiling(lambda model: tf.function(lambda x: ops.relu(model.norm(x)))),
     }
 
-    @pytest.mark.parametrize(
-        "name",
-        [
-            pytest.param(name, marks=[pytest.mark.slow] if name in ("a decorated call", "a compiled attribute") else [])
-            for name in INNER
-        ],
-    )
+    @pytest.mark.parametrize("name", INNER)
     def test_parts_that_are_compiled_already_are_refused(name: str) -> None:
         check_refused(INNER[name]())
 

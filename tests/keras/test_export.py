@@ -33,15 +33,6 @@ def assert_same(path: Path, adapted: Any, *counts: int, shape: tuple[int, int] =
         np.testing.assert_array_equal(answered.argmax(-1), expected.argmax(-1))
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(LENGTHY, reason="the same code, and ten seconds a file")
-@pytest.mark.parametrize("recipe", ["augbn", "ops_shared"])
-def test_the_file_of_another_recipe_answers_as_the_adapted_model(recipe: str, tmp_path: Path) -> None:
-    exported_files.need(FIRST)
-    adapted = sita.adapt(nets.sequential(), recipe)
-    assert_same(sita.export(adapted, tmp_path / FIRST).path, adapted, 1, 2, 5)
-
-
 @pytest.mark.skipif(LENGTHY, reason="the same code, and ten seconds a file")
 @pytest.mark.parametrize("name", [FIRST, *(pytest.param(n, marks=pytest.mark.slow) for n in ABLE if n != FIRST)])
 def test_outputs_beside_the_scores_are_those_of_the_most_certain_candidate(name: str, tmp_path: Path) -> None:

@@ -86,10 +86,6 @@ def images() -> np.ndarray:
     return np.ascontiguousarray(torch_images(5, 3, 16, 16).permute(0, 2, 3, 1).numpy())
 
 
-def as_torch(images: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
-
-
 OFTEN = ("source", "auto", "augbn", "ops", "ops_shared", "ensemble")
 
 

@@ -78,15 +78,6 @@ def test_methods_that_would_be_lost_are_named(make: Callable[[], keras.Model], m
     assert "Try: " in str(caught.value)
 
 
-def test_what_the_error_advises_for_graphs_works() -> None:
-    model, batch = Classifier(), nets.images(2)
-    with pytest.raises(ModelError, match=r"keras.Model\(model.input, model.output\)"):
-        sita.adapt(model, "source")
-    adapted = sita.adapt(keras.Model(model.input, model.output), "source")
-    expected = ops.convert_to_numpy(model(batch))
-    np.testing.assert_allclose(adapted.predict(batch, verbose=0), expected, rtol=1e-5, atol=1e-6)
-
-
 def test_what_the_error_advises_for_subclasses_works() -> None:
     model, batch = odd.built(Stepper()), nets.images(2)
     with pytest.raises(ModelError, match=r"keras.Sequential\(\[keras.Input\(shape\), model\]\)"):
@@ -132,12 +123,9 @@ def test_quantized_models() -> None:
             use(batch)
     expected = odd.run(model, batch)
     np.testing.assert_allclose(sita.adapt(model, "source").predict_on_batch(batch), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_an_adapter_for_fine_tuning_is_seen() -> None:
-    model, batch = quantizable(), nets.images(2)
-    adapted = sita.adapt(model, "augbn")
-    model.get_layer("mix").enable_lora(2)
+    tuned = quantizable()
+    adapted = sita.adapt(tuned, "augbn")
+    tuned.get_layer("mix").enable_lora(2)  # an adapter for fine-tuning
     with pytest.raises(ModelError, match="adapt it again"):
         adapted(batch)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 from pathlib import Path
@@ -14,35 +13,11 @@ import pytest
 from keras import layers
 
 import sita_adapters as sita
-from sita_adapters.errors import InputError, ModelError, OutputError, RecipeError
+from sita_adapters.errors import InputError, ModelError, RecipeError
 
 
 def test_the_backend_is_the_one_that_was_asked_for() -> None:
     assert keras.backend.backend() == os.environ["KERAS_BACKEND"]
-
-
-def test_the_source_model_is_not_touched() -> None:
-    """Promise 1: config, weights, graph, predictions and training."""
-    model, batch = nets.functional(), nets.images(4)
-    config = json.dumps(model.get_config(), default=str)
-    plain, weights = model.predict(batch, verbose=0), [w.copy() for w in model.get_weights()]
-    nodes = [(len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in nets.walk(model)]
-    variables = [id(v) for v in model.variables]
-    adapted = sita.adapt(model, "ops")
-    adapted.predict(batch, verbose=0)
-    assert [(len(layer._inbound_nodes), len(layer._outbound_nodes)) for layer in nets.walk(model)] == nodes
-    assert [id(v) for v in model.variables] == variables
-    assert json.dumps(model.get_config(), default=str) == config
-    np.testing.assert_array_equal(model.predict(batch, verbose=0), plain)
-    for before, after in zip(weights, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(before, after)
-    part = keras.Model(model.input, model.get_layer("bn2").output)
-    assert part.predict(batch, verbose=0).shape == (4, 16, 16, 8)
-    model.compile("sgd", keras.losses.MeanSquaredError())
-    model.fit(batch, np.zeros((4, nets.CLASSES), "float32"), epochs=1, verbose=0)
-    learned = model.predict(batch, verbose=0)
-    assert abs(learned - plain).max() > 0
-    np.testing.assert_allclose(sita.unwrap(adapted).predict(batch, verbose=0), learned, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -62,41 +37,10 @@ def test_saved_models_reload_adapted(name: str, tmp_path: Path) -> None:
     assert abs(expected - model.predict(batch, verbose=0)).max() > 1e-4
 
 
-def test_rules_are_saved_with_the_model(tmp_path: Path) -> None:
-    adapted, batch = sita.adapt(nets.functional()), nets.images(3)
-    expected = adapted.predict(batch, verbose=0)
-    adapted.save(tmp_path / "adapted.keras")
-    again = keras.models.load_model(tmp_path / "adapted.keras")
-    assert sita.describe(again).recipe == sita.RECIPES["auto"]
-    np.testing.assert_allclose(again.predict(batch, verbose=0), expected, rtol=1e-5, atol=1e-6)
-
-
 def test_adapted_models_can_be_pickled() -> None:
     adapted, batch = sita.adapt(nets.functional(), "ops"), nets.images(2)
     again = pickle.loads(pickle.dumps(adapted))
     np.testing.assert_allclose(again.predict(batch, verbose=0), adapted.predict(batch, verbose=0), rtol=1e-5, atol=1e-6)
-
-
-class Unserialisable(keras.losses.Loss):
-    """A loss that Keras cannot save."""
-
-    def __init__(self, secret: object) -> None:
-        super().__init__()
-        self.secret = secret
-
-    def call(self, y_true: object, y_pred: object) -> object:
-        return keras.ops.mean(y_pred)
-
-    def get_config(self) -> dict[str, object]:
-        raise NotImplementedError
-
-
-def test_what_the_source_was_compiled_with_does_not_matter() -> None:
-    model, batch = nets.sequential(), nets.images(2)
-    expected = sita.adapt(model, "ops").predict(batch, verbose=0)
-    model.compile("sgd", Unserialisable(object()))
-    np.testing.assert_allclose(sita.adapt(model, "ops").predict(batch, verbose=0), expected, rtol=1e-6, atol=1e-7)
-    assert model.compiled
 
 
 def test_evaluate_and_compile_work() -> None:
@@ -117,14 +61,9 @@ if keras.backend.backend() != "torch":  # there is no XLA
         np.testing.assert_allclose(adapted.predict(batch, verbose=0), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_papers_views_and_a_callers_own() -> None:
-    model, batch = nets.functional(), nets.images(2)
-    paper = sita.adapt(model, "augbn", augment="paper", inputs="imagenet")
-    assert np.isfinite(paper.predict(batch, verbose=0)).all()
-    half = sita.adapt(model, "augbn", augment=[lambda x: 0.5 * x])
-    assert abs(half.predict(batch, verbose=0) - sita.adapt(model, "augbn").predict(batch, verbose=0)).max() > 1e-6
+def test_a_function_of_the_callers_cannot_be_stored() -> None:
     with pytest.raises(RecipeError, match=r"cannot be stored.*Try: save the source model"):
-        half.get_config()
+        sita.adapt(nets.functional(), "augbn", augment=[lambda x: 0.5 * x]).get_config()
 
 
 def test_channels_first_is_adapted_or_refused() -> None:
@@ -154,12 +93,6 @@ def two_images() -> keras.Model:
     return keras.Model([one, two], layers.BatchNormalization()(layers.Add()([one, two])))
 
 
-def two_outputs() -> keras.Model:
-    image = keras.Input((8, 8, 3))
-    x = layers.BatchNormalization()(image)
-    return keras.Model(image, {"a": x, "b": 2 * x})
-
-
 class Overriding(keras.Model):
     """Functional, with a `call` of its own."""
 
@@ -177,11 +110,10 @@ def overriding() -> keras.Model:
     [
         (unbuilt, ModelError, "not built"),
         (two_images, InputError, "one image input"),
-        (two_outputs, OutputError, "Several outputs could be the class scores"),
         (overriding, ModelError, "`call` of its own"),
         (layers.BatchNormalization, ModelError, "keras.Model"),
     ],
-    ids=["unbuilt", "two images", "two outputs", "own call", "layer"],
+    ids=["unbuilt", "two images", "own call", "layer"],
 )
 def test_models_that_cannot_be_adapted(make: object, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):

@@ -23,70 +23,46 @@ def need(file: str) -> None:
 
 def run(path: Path, batch: np.ndarray) -> list[np.ndarray]:
     """Return every output of the file."""
+    return list(run_named(path, batch).values())
+
+
+def run_named(path: Path, batch: np.ndarray) -> dict[str, np.ndarray]:
+    """Return every output of the file, by name."""
     runners = {".onnx": _run_onnx, ".tflite": _run_litert, "": _run_saved_model}
     return runners.get(path.suffix, _run_torch)(path, batch)
 
 
-def _run_onnx(path: Path, batch: np.ndarray) -> list[np.ndarray]:
+def _run_onnx(path: Path, batch: np.ndarray) -> dict[str, np.ndarray]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, {session.get_inputs()[0].name: batch}))
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, {session.get_inputs()[0].name: batch}), strict=True))
 
 
-def _run_saved_model(path: Path, batch: np.ndarray) -> list[np.ndarray]:
+def _run_saved_model(path: Path, batch: np.ndarray) -> dict[str, np.ndarray]:
     import tensorflow
 
     loaded = tensorflow.saved_model.load(str(path))  # has to be held while its function runs
-    return [np.asarray(output) for _, output in sorted(loaded.serve(batch).items())]
+    return {name: np.asarray(array) for name, array in sorted(loaded.serve(batch).items())}
 
 
-def _run_litert(path: Path, batch: np.ndarray) -> list[np.ndarray]:
+def _run_litert(path: Path, batch: np.ndarray) -> dict[str, np.ndarray]:
     import tensorflow
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is moving to a package of its own
-        interpreter = tensorflow.lite.Interpreter(str(path))
-    (image,) = interpreter.get_input_details()
-    interpreter.resize_tensor_input(image["index"], batch.shape)
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(image["index"], batch)
-    interpreter.invoke()
-    return [interpreter.get_tensor(output["index"]) for output in interpreter.get_output_details()]
+        runner = tensorflow.lite.Interpreter(str(path)).get_signature_runner()
+    (argument,) = runner.get_input_details()
+    return dict(runner(**{argument: batch}))
 
 
-def _run_torch(path: Path, batch: np.ndarray) -> list[np.ndarray]:
+def _run_torch(path: Path, batch: np.ndarray) -> dict[str, np.ndarray]:
     import torch
 
     with torch.no_grad():
         output = torch.export.load(path).module()(torch.from_numpy(batch))
-    return [tensor.numpy() for tensor in (output.values() if isinstance(output, dict) else [output])]
-
-
-def run_named(path: Path, batch: np.ndarray) -> dict[str, np.ndarray]:
-    """Return every output of a file that was exported with diagnostics, by name."""
-    if path.suffix == ".onnx":
-        import onnx
-
-        names = [output.name for output in onnx.load(path).graph.output]
-        return dict(zip(names, _run_onnx(path, batch), strict=True))
-    if path.suffix == ".tflite":
-        import tensorflow
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            runner = tensorflow.lite.Interpreter(str(path)).get_signature_runner()
-        (argument,) = runner.get_input_details()
-        return dict(runner(**{argument: batch}))
-    if not path.suffix:
-        import tensorflow
-
-        loaded = tensorflow.saved_model.load(str(path))
-        return {name: np.asarray(array) for name, array in loaded.serve(batch).items()}
-    import torch
-
-    with torch.no_grad():
-        output = torch.export.load(path).module()(torch.from_numpy(batch))
-    return {name: tensor.numpy() for name, tensor in output.items()}
+    named = output if isinstance(output, dict) else {"scores": output}
+    return {name: tensor.numpy() for name, tensor in named.items()}

@@ -11,14 +11,16 @@ from keras_nets import CLASSES, images, settle
 
 
 class BoundMethods(keras.Model):
-    """Runs its layers from a list, in which one is a bound method and one a partial."""
+    """Runs its layers from a list, in which two are bound methods, of the model and of a layer, and one a partial."""
 
     def __init__(self) -> None:
         super().__init__()
         self.conv, self.bn = layers.Conv2D(6, 3), layers.BatchNormalization()
         self.second, self.pool = layers.BatchNormalization(), layers.GlobalAveragePooling2D()
-        self.head = layers.Dense(CLASSES)
-        self.steps = [self.conv, self._norm, functools.partial(scaled, self.second), self.pool, self.head]
+        self.head, self.third = layers.Dense(CLASSES), layers.BatchNormalization()
+        self.third.build((None, 14, 14, 6))
+        partial = functools.partial(scaled, self.second)
+        self.steps = [self.conv, self._norm, partial, self.third.call, self.pool, self.head]
 
     def _norm(self, x: object) -> object:
         return ops.relu(self.bn(x))

@@ -39,11 +39,10 @@ def lazy() -> nn.Module:
 
 
 MODELS = {
-    "no BatchNorm": (lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.LayerNorm(3)), ["no BatchNorm", "LayerNorm"]),
+    "no BatchNorm": (lambda: nn.LayerNorm(3), ["no BatchNorm", "LayerNorm"]),
     "fused": (fused, ["fused", "before fusing"]),
     "weights": (lambda: small().state_dict(), ["build the model"]),
     "a tensor": (lambda: torch.ones(3), ["Tensor", "torch.nn.Module"]),
-    "traced": (lambda: torch.jit.trace(small(), batch()), ["scripted or traced", "before"]),
     "scripted": (lambda: torch.jit.script(small()), ["scripted or traced", "eager"]),
     "a scripted part": (lambda: nn.Sequential(torch.jit.trace(small(), batch())), ["'0'"]),
     "lazy": (lazy, ["'0.weight'", "run the model once"]),
@@ -77,31 +76,24 @@ def integers(x: torch.Tensor) -> torch.Tensor:
 IMAGES = [
     (lambda: batch()[0], ["rank 4", "rank 3", "unsqueeze(0)"]),
     (lambda: batch().permute(0, 2, 3, 1), ["(16, 16, 3)", "shape"]),
-    (lambda: batch()[0, 0], ["rank 2"]),
     (lambda: batch()[None, None], ["rank 6"]),
-    (lambda: batch()[:0], ["empty batch", "(0, 3, 16, 16)"]),
     (lambda: integers(batch()), ["uint8", "floating-point"]),
     (lambda: batch().tolist(), ["list", "stack"]),
 ]
 
 
-@pytest.mark.parametrize(
-    ("make", "words"), IMAGES, ids=["no batch", "channels last", "no channels", "rank 6", "empty", "bytes", "list"]
-)
+@pytest.mark.parametrize(("make", "words"), IMAGES, ids=["no batch", "channels last", "rank 6", "bytes", "list"])
 def test_images_that_cannot_be_taken(make: object, words: list[str]) -> None:
     model = small()
     adapted = sita.adapt(model, "ops")
+    with pytest.raises(InputError, match="received nothing"):
+        adapted()
     with pytest.raises(InputError) as caught:
         adapted(make())
     for word in words:
         assert word in str(caught.value)
     assert torch.equal(sita.adapt(model, "source")(batch()), model(batch()))
     assert adapted(batch()).shape == (2, 7)
-
-
-def test_nothing_at_all_is_no_image() -> None:
-    with pytest.raises(InputError, match="received nothing"):
-        sita.adapt(small(), "ops")()
 
 
 def test_integers_are_taken_where_the_model_takes_them() -> None:
@@ -154,7 +146,7 @@ def test_a_model_that_scatters_an_images_entries_is_found_out(way: str) -> None:
     x = batch() if way == "concatenated" else images(2, 2, 3, 16, 16)
     adapted = sita.adapt(Scattering().eval(), "augbn")
     for _ in range(2):
-        with pytest.raises(ModelError, match=r"consecutive entries.*bn1|bn1.*consecutive entries"):
+        with pytest.raises(ModelError, match=r"bn1.*consecutive entries"):
             adapted(x)
 
 
@@ -164,13 +156,10 @@ def test_an_adapted_model_is_not_replicated_by_data_parallel() -> None:
 
 
 def test_what_would_write_through_to_the_source_is_refused() -> None:
+    """By way of a part of the adapted model, or of a model around it; the contract has the model itself."""
     model = small()
     adapted = sita.adapt(model, "ops")
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(SharedWeightsError, match="train the source model"):
-        adapted.train()
-    with pytest.raises(SharedWeightsError, match="into the source"):
-        adapted.load_state_dict({name: value + 1 for name, value in weights.items()})
     adapted.bn1.train()
     with pytest.raises(SharedWeightsError, match=r"'bn1' of an adapted model is in training mode"):
         adapted(batch())

@@ -193,21 +193,6 @@ def test_the_papers_views_equal_the_reference(task: str) -> None:
         assert wrong.mean() <= (0.01 if dense_model else 0)  # entropies of a pixel may be all but equal
 
 
-@pytest.mark.parametrize("name", SHAPES)  # the contract has torchvision's networks, the zoo timm's
-def test_lambda_one_is_the_source_model(name: str) -> None:
-    """Promise 4: through the recipe `source`, and through the blend, with a prior that only rounds to 1."""
-    model, batch = small(name), images(2, *SHAPES[name][1])
-    almost = float(np.nextafter(1.0, 0.0))
-    exact = copy.deepcopy(model).double()
-    with torch.inference_mode():
-        plain, truth = model(batch), exact(batch.double())
-        assert torch.equal(sita.adapt(model, "source")(batch), plain)
-        assert_answers(sita.adapt(exact, "augbn", priors=almost)(batch.double()), truth, 1e-9)
-        blended = sita.adapt(model, "augbn", priors=almost)(batch)
-    rounding = float((plain - truth).abs().max())
-    assert float((blended - truth).abs().max()) < 8 * rounding
-
-
 @pytest.mark.parametrize("recipe", ["auto", "augbn", "ops", "ops_shared"])
 def test_nan_in_one_image_reaches_no_other_through_folded_tokens(recipe: str) -> None:
     adapted = sita.adapt(small("TokenNet"), recipe)

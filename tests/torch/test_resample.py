@@ -43,7 +43,7 @@ def test_parts_of_a_plan_meet_the_same_views() -> None:
 
 
 def test_a_mask_beside_the_images_needs_a_recipe_without_views() -> None:
-    """Views would have to move it; what the error advises works."""
+    """It would not move with the views; what the error advises works."""
 
     class Masked(torch.nn.Module):
         def __init__(self) -> None:
@@ -55,7 +55,7 @@ def test_a_mask_beside_the_images_needs_a_recipe_without_views() -> None:
 
     model, batch = Masked().eval(), images(3, 3, 16, 16)
     mask = (batch[:, :1] > 0).float()
-    with pytest.raises(InputError, match=r"would have to move.*without such views \('auto'"):
+    with pytest.raises(InputError, match=r"would not move with the pixels.*without such views \('auto'"):
         sita.adapt(model, "augbn", augment="rotate", resample=True)(batch, mask)
     assert_answers(sita.adapt(model)(batch, mask), torch_reference.answers(dense(), batch * mask))
 

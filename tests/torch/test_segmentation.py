@@ -16,15 +16,6 @@ from sita_adapters.recipe import PAPER_PRIORS, resolve_recipe
 from sita_adapters.views import ImageLayout
 from sita_torch.ops import TORCH
 
-SHAPES = {2: (3, 16, 16), 3: (3, 6, 16, 16)}
-
-
-def pictures(dimensions: int, count: int = 2) -> torch.Tensor:
-    if dimensions == 1:
-        return images(count, 3, 10, 20).flatten(2)
-    return images(count, *SHAPES[dimensions])
-
-
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "rot90": lambda x: torch.rot90(x, 1, (-2, -1)),
     "rot270": lambda x: torch.rot90(x, 3, (-2, -1)),
@@ -35,7 +26,8 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("recipe", ["augbn", "ops"])
 @pytest.mark.parametrize("dimensions", [1, 3])  # the contract has images
 def test_every_place_votes_as_a_loop_in_float64(dimensions: int, recipe: str) -> None:
-    model, x = dense(dimensions), pictures(dimensions)
+    model = dense(dimensions)
+    x = images(2, 3, 10, 20).flatten(2) if dimensions == 1 else images(2, 3, 6, 16, 16)
     names = ["hflip"] if dimensions == 1 else ["rot90", "rot270"]
     augment = [VIEWS["hflip"]] if dimensions == 1 else "lossless"  # a signal has a caller's own views only
     changes = {"priors": 0.8} if recipe == "augbn" else {"top_k": 3}
@@ -45,8 +37,7 @@ def test_every_place_votes_as_a_loop_in_float64(dimensions: int, recipe: str) ->
     if recipe == "augbn":
         rows, answers = reference.augbn_rows(0.8, len(names)), [0]
     else:
-        make = reference.ops_rows if recipe == "ops" else reference.shared_rows
-        rows, answers = make(PAPER_PRIORS, len(names))
+        rows, answers = reference.ops_rows(PAPER_PRIORS, len(names))
     close_calls = 0
     for image, found in zip(x, said, strict=True):
         outputs = reference.run_rows(model, image, views, rows)
@@ -72,7 +63,7 @@ def _is_close_call(candidates: np.ndarray) -> bool:
 
 
 def test_an_ensemble_is_the_mean_softmax_over_views_that_keep_pixels_in_place() -> None:
-    model, x = dense(), pictures(2)
+    model, x = dense(), images(2, 3, 16, 16)
     adapted = sita.adapt(model, "ensemble", task="segmentation")
     views = make_plan(resolve_recipe("ensemble", {}, "segmentation")).views
     layout = ImageLayout(TORCH, "square", -3, (-2, -1))
@@ -81,7 +72,7 @@ def test_an_ensemble_is_the_mean_softmax_over_views_that_keep_pixels_in_place() 
 
 
 def test_pixels_with_a_sigmoid_each() -> None:
-    model, x = dense(classes=1), pictures(2)
+    model, x = dense(classes=1), images(2, 3, 16, 16)
     adapted = sita.adapt(model, "ops", scores="sigmoid", task="segmentation")
     with sita.observe(adapted) as seen:
         assert adapted(x).shape == (2, 1, 16, 16)
