@@ -32,8 +32,8 @@ def narrow_resnet(depths: tuple[int, ...], weights: None) -> keras.Model:
 
 @pytest.mark.parametrize(
     "page",
-    # Both frameworks compile a ResNet50 for `compare`; test_frameworks_agree.py does it every time with small networks.
-    [pytest.param(page, marks=[pytest.mark.slow] if page.stem == "frameworks" else []) for page in PAGES],
+    # These compile a ResNet50, for `compare` in both frameworks; README's block runs every time on a shallow network.
+    [pytest.param(page, marks=[pytest.mark.slow] * (page.stem in ("frameworks", "start_keras"))) for page in PAGES],
     ids=lambda page: page.stem,
 )
 def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
