@@ -9,7 +9,7 @@ from .diagnostics import LayerMeasurement
 from .engine import Adaptation, ForwardContext, thread
 from .errors import InputError, ModelError
 from .ops import Array
-from .shift import priors_by_shift, scaled_divergence
+from .shift import ByShift, priors_by_shift, scaled_divergence
 from .statistics import blend_with_source, pool, target
 
 Measure = Callable[[int, int], "tuple[Array, Array]"]
@@ -55,18 +55,14 @@ def blend(  # noqa: PLR0917
         positions = positions * factor
     means, variances = _target(means, variances, context)
     divergence = None
-    if plan.rule is not None or context.measurements is not None:
+    if plan.has_rule or context.measurements is not None:
         eps = ops.scalar(epsilon, means)
         divergence = scaled_divergence(means, variances, *source, epsilon=eps, xp=ops.xp)
-    priors: Any = plan.blended_priors
-    if plan.rule is not None:
-        priors = priors_by_shift(divergence, positions, plan.rule, ops)
-    elif not isinstance(priors, float):
-        priors = context.constant("blended_priors", means)
+    priors = _priors(divergence, positions, means, context)
     if context.measurements is not None:
         context.measurements.append(LayerMeasurement(name, positions, divergence, priors))
     means, variances = blend_with_source(means, variances, *source, priors=priors, xp=ops.xp)
-    if plan.rule is None:  # turn an overflow into NaN (a rule's λ is NaN then): x / sqrt(∞) = 0 looks like an answer
+    if not plan.has_rule:  # turn an overflow into NaN (a rule's λ is NaN then): x / sqrt(∞) = 0 looks like an answer
         variances = ops.xp.where(variances < float("inf"), variances, float("nan"))
     return _for_all_entries(means, source[0], factor, context), _for_all_entries(variances, source[1], factor, context)
 
@@ -103,6 +99,21 @@ def _target(means: Array, variances: Array, context: ForwardContext) -> tuple[Ar
         weights, references = (context.constant(name, means) for name in ("blended_weights", "references"))
         means, variances = target(means, variances, weights=weights, references=references, xp=ops.xp)
     return (means + every_image, variances + every_image) if shared else (means, variances)
+
+
+def _priors(divergence: Array | None, positions: Any, like: Array, context: ForwardContext) -> Any:
+    """Return λ of the blended rows: the number that they share, a column (R, 1), or (B, R, 1) if a rule sets any."""
+    runs = context.plan.prior_runs
+    if not context.plan.has_rule:
+        return runs[0][0] if len(runs) == 1 else context.constant("blended_priors", like)
+    found = []
+    for prior, first, end in runs:
+        measured = divergence if len(runs) == 1 else divergence[:, first:end]
+        if isinstance(prior, ByShift):
+            found.append(priors_by_shift(measured, positions, context.image_positions, prior, context.ops))
+        else:
+            found.append(0 * measured + prior)
+    return found[0] if len(runs) == 1 else context.ops.concat(found, axis=1)
 
 
 def _for_all_entries(blended: Array, source: Array, factor: int, context: ForwardContext) -> Array:

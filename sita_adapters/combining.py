@@ -73,7 +73,7 @@ def keep_candidates(output: Any, context: ForwardContext) -> Candidates:
         rows = ops.xp.reshape(first, (-1, plan.rows, *ops.shape(first)[1:]))
         every = plan.candidates == tuple(range(plan.rows))
         arrays.append(rows if every else ops.xp.stack([rows[:, row] for row in plan.candidates], axis=1))
-    return Candidates(output, arrays, measure_candidates(context.measurements, plan, ops))
+    return Candidates(output, arrays, measure_candidates(context))
 
 
 def combine(parts: Sequence[Candidates], call: Call, *, diagnose: bool) -> Answer:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import OutputError
 from .ops import Array, Ops
-from .plan import Plan
 from .recipe import Prior
-from .shift import HALF_AREA, shift_of
+from .shift import area_weight, shift_of
 from .voting import Vote, first_largest, largest_probability, select_lowest
 
 if TYPE_CHECKING:
     from .combining import Candidates
-    from .engine import Call
+    from .engine import Call, ForwardContext
 
 NAMES = ("prior", "entropy", "source")
 """The names of the diagnostics in an exported file."""
@@ -45,22 +44,21 @@ class CandidateMeasurement:
     layer_priors: Array | None  # (B, L), if a rule sets λ
 
 
-def measure_candidates(
-    measurements: Sequence[LayerMeasurement] | None, plan: Plan, ops: Ops
-) -> list[CandidateMeasurement | None]:
-    """Return what was measured for each candidate of a Plan; None for λ = 1, where nothing is measured.
+def measure_candidates(context: ForwardContext) -> list[CandidateMeasurement | None]:
+    """Return what a forward pass measured for each candidate; None for λ = 1, where nothing is measured.
 
-    D = Σ_l a_l · d_l / Σ_l a_l,   a_l = A_l / (A_l + A_½)
+    D = Σ_l a_l · d_l / Σ_l a_l,   a_l as `area_weight` has it; 0 if every layer has a single position
     """
+    measurements, plan, ops = context.measurements, context.plan, context.ops
     if not measurements:
         return [None] * len(plan.candidates)
     names = tuple(each.name for each in measurements)
     shifts = shift_of(ops.concat([each.divergence for each in measurements], axis=-1))  # (B, R, L)
-    areas = [each.positions / (each.positions + HALF_AREA) for each in measurements]
+    areas = [area_weight(each.positions, context.image_positions) for each in measurements]
     known = all(isinstance(area, float) for area in areas)
     weights = ops.constant(areas, shifts) if known else ops.cast(ops.xp.stack(areas), shifts)
-    total = ops.xp.sum(shifts * weights, axis=-1) / (math.fsum(areas) if known else ops.xp.sum(weights))
-    priors = None if plan.rule is None else ops.concat([each.priors for each in measurements], axis=-1)
+    total = ops.xp.sum(shifts * weights, axis=-1) / ((math.fsum(areas) if known else ops.xp.sum(weights)) + 1e-30)
+    priors = None if not plan.has_rule else ops.concat([each.priors for each in measurements], axis=-1)
     found: list[CandidateMeasurement | None] = []
     for row in (candidate - plan.first_blended for candidate in plan.candidates):
         layer_priors = None if priors is None else priors[:, row]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
@@ -36,6 +37,11 @@ class Ops:
     def shape(self, array: Array) -> Sequence[Any]:
         """Return the sizes of an array; some may be symbols while a graph is traced."""
         return array.shape  # type: ignore[no-any-return]
+
+    def positions(self, array: Array, channel_axis: int) -> Any:
+        """Return the number of spatial positions of images or features, the axes but the first and the channels'."""
+        skipped = (0, channel_axis % len(array.shape))
+        return math.prod(size for axis, size in enumerate(self.shape(array)) if axis not in skipped)
 
     def is_symbol(self, size: Any) -> bool:
         """Whether a size is known only when the graph runs."""

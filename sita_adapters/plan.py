@@ -33,21 +33,21 @@ class Plan:
     independent: bool = field(init=False)  # whether no row draws from another, as without views
     blended_weights: Matrix = field(init=False)  # `weights` of the blended rows
     references: Matrix = field(init=False)  # of the blended rows: a 1 at the last row that each draws from
-    blended_priors: float | Matrix = field(init=False)  # λ of the blended rows: the number they share, or a column
-    rule: ByShift | None = field(init=False)  # sets λ of all blended rows
+    prior_runs: tuple[tuple[Prior, int, int], ...] = field(init=False)  # of the blended rows: prior, first row, end
+    has_rule: bool = field(init=False)  # whether a rule sets λ of any row
     source_candidate: int | None = field(init=False)  # the position, among the candidates, of the one with λ = 1
 
     def __post_init__(self) -> None:
         first = sum(prior == 1.0 for prior in self.priors)
-        blended, weights = self.priors[first:], tuple(line[first:] for line in self.weights[first:])
+        weights = tuple(line[first:] for line in self.weights[first:])
         last = [max(row for row, weight in enumerate(line) if weight) for line in weights]
         vars(self).update(
             first_blended=first,
             independent=all(line[row] == 1.0 for row, line in enumerate(weights)),
             blended_weights=weights,
             references=tuple(tuple(float(row == each) for row in range(len(weights))) for each in last),
-            blended_priors=blended[0] if len(set(blended)) == 1 else tuple((prior,) for prior in blended),
-            rule=next((prior for prior in blended if isinstance(prior, ByShift)), None),
+            prior_runs=_runs(self.priors[first:]),
+            has_rule=any(isinstance(prior, ByShift) for prior in self.priors),
             source_candidate=next((i for i, row in enumerate(self.candidates) if row < first), None),
         )
 
@@ -57,6 +57,11 @@ class Plan:
         return len(self.view_of_row)
 
     @property
+    def blended_priors(self) -> tuple[tuple[Prior], ...]:
+        """λ of the blended rows, as a column."""
+        return tuple((prior,) for prior in self.priors[self.first_blended :])
+
+    @property
     def blends(self) -> bool:
         """Whether any row is normalized with other statistics than the source's."""
         return self.first_blended < self.rows
@@ -64,6 +69,12 @@ class Plan:
     def moves_pixels(self, row: int) -> bool:
         """Whether this row runs a view that moves pixels."""
         return self.views[self.view_of_row[row]].moves_pixels
+
+
+def _runs(priors: tuple[Prior, ...]) -> tuple[tuple[Prior, int, int], ...]:
+    """Return each prior of neighboring rows that share it, with their first row and the row after the last."""
+    ends = [row for row in range(1, len(priors) + 1) if row == len(priors) or priors[row] != priors[row - 1]]
+    return tuple((priors[end - 1], start, end) for start, end in zip([0, *ends], ends, strict=False))
 
 
 def make_plan(recipe: Recipe, kind: SpatialKind = "square") -> Plan:

@@ -28,8 +28,8 @@ class Recipe:
 
     Attributes:
         priors: λ, the weight of the source's statistics: 1 is the source model, 0 the test image alone. With
-            several numbers, the image runs under each, and the most confident answers decide (OPS). A rule, `ByShift`,
-            sets λ in every layer: alone, or together with 1.
+            several priors, the image runs under each, and `combine` says how they answer together. A rule, `ByShift`,
+            sets λ in every layer.
         n_views: Number of augmented views. None: as many as `augment` lists; 2 for presets and random views.
         augment: "lossless" (flips and quarter turns, in a fixed order), "paper" or "paper_segmentation" (the paper's
             random sets), names (`sita_adapters.views.NAMES`), or your own functions of a batch of images: one, or a
@@ -37,7 +37,7 @@ class Recipe:
         shared_views: Run the views once, under the lowest prior, for all priors.
         candidates: What may answer: "priors", the image under each prior; "views", the views too (as an ensemble).
         combine: How several candidates make one answer. "vote": the majority of the most confident; "mean": the mean
-            of the probabilities; "mix": a weighted mean of the source's and the adapted output, by the measured shift.
+            of the probabilities; "mix": a weighted mean of the source's and the adapted outputs, by the measured shift.
         top_k: Number of candidates, those of lowest entropy, that decide. None: 3 for a vote (5 with shared views).
         share: "image", or "batch": all images of a call share their statistics, and so influence each other's answers.
         seed: Seed of random views. The same image and seed give the same answer.
@@ -80,7 +80,7 @@ class Recipe:
     def _check_combination(self) -> None:
         """Raise if fields contradict each other."""
         views, of_views = self.view_count, self.candidates == "views"
-        mixable = self.rule and self.has_source and not of_views
+        mixable = self.has_source and self.candidate_count > 1 and not of_views
         fixed = not (views and is_random(self.augment))
         too_many = (self.top_k or 0) > self.candidate_count
         for field, contradicts, expected in (
@@ -94,7 +94,7 @@ class Recipe:
             ("shared_views", self.shared_views and self.rule, "priors that are numbers"),
             ("top_k", too_many, f"at most {self.candidate_count}, the number of candidates"),
             ("top_k", self.top_k and self.combine == "mix", "combine='vote' or 'mean'"),
-            ("combine", self.combine == "mix" and not mixable, "priors=(1, ByShift(…)) and candidates='priors'"),
+            ("combine", self.combine == "mix" and not mixable, "1 and another prior, and candidates='priors'"),
         ):
             if contradicts:
                 received = f"{field}={getattr(self, field)!r} in {self}"
@@ -157,7 +157,7 @@ class Recipe:
 
     def __str__(self) -> str:
         priors = ", ".join(map(prior_text, self.prior_values))
-        parts = [f"λ {priors}" if self.rule else f"λ = {priors}"]
+        parts = [f"λ: {priors}" if self.rule else f"λ = {priors}"]
         if self.view_count:
             preset = f", {self.augment}" if isinstance(self.augment, str) and self.augment in PRESETS else ""
             shared = ", shared by all priors" if self.shared_views else ""
@@ -186,9 +186,8 @@ def _resolve_priors(priors: Any) -> tuple[Prior, ...]:
             f"(ByShift); received {priors!r}."
         )
     values = tuple(p if isinstance(p, ByShift) else float(p) for p in each)
-    with_rule = any(isinstance(p, ByShift) for p in values) and sum(p != 1.0 for p in values) > 1
-    if with_rule or len(set(values)) < len(values):
-        raise RecipeError(f"priors: expected each number once, and a rule alone or with 1; received {priors!r}.")
+    if len(set(values)) < len(values):
+        raise RecipeError(f"priors: expected each number or rule once; received {priors!r}.")
     return values
 
 
@@ -197,6 +196,7 @@ DEFAULT = "auto"
 _RECIPES = (
     Recipe(name="source", priors=1.0, n_views=0),
     Recipe(name="auto", priors=(1.0, ByShift(strength=1.0)), n_views=0, combine="mix"),
+    Recipe(name="auto3", priors=(1.0, ByShift(strength=1.0), 0.8), n_views=0, combine="mix"),
     Recipe(name="shift", priors=ByShift(), n_views=0),
     Recipe(name="ensemble", priors=1.0, candidates="views", combine="mean"),
     Recipe(name="ptn", priors=0.0, n_views=0),

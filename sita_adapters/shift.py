@@ -10,23 +10,33 @@ from typing import Any
 from .errors import RecipeError
 from .ops import Array, Ops
 
-HALF_AREA = 200.0
-"""A_½: the number of positions at which statistics get half weight. It also weights the layers in D."""
+HALF_AREA = 1 / 256
+"""The share of the image's positions at which a layer's statistics get half weight: 1/16 of its height and width."""
+
+
+def area_weight(positions: Any, image_positions: Any, half_area: float = HALF_AREA) -> Any:
+    """Return how far the statistics of a layer with A positions are trusted, for an image with A_0.
+
+    a = (A − 1) / (A − 1 + h · A_0)
+
+    A single position has no variance: a = 0. The result is a tensor if a graph leaves the sizes open.
+    """
+    return (positions - 1) / (positions - 1 + half_area * image_positions)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByShift:
     """A prior that every layer sets for every image during the forward pass.
 
-        λ = 1 − s · d / (d + d_½) · A / (A + A_½)
+        λ = 1 − s · d / (d + d_½) · a,    a = (A − 1) / (A − 1 + h · A_0)
 
     d is the shift that the layer measures, the mean over its channels of KL(N(m_t, v_t) ‖ N(m_s, v_s)). A is the number
-    of spatial positions of its features: statistics of few positions are unreliable.
+    of spatial positions of its features, A_0 that of the image: the statistics of small maps say less.
 
     Attributes:
         strength: s, the largest value of 1 − λ.
         half_shift: d_½, the shift at which 1 − λ is half of its largest value.
-        half_area: A_½, the number of positions at which it is half.
+        half_area: h, the share of the image's positions at which it is half.
     """
 
     strength: float = 0.375
@@ -34,16 +44,15 @@ class ByShift:
     half_area: float = HALF_AREA
 
     def __post_init__(self) -> None:
-        for name, most in (("strength", 1.0), ("half_shift", 1e30), ("half_area", 1e30)):
+        for name, most in (("strength", 1.0), ("half_shift", 1e30), ("half_area", 1.0)):
             value = getattr(self, name)
             number = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
-            if not 0.0 <= number <= most or (number == 0.0 and name != "half_area"):
-                above = "of at least 0," if name == "half_area" else "above 0,"
-                raise RecipeError(f"priors: {name}: expected a number {above} at most {most:g}; received {value!r}.")
+            if not 0.0 < number <= most:
+                raise RecipeError(f"priors: {name}: expected a number above 0, at most {most:g}; received {value!r}.")
             object.__setattr__(self, name, number)
 
     def __str__(self) -> str:
-        return f"by shift, at least {1 - self.strength:.3g}"
+        return f"by shift (down to {1 - self.strength:.3g})"
 
 
 def scaled_divergence(
@@ -66,12 +75,12 @@ def shift_of(divergence: Array) -> Array:
     return 0.5 * divergence - 0.5
 
 
-def priors_by_shift(divergence: Array, positions: Any, rule: ByShift, ops: Ops) -> Array:
+def priors_by_shift(divergence: Array, positions: Any, image_positions: Any, rule: ByShift, ops: Ops) -> Array:
     """Return λ (B, R, 1) for E (B, R, 1) in a layer with A positions; NaN if E is infinite.
 
-    λ = 1 − w · d / (d + d_½) = ((1 − w) · a + 2 · d_½ · w) / a,   a = E + 2 · d_½ − 1,   w = s · A / (A + A_½)
+    λ = 1 − w · d / (d + d_½) = ((1 − w) · e + 2 · d_½ · w) / e,   e = E + 2 · d_½ − 1,   w = s · a
     """
-    w = rule.strength * positions / (rule.half_area + positions)
+    w = rule.strength * area_weight(positions, image_positions, rule.half_area)
     if rule.half_shift != 0.5:  # the usual value adds nothing
         divergence = divergence + (2 * rule.half_shift - 1)
     rest, share = (ops.scalar(number, divergence) for number in (1 - w, 2 * rule.half_shift * w))

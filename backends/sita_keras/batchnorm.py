@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import keras
@@ -106,11 +105,8 @@ def _rewritten(x: Any, layer: Any, context: ForwardContext) -> Any:
 
 def _blend(x: Any, layer: Any, context: Any) -> tuple[Any, Any]:
     """Return the statistics that each entry of x is normalized with, (N, C)."""
-    sizes = [size for axis, size in enumerate(ops.shape(x)) if axis not in (0, layer.axis % len(x.shape))]
-    if not all(isinstance(size, int) for size in sizes):  # open in a graph
-        sizes = [ops.cast(size, "float32") for size in sizes]
     measure, source = functools.partial(_measure, x, layer.axis), (layer.moving_mean, layer.moving_variance)
-    entries, positions = KERAS.at_least_one(ops.shape(x)[0]), math.prod(sizes)
+    entries, positions = KERAS.at_least_one(ops.shape(x)[0]), KERAS.positions(x, layer.axis)
     mean, variance = blend(measure, source, layer.epsilon, entries, positions, context, layer.sita_name)
     if ENGINE == "jax":
         context.invalid.append(ops.any(ops.logical_not(ops.isfinite(mean + variance)), axis=-1))

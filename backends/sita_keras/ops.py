@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -47,6 +48,12 @@ class KerasOps(Ops):
 
     def shape(self, array: Any) -> Sequence[Any]:
         return ops.shape(array)  # type: ignore[no-any-return]
+
+    def positions(self, array: Any, channel_axis: int) -> Any:
+        sizes = [*self.shape(array)[1:]]
+        del sizes[channel_axis % len(array.shape) - 1]
+        known = all(isinstance(size, int) for size in sizes)
+        return math.prod(sizes if known else [ops.cast(size, "float32") for size in sizes])
 
     def is_symbol(self, size: Any) -> bool:
         return not isinstance(size, int)

@@ -7,7 +7,6 @@ returns the blended normalization. For PyTorch's own classes and timm's, whose a
 
 from __future__ import annotations
 
-import math
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -121,7 +120,7 @@ def _blend(
     x: torch.Tensor, layer: nn.Module, context: ForwardContext, name: str, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the statistics that each entry of x (N, C, …) is normalized with, (N, C)."""
-    source, positions = source_statistics(layer), _positions_of(x)
+    source, positions = source_statistics(layer), TORCH.positions(x, 1)
     return blend(partial(measure, x), source, epsilon, x.shape[0], positions, context, name)
 
 
@@ -148,12 +147,6 @@ def measure(x: torch.Tensor, n: int, first: int) -> tuple[torch.Tensor, torch.Te
     return means.squeeze(-1), mean(squares, -1)
 
 
-def _positions_of(x: torch.Tensor) -> int:
-    """Return the number of spatial positions of features (N, C, …)."""
-    sizes = x.shape[2:]  # tensors in a trace
-    return math.prod(sizes if torch._C._get_tracing_state() is None else map(int, sizes))
-
-
 def _normalize(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, layer: Any) -> torch.Tensor:
     """Return γ · (x − m) / sqrt(v + ε) + β for features (N, C, …), statistics (N, C), and γ and β (C,).
 
@@ -171,7 +164,7 @@ def _normalize(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, laye
         weights = [each if each is None else (0 * mean + each).reshape(-1) for each in weights]
     else:  # faster than `repeat` for a few entries
         weights = [each if each is None else torch.cat([each] * mean.shape[0]) for each in weights]
-    flat = precise.reshape(1, -1, _positions_of(x), 1)
+    flat = precise.reshape(1, -1, TORCH.positions(x, 1), 1)
     statistics = mean.reshape(-1), variance.reshape(-1)
     out = torch.batch_norm(flat, weights[0], weights[1], *statistics, False, 0.0, layer.eps, True)
     return TORCH.cast(out.view(-1, *[int(size) for size in x.shape[1:]]), x)

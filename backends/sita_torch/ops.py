@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -76,6 +77,11 @@ class TorchOps(Ops):
 
     def is_float(self, array: torch.Tensor) -> bool:
         return array.is_floating_point()
+
+    def positions(self, array: torch.Tensor, channel_axis: int) -> int:
+        sizes = [*array.shape[1:]]
+        del sizes[channel_axis % array.ndim - 1]
+        return math.prod(sizes if torch._C._get_tracing_state() is None else map(int, sizes))  # a trace has tensors
 
     def constant(self, values: Any, like: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(values, dtype=like.dtype, device=like.device)
