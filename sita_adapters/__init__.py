@@ -17,11 +17,12 @@ from .export import export
 from .inputs import Inputs
 from .observe import observe
 from .recipe import RECIPES, Recipe
-from .shift import ByShift
+from .shift import ByExcessShift, ByShift
 from .version import __version__
 
 __all__ = [
     "RECIPES",
+    "ByExcessShift",
     "ByShift",
     "Inputs",
     "Recipe",

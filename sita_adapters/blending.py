@@ -9,7 +9,7 @@ from .diagnostics import LayerMeasurement
 from .engine import Adaptation, ForwardContext, thread
 from .errors import InputError, ModelError
 from .ops import Array
-from .shift import ByShift, priors_by_shift, scaled_divergence
+from .shift import Rule, scaled_divergence
 from .statistics import blend_with_source, pool, target
 
 Measure = Callable[[int, int], "tuple[Array, Array]"]
@@ -58,7 +58,7 @@ def blend(  # noqa: PLR0917
     if plan.has_rule or context.measurements is not None:
         eps = ops.scalar(epsilon, means)
         divergence = scaled_divergence(means, variances, *source, epsilon=eps, xp=ops.xp)
-    priors = _priors(divergence, positions, means, context)
+    priors = _priors(name, divergence, positions, means, context)
     if context.measurements is not None:
         context.measurements.append(LayerMeasurement(name, positions, divergence, priors))
     means, variances = blend_with_source(means, variances, *source, priors=priors, xp=ops.xp)
@@ -101,7 +101,7 @@ def _target(means: Array, variances: Array, context: ForwardContext) -> tuple[Ar
     return (means + every_image, variances + every_image) if shared else (means, variances)
 
 
-def _priors(divergence: Array | None, positions: Any, like: Array, context: ForwardContext) -> Any:
+def _priors(name: str, divergence: Array | None, positions: Any, like: Array, context: ForwardContext) -> Any:
     """Return λ of the blended rows: the number that they share, a column (R, 1), or (B, R, 1) if a rule sets any."""
     runs = context.plan.prior_runs
     if not context.plan.has_rule:
@@ -109,8 +109,8 @@ def _priors(divergence: Array | None, positions: Any, like: Array, context: Forw
     found = []
     for prior, first, end in runs:
         measured = divergence if len(runs) == 1 else divergence[:, first:end]
-        if isinstance(prior, ByShift):
-            found.append(priors_by_shift(measured, positions, context.image_positions, prior, context.ops))
+        if isinstance(prior, Rule):
+            found.append(prior.priors(measured, name, positions, context.image_positions, context.ops))
         else:
             found.append(0 * measured + prior)
     return found[0] if len(runs) == 1 else context.ops.concat(found, axis=1)

@@ -29,6 +29,7 @@ from .outputs import OutputLayout, Selector
 from .plan import Plan, make_plan, resampling_error, split
 from .recipe import RECIPES, Recipe
 from .selection import LayerInfo
+from .shift import ByExcessShift
 from .views import IMAGE, ImageLayout, SpatialKind, content_seed, make_views
 from .voting import Scores
 
@@ -61,6 +62,9 @@ class Adaptation:
     layouts: dict[Any, OutputLayout] = field(default_factory=dict, repr=False)  # for each signature of the input
 
     def __post_init__(self) -> None:
+        for prior in self.recipe.prior_values:
+            if isinstance(prior, ByExcessShift):
+                prior.check_layers([layer.name for layer in self.layers if layer.adapted])
         for kind in self.kinds:  # now: a compiler that traces a call meets no numpy, and a bad max_rows is found early
             self.plan_for(kind)
 

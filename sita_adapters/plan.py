@@ -12,7 +12,7 @@ import numpy as np
 
 from .errors import RecipeError, expect_integer
 from .recipe import Prior, Recipe
-from .shift import ByShift
+from .shift import Rule
 from .views import IMAGE, SpatialKind, View, make_views
 
 Matrix = tuple[tuple[float, ...], ...]
@@ -47,7 +47,7 @@ class Plan:
             blended_weights=weights,
             references=tuple(tuple(float(row == each) for row in range(len(weights))) for each in last),
             prior_runs=_runs(self.priors[first:]),
-            has_rule=any(isinstance(prior, ByShift) for prior in self.priors),
+            has_rule=any(isinstance(prior, Rule) for prior in self.priors),
             source_candidate=next((i for i, row in enumerate(self.candidates) if row < first), None),
         )
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
 
 from .errors import RecipeError, expect_integer, expect_one_of, suggestion
-from .shift import ByShift
+from .shift import ByExcessShift, ByShift, Rule
 from .views import PRESETS, Augment, is_random, listed_views, resolve_augment
 
 Task: TypeAlias = Literal["classification", "segmentation"]
 
-Prior: TypeAlias = float | ByShift
+Prior: TypeAlias = float | Rule
 """λ, or a rule that sets it."""
 
 PAPER_PRIORS = tuple(0.5 + 0.5 * p / 7 for p in range(8))
@@ -44,6 +44,7 @@ class Recipe:
         resample: Draw new views for every image, from the seed and its content, as the paper does. Otherwise random
             views are drawn once. It cannot be compiled or exported.
         name: Name in reports.
+        notes: What is worth knowing about it, such as what `calibrate` measured. It changes nothing.
 
     Example:
         >>> print(sita.Recipe(priors=0.8, n_views=2))
@@ -61,11 +62,13 @@ class Recipe:
     seed: int = 0
     resample: bool = False
     name: str = "custom"
+    notes: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "priors", _resolve_priors(self.priors))
-        if not isinstance(self.name, str):
-            raise RecipeError(f"name: expected a string; received {self.name!r:.80}.")
+        for text in ("name", "notes"):
+            if not isinstance(getattr(self, text), str):
+                raise RecipeError(f"{text}: expected a string; received {getattr(self, text)!r:.80}.")
         expect_one_of("candidates", self.candidates, ("priors", "views"))
         expect_one_of("combine", self.combine, ("vote", "mean", "mix"))
         expect_one_of("share", self.share, ("image", "batch"))
@@ -107,9 +110,9 @@ class Recipe:
         return cast("tuple[Prior, ...]", self.priors)
 
     @property
-    def rule(self) -> ByShift | None:
-        """The prior that is a rule."""
-        return next((prior for prior in self.prior_values if isinstance(prior, ByShift)), None)
+    def rule(self) -> Rule | None:
+        """The first prior that is a rule."""
+        return next((prior for prior in self.prior_values if isinstance(prior, Rule)), None)
 
     @property
     def has_source(self) -> bool:
@@ -137,9 +140,9 @@ class Recipe:
 
     def to_json(self) -> str:
         """Return the recipe as text for `from_json`, in any framework. Functions cannot be stored."""
-        priors = [{"by_shift": asdict(p)} if isinstance(p, ByShift) else p for p in self.prior_values]
+        priors = [{type(p).__name__: vars(p)} if isinstance(p, Rule) else p for p in self.prior_values]
         try:
-            return json.dumps({**vars(self), "priors": priors}, ensure_ascii=False)
+            return json.dumps({**vars(self), "priors": priors}, ensure_ascii=False, default=dict)
         except TypeError:
             raise RecipeError(f"augment: functions cannot be stored; received {self.augment!r}. Try: names.") from None
 
@@ -147,7 +150,7 @@ class Recipe:
     def from_json(cls, text: str) -> Recipe:
         """Return the recipe that `to_json` stored."""
         try:
-            return cls(**json.loads(text, object_hook=lambda d: ByShift(**d["by_shift"]) if "by_shift" in d else d))
+            return cls(**json.loads(text, object_hook=_rule_from_json))
         except RecipeError:
             raise
         except (TypeError, ValueError, RecursionError) as error:
@@ -173,19 +176,27 @@ class Recipe:
 
 def prior_text(prior: Prior) -> str:
     """Return λ, or its rule, for a reader."""
-    return str(prior) if isinstance(prior, ByShift) else f"{prior:.3g}"
+    return str(prior) if isinstance(prior, Rule) else f"{prior:.3g}"
+
+
+def _rule_from_json(stored: dict[str, Any]) -> Any:
+    """Return the rule that a dict with its name as the only key stands for; any other dict as it is."""
+    for rule in (ByShift, ByExcessShift):
+        if list(stored) == [rule.__name__]:
+            return rule(**stored[rule.__name__])
+    return stored
 
 
 def _resolve_priors(priors: Any) -> tuple[Prior, ...]:
     """Return one or more priors as a tuple, after checking them."""
     given = priors.tolist() if hasattr(priors, "tolist") else priors
     each = tuple(given) if isinstance(given, Iterable) else (given,)
-    if not each or not all(isinstance(p, ByShift) or (isinstance(p, Real) and 0.0 <= float(p) <= 1.0) for p in each):
+    if not each or not all(isinstance(p, Rule) or (isinstance(p, Real) and 0.0 <= float(p) <= 1.0) for p in each):
         raise RecipeError(
             "priors: expected one or more numbers from 0 (the test image alone) to 1 (the source model), or a rule "
-            f"(ByShift); received {priors!r}."
+            f"(ByShift, ByExcessShift); received {priors!r}."
         )
-    values = tuple(p if isinstance(p, ByShift) else float(p) for p in each)
+    values = tuple(p if isinstance(p, Rule) else float(p) for p in each)
     if len(set(values)) < len(values):
         raise RecipeError(f"priors: expected each number or rule once; received {priors!r}.")
     return values

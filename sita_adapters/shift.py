@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 from .errors import RecipeError
 from .ops import Array, Ops
@@ -54,6 +56,67 @@ class ByShift:
     def __str__(self) -> str:
         return f"by shift (down to {1 - self.strength:.3g})"
 
+    def priors(self, divergence: Array, name: str, positions: Any, image_positions: Any, ops: Ops) -> Array:
+        """Return λ (B, R, 1) for E (B, R, 1) in a layer; NaN if E is infinite.
+
+        λ = 1 − w · d / (d + d_½) = ((1 − w) · e + 2 · d_½ · w) / e,   e = E + 2 · d_½ − 1,   w = s · a
+        """
+        w = self.strength * area_weight(positions, image_positions, self.half_area)
+        if self.half_shift != 0.5:  # the usual value adds nothing
+            divergence = divergence + (2 * self.half_shift - 1)
+        rest, share = (ops.scalar(number, divergence) for number in (1 - w, 2 * self.half_shift * w))
+        return (divergence * rest + share) / divergence
+
+
+@dataclass(frozen=True)
+class ByExcessShift:
+    """A prior that keeps the source's statistics until an image is further from them than clean images are.
+
+        λ = min(1, d_0 / d)
+
+    d is the shift that a layer measures, as for `ByShift`; d_0 is its mean over clean images. `calibrate` finds it.
+
+    Attributes:
+        clean_shifts: d_0 of every layer that is adapted, by name.
+    """
+
+    clean_shifts: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        given = dict(self.clean_shifts)
+        if not given or not all(isinstance(d, Real) and 0.0 <= float(d) < math.inf for d in given.values()):
+            raise RecipeError(f"priors: clean_shifts: expected a number from 0 on for each layer; received {given!r:.200}.")
+        object.__setattr__(self, "clean_shifts", MappingProxyType({name: float(d) for name, d in given.items()}))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.clean_shifts.items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:  # pickle and deepcopy know no mapping proxies
+        return ByExcessShift, (dict(self.clean_shifts),)
+
+    def check_layers(self, names: Sequence[str]) -> None:
+        """Raise if an adapted layer has no clean shift."""
+        missing = [name for name in names if name not in self.clean_shifts]
+        if missing:
+            raise RecipeError(
+                f"priors: expected the clean shift of every adapted layer; {len(missing)} of {len(names)} have none "
+                f"({missing[0]!r}, …). The recipe was calibrated for another model. Try: sita.calibrate(model, images)."
+            )
+
+    def __str__(self) -> str:
+        return "by the shift beyond that of clean images"
+
+    def priors(self, divergence: Array, name: str, positions: Any, image_positions: Any, ops: Ops) -> Array:
+        """Return λ (B, R, 1) for E (B, R, 1) in a layer; NaN if E is not finite."""
+        # Neither `minimum` nor `maximum`: compiled by XLA, they may hide NaN.
+        clean = ops.scalar(max(2 * self.clean_shifts[name], 1e-12), divergence)
+        doubled = divergence - 1
+        return clean / ops.xp.where(doubled < clean, clean, doubled) + 0 * divergence
+
+
+Rule: TypeAlias = ByShift | ByExcessShift
+"""A prior that every layer sets for every image."""
+
 
 def scaled_divergence(
     mean: Array, variance: Array, source_mean: Array, source_variance: Array, *, epsilon: Any, xp: Any
@@ -73,15 +136,3 @@ def scaled_divergence(
 def shift_of(divergence: Array) -> Array:
     """Return d = (E − 1) / 2, the mean over channels of KL(N(m, v) ‖ N(m_s, v_s))."""
     return 0.5 * divergence - 0.5
-
-
-def priors_by_shift(divergence: Array, positions: Any, image_positions: Any, rule: ByShift, ops: Ops) -> Array:
-    """Return λ (B, R, 1) for E (B, R, 1) in a layer with A positions; NaN if E is infinite.
-
-    λ = 1 − w · d / (d + d_½) = ((1 − w) · e + 2 · d_½ · w) / e,   e = E + 2 · d_½ − 1,   w = s · a
-    """
-    w = rule.strength * area_weight(positions, image_positions, rule.half_area)
-    if rule.half_shift != 0.5:  # the usual value adds nothing
-        divergence = divergence + (2 * rule.half_shift - 1)
-    rest, share = (ops.scalar(number, divergence) for number in (1 - w, 2 * rule.half_shift * w))
-    return (divergence * rest + share) / divergence

@@ -14,7 +14,7 @@ import sita_adapters as sita
 from sita_workbench.near_ties import near_ties
 
 OPS = sita.Recipe(priors=(0.5, 0.75, 1.0), top_k=2)
-RULES = sita.Recipe(priors=(1.0, sita.ByShift(strength=0.9, half_shift=0.3, half_area=50)), n_views=0)
+RULES = sita.Recipe(priors=(1.0, sita.ByShift(strength=0.9, half_shift=0.3, half_area=0.3)), n_views=0)
 AUTO = sita.RECIPES["auto"]
 
 

@@ -15,7 +15,7 @@ from namespaces import Namespace
 from sita_adapters.combining import SOURCE_SHIFT, confidence, mix_scores, mix_weights
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import RECIPES, Recipe, resolve_recipe
-from sita_adapters.shift import ByShift, priors_by_shift, scaled_divergence, shift_of
+from sita_adapters.shift import ByShift, scaled_divergence, shift_of
 from sita_adapters.statistics import blend_with_source, input_affine, output_affine, pool, target
 from sita_adapters.views import blur, content_seed, rotate, spatial_kind
 from sita_adapters.voting import decide, select_lowest
@@ -158,13 +158,13 @@ def test_shift_and_prior_equal_a_float64_loop(namespace: Namespace, seed: int, h
     variance, v_s = (random.uniform(0.1, 3, each.shape).astype(np.float32) for each in (mean, m_s))
     settings = {"epsilon": 1e-3, "xp": namespace.ops.xp}
     divergence = scaled_divergence(*map(namespace.own, (mean, variance, m_s, v_s)), **settings)
-    rule = ByShift(strength=0.8, half_shift=half_shift, half_area=50.0)
-    found = shift_of(divergence), priors_by_shift(divergence, 49, rule, namespace.ops)
+    rule = ByShift(strength=0.8, half_shift=half_shift, half_area=0.25)
+    found = shift_of(divergence), rule.priors(divergence, "layer", 49, 196, namespace.ops)
     d, prior = (namespace.numpy(each) for each in found)
     for b, r in np.ndindex(2, 3):
         expected = reference.shift(*(each.astype(np.float64) for each in (mean[b, r], variance[b, r], m_s, v_s)), 1e-3)
         np.testing.assert_allclose(d[b, r], expected, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(prior[b, r], reference.Rule(0.8, half_shift, 50).prior(expected, 49), rtol=1e-5)
+        np.testing.assert_allclose(prior[b, r], reference.Rule(0.8, half_shift, 0.25).prior(expected, (49, 196)), rtol=1e-5)
 
 
 KINDS = ("logits", "probabilities", "log_probabilities", "sigmoid", "sigmoid_probabilities")

@@ -14,6 +14,7 @@ from sita_adapters.errors import RecipeError
 MADE = {
     **sita.RECIPES,
     "a rule and the source": Recipe(priors=(1.0, ByShift(strength=0.4)), n_views=1, combine="mean"),
+    "beyond clean images": Recipe(priors=(1.0, sita.ByExcessShift({"bn1": 0.1, "layer1.0.bn1": 0.2})), n_views=0),
     "names": Recipe(priors=0.7, augment=("hflip", "rot90")),
 }
 
@@ -38,7 +39,7 @@ def test_functions_cannot_be_stored() -> None:
         ("{", "to_json"),
         ("[1]", "Recipe.to_json.*received.*list"),
         (json.dumps({"lambda": 0.5}), "Recipe.to_json.*received.*lambda"),
-        (json.dumps({"priors": [{"by_shift": {"speed": 1}}]}), "Recipe.to_json.*received.*speed"),
+        (json.dumps({"priors": [{"ByShift": {"speed": 1}}]}), "Recipe.to_json.*received.*speed"),
         (json.dumps({"priors": [{"other": {}}]}), "priors: expected one or more numbers"),
         (json.dumps({"priors": [2]}), "priors: expected one or more numbers"),
     ],

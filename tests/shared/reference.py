@@ -37,17 +37,37 @@ def shift(m_t: np.ndarray, v_t: np.ndarray, m_s: np.ndarray, v_s: np.ndarray, ep
     return total / len(m_t)
 
 
+Area = tuple[int, int]
+"""The number of spatial positions of a layer's features, and of the image."""
+
+
+def area_weight(area: Area, half_area: float = 1 / 256) -> float:
+    """a = (A − 1) / (A − 1 + h · A_0)."""
+    return (area[0] - 1) / (area[0] - 1 + half_area * area[1])
+
+
 @dataclass(frozen=True)
 class Rule:
-    """λ by the shift that a layer measures: 1 − s · d/(d + d_½) · A/(A + A_½)."""
+    """λ by the shift that a layer measures: 1 − s · d/(d + d_½) · a."""
 
     strength: float
     half_shift: float
-    half_area: float
+    half_area: float = 1 / 256
 
-    def prior(self, d: float, positions: int) -> float:
+    def prior(self, d: float, area: Area) -> float:
         """λ of one row."""
-        return 1 - self.strength * d / (d + self.half_shift) * positions / (positions + self.half_area)
+        return 1 - self.strength * d / (d + self.half_shift) * area_weight(area, self.half_area)
+
+
+@dataclass(frozen=True)
+class Excess:
+    """λ of a layer whose mean shift on clean images is d_0: 1 up to that shift, d_0 / d beyond."""
+
+    clean_shift: float
+
+    def prior(self, d: float, _: Area) -> float:
+        """λ of one row."""
+        return 1.0 if d <= self.clean_shift else self.clean_shift / d
 
 
 @dataclass(frozen=True)
@@ -55,7 +75,7 @@ class LayerCall:
     """What one row measured in one call of a layer, and its λ."""
 
     shift: float
-    positions: int
+    area: Area
     prior: float
 
 
@@ -64,7 +84,7 @@ class Row:
     """One row: which view it runs, its prior, and what the rows it draws statistics from weigh."""
 
     view: int
-    prior: float | Rule
+    prior: float | Rule | Excess
     weights: dict[int, float]
 
 
@@ -99,7 +119,7 @@ def blend(  # noqa: PLR0917
     variances: np.ndarray,
     source: tuple[np.ndarray, np.ndarray],
     epsilon: float,
-    positions: int,
+    area: Area,
 ) -> tuple[np.ndarray, np.ndarray, LayerCall | None]:
     """Return the statistics that a row is normalized with, of the moments (R, C) of all rows, and what it measured."""
     if row.prior == 1:
@@ -107,9 +127,9 @@ def blend(  # noqa: PLR0917
     drawn = list(row.weights)
     m_t, v_t = target_statistics(means[drawn], variances[drawn], list(row.weights.values()))
     d = shift(m_t, v_t, *source, epsilon=epsilon)
-    prior = row.prior.prior(d, positions) if isinstance(row.prior, Rule) else row.prior
+    prior = row.prior.prior(d, area) if isinstance(row.prior, Rule | Excess) else row.prior
     mean, variance = (prior * s + (1 - prior) * t for s, t in zip(source, (m_t, v_t), strict=True))
-    return mean, variance, LayerCall(d, positions, prior)
+    return mean, variance, LayerCall(d, area, prior)
 
 
 def run_rows(
@@ -121,22 +141,25 @@ def run_rows(
     channel_axis: int = 1,
     adapted: Collection[str] | None = None,
     calls: list[list[LayerCall]] | None = None,
+    positions: int | None = None,
 ) -> Any:
     """Return the output of every row of one image (without batch axis), in float64.
 
     The rows run as one batch through a copy of the model. Behind every layer with running statistics its output is
     replaced: each row goes through a layer of its own, whose statistics are overwritten by the blend, so the
     framework's own layer does the rest. `adapted` names the layers; `calls` takes what each row measured.
+    `positions` are the image's; its first axis has the channels otherwise.
     """
     import torch
 
+    of_image = math.prod(image.shape[1:]) if positions is None else positions
     model = copy.deepcopy(model).double().eval()
     norms = {name: module for name, module in model.named_modules() if hasattr(module, "running_var")}
     measured: list[list[LayerCall]] = [[] for _ in rows] if calls is None else calls
     measured.extend([] for _ in range(len(rows) - len(measured)))
     for name, norm in norms.items():
         if adapted is None or name in adapted:
-            hook = functools.partial(_normalize_row_by_row, copy.deepcopy(norm), rows, measured, channel_axis)
+            hook = functools.partial(_normalize_row_by_row, copy.deepcopy(norm), rows, measured, channel_axis, of_image)
             norm.register_forward_hook(hook)
     with torch.no_grad():
         output = model(torch.cat([views[row.view](image.double()[None]) for row in rows]))
@@ -149,6 +172,7 @@ def _normalize_row_by_row(  # noqa: PLR0917
     rows: Sequence[Row],
     measured: list[list[LayerCall]],
     channel_axis: int,
+    of_image: int,
     _: nn.Module,
     args: tuple[torch.Tensor],
     output: torch.Tensor,
@@ -163,7 +187,7 @@ def _normalize_row_by_row(  # noqa: PLR0917
     for r, (row, part) in enumerate(zip(rows, parts, strict=True)):
         own = copy.deepcopy(layer)
         source = own.running_mean.flatten().numpy(), own.running_var.flatten().numpy()
-        mean, variance, call = blend(row, means, variances, source, own.eps, by_channel[0].shape[1])
+        mean, variance, call = blend(row, means, variances, source, own.eps, (by_channel[0].shape[1], of_image))
         own.running_mean.copy_(torch.from_numpy(mean.copy()).view_as(own.running_mean))
         own.running_var.copy_(torch.from_numpy(variance.copy()).view_as(own.running_var))
         measured[r] += [] if call is None else [call]
@@ -204,16 +228,16 @@ def mean_probabilities(candidates: np.ndarray, top_k: int) -> np.ndarray:
 SOURCE_SHIFT = 0.05
 """d_0 of the default."""
 
-BOLD = Rule(1.0, 0.5, 200)
+BOLD = Rule(1.0, 0.5)
 """The rule of the default's adapted row."""
 
 AUTO_ROWS = [Row(0, 1.0, {}), Row(0, BOLD, {1: 1.0})]
 
 
 def image_shift(calls: Sequence[LayerCall]) -> float:
-    """D = Σ a_l d_l / Σ a_l over all layer calls, a_l = A_l / (A_l + 200)."""
-    weights = [call.positions / (call.positions + 200) for call in calls]
-    return sum(a * call.shift for a, call in zip(weights, calls, strict=True)) / sum(weights)
+    """D = Σ a_l d_l / Σ a_l over all layer calls; 0 if all have a single position."""
+    weights = [area_weight(call.area) for call in calls]
+    return sum(a * call.shift for a, call in zip(weights, calls, strict=True)) / (sum(weights) or 1.0)
 
 
 def softmax(z: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import reference
@@ -103,8 +104,11 @@ def run_rows(
         for r, row in enumerate(rows):
             mean, variance = source
             if name in adapted:
-                positions = x.shape[1] * x.shape[2]
-                mean, variance, call = reference.blend(row, means, variances, source, EPSILONS[name], positions)
+                area = x.shape[1] * x.shape[2], inputs[0].shape[0] * inputs[0].shape[1]
+                prior = row.prior.get(name) if isinstance(row.prior, dict) else row.prior
+                mean, variance, call = reference.blend(
+                    replace(row, prior=prior), means, variances, source, EPSILONS[name], area
+                )
                 measured[r] += [] if call is None else [call]
             out[r] = normalize(name, x[r], mean, variance, weights)
         return out

@@ -18,7 +18,7 @@ RECIPES: dict[str, dict[str, Any]] = {"auto": {}, "shift": {}, "augbn": {"priors
 
 ROWS = {
     "auto": (reference.AUTO_ROWS, [0, 1]),
-    "shift": (reference.augbn_rows(reference.Rule(0.375, 0.5, 200), 0), [0]),
+    "shift": (reference.augbn_rows(reference.Rule(0.375, 0.5), 0), [0]),
     "augbn": (reference.augbn_rows(0.9, 2), [0]),
     "ops": reference.ops_rows(PAPER_PRIORS, 2),
     "ops_shared": reference.shared_rows(PAPER_PRIORS, 2),

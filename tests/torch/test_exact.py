@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ from sita_torch.ops import TORCH
 def test_small_networks_equal_the_reference(name: str, recipe: str) -> None:
     """Images, folded tokens, folded time, and volumes; AugBN and OPS with the paper's priors."""
     batch = images(2, *SHAPES[name][1])
-    expected = torch_reference.answers(small(name), batch, recipe)
+    of_image = 2 * 16 * 16 if name == "VideoNet" else None  # (time, channels, height, width)
+    expected = torch_reference.answers(small(name), batch, recipe, positions=of_image)
     with torch.inference_mode():
         single = sita.adapt(small(name), recipe, **RECIPES.get(recipe, {}))(batch)
         double = sita.adapt(small(name).double(), recipe, **RECIPES.get(recipe, {}))(batch.double())
@@ -117,7 +119,7 @@ class Layer(nn.Module):
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["NCHW", "NHWC"])
-@pytest.mark.parametrize("prior", [0.3, sita.ByShift(strength=0.9, half_shift=0.3, half_area=50)], ids=["λ", "rule"])
+@pytest.mark.parametrize("prior", [0.3, sita.ByShift(strength=0.9, half_shift=0.3, half_area=0.5)], ids=["λ", "rule"])
 @pytest.mark.parametrize("kind", layer_kinds())
 def test_every_class_of_batchnorm_equals_the_reference(kind: str, prior: Any, layout: torch.memory_format) -> None:
     """Known classes by one kernel, all others by rewriting their input."""
@@ -129,11 +131,14 @@ def test_every_class_of_batchnorm_equals_the_reference(kind: str, prior: Any, la
     batch = torch.randn(3, *shape) * torch.tensor([0.5, 1.0, 3.0]).view(-1, *[1] * len(shape)) + 0.3
     if batch.ndim == 4:
         batch = batch.contiguous(memory_format=layout)
-    rule = reference.Rule(0.9, 0.3, 50) if isinstance(prior, sita.ByShift) else prior
+    rule = reference.Rule(0.9, 0.3, 0.5) if isinstance(prior, sita.ByShift) else prior
     axis = len(shape) if "last" in kind else 1
     rows, views = reference.augbn_rows(rule, 0), [lambda x: x]
     model = Layer(layer, None).eval()
-    expected = [reference.run_rows(model, image, views, rows, channel_axis=axis)[0] for image in batch]
+    of_image = math.prod(shape) // shape[-3] if len(shape) == 4 else None  # without a convolution, the first is time
+    expected = [
+        reference.run_rows(model, image, views, rows, channel_axis=axis, positions=of_image)[0] for image in batch
+    ]
     for keyword in (None, "x" if kind.startswith(("timm", "torchvision", "channels")) else "input"):
         with torch.inference_mode():
             found = sita.adapt(Layer(layer, keyword).eval(), "bn", priors=prior)(batch)

@@ -99,7 +99,7 @@ def one_by_one(model: nn.Module, images: torch.Tensor, **companions: torch.Tenso
 def test_timm_pipeline_equals_a_plain_loop_in_float64(capsys: pytest.CaptureFixture[str]) -> None:
     state = state_of("timm_pipeline", capsys)
     image = state["transform"](state["take_photo"](1, 0.6))
-    rows, _ = reference.ops_rows([1.0, reference.Rule(1.0, 0.5, 200.0)], n=0)
+    rows, _ = reference.ops_rows([1.0, reference.BOLD], n=0)
     calls: list[Any] = []
     outputs = reference.run_rows(state["source"], image, [lambda x: x], rows, calls=calls)
     source, adapted = (np.asarray(output) for output in outputs)
