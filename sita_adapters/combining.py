@@ -13,13 +13,16 @@ from .diagnostics import CandidateMeasurement, Diagnostics, diagnose_candidates,
 from .errors import OutputError
 from .ops import Array, Ops
 from .outputs import flatten, rebuild
-from .voting import Scores, Vote, decide, from_logits, largest_probability, select_lowest, to_logits
+from .voting import Scores, Vote, certainty, decide, from_logits, select_lowest, to_logits
 
 if TYPE_CHECKING:
     from .engine import Call, ForwardContext
 
 SOURCE_SHIFT = 0.05
 """d_0: at this shift, with equal confidence, the source's and the adapted output have equal weight in a mix."""
+
+
+LEAST_CONFIDENCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -143,10 +146,13 @@ def _mix(candidates: Candidates, call: Call) -> list[Array]:
 
 
 def confidence(scores: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
-    """Return c (B, P) of scores (B, P, …): the largest class probability, averaged over pixels or labels."""
-    largest = largest_probability(scores, kind, class_axis, xp)
-    others = tuple(range(2, len(largest.shape)))
-    return xp.mean(largest, axis=others) if others else largest
+    """Return c (B, P) of scores (B, P, …): 1 − H / ln K, averaged over pixels or labels.
+
+    0.001 is added, because candidates that are all certain of nothing (H = ln K) must still have weights.
+    """
+    each = certainty(scores, kind, class_axis, xp)
+    others = tuple(range(2, len(each.shape)))
+    return (xp.mean(each, axis=others) if others else each) + LEAST_CONFIDENCE
 
 
 def mix_weights(shifts: Array, confidences: Array | None, xp: Any) -> Array:

@@ -123,6 +123,8 @@ class _Thread(threading.local):
 
 thread = _Thread()
 
+ROWS_AT_ONCE = 64
+
 PLAIN = make_plan(RECIPES["source"])
 """The image alone, as the source model runs it."""
 
@@ -131,10 +133,13 @@ def predict(call: Call, batch: list[Array]) -> Any:
     """Return the model's output for a batch of images, each adapted to independently.
 
     `batch` holds the images (B, …), then the arguments with one entry per image. Under `max_rows`, images run in rounds
-    and an image's candidates in parts; the answers are the same.
+    and an image's candidates in parts; the answers are the same. Without it, no more rows run at once than the batch
+    has images, or `ROWS_AT_ONCE`: large arrays that no cache holds are slow.
     """
     max_rows = call.adaptation.settings.max_rows
     count = batch[0].shape[0]  # None if a graph leaves it open
+    if max_rows is None and not call.ops.is_traced(batch[0]) and call.adaptation.recipe.share == "image":
+        max_rows = max(count, ROWS_AT_ONCE)
     if max_rows is None or (count is not None and call.plan.rows * count <= max_rows):
         return answer(call, batch).rebuild(call.ops)
     rounds = call.ops.map_batches(lambda some: answer(call, some), batch, max(1, max_rows // call.plan.rows))
@@ -149,14 +154,14 @@ def answer(call: Call, batch: list[Array], *, diagnose: bool = False) -> Answer:
     for part in call.parts:
         given = batch if len(call.parts) == 1 else [call.ops.copy(array) for array in batch]  # a model may write to it
         with call.ops.after(done[-1].arrays if done else ()):
-            done.append(_run_part(call, part, given, measure=diagnose or call.adaptation.recipe.combine == "mix"))
+            done.append(run_part(call, part, given, measure=diagnose or call.adaptation.recipe.combine == "mix"))
     found = combine(done, call, diagnose=diagnose)
     for observer in observers:
         observer.append(found.diagnostics, call.ops)
     return found
 
 
-def _run_part(call: Call, plan: Plan, batch: list[Array], *, measure: bool) -> Candidates:
+def run_part(call: Call, plan: Plan, batch: list[Array], *, measure: bool) -> Candidates:
     """Run all rows of a Plan at once, and keep the candidates."""
     ops, (images, *aligned) = call.ops, batch
     plans = _redraw_for_each(images, plan, call) if call.adaptation.recipe.resample else [plan]

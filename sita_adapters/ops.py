@@ -47,6 +47,10 @@ class Ops:
         """Whether a size is known only when the graph runs."""
         return False
 
+    def is_traced(self, array: Array) -> bool:
+        """Whether a compiler or exporter is tracing, so that arrays have no values."""
+        return False
+
     def constant(self, values: Any, like: Array) -> Array:
         """Return numbers as an array."""
         return np.asarray(values, dtype=like.dtype)

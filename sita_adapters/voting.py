@@ -6,6 +6,7 @@ with the classes on any later axis. Each remaining position (pixel) is voted on 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
@@ -61,7 +62,7 @@ def decide(
         answer = from_logits(vote.scores[..., 1] - vote.scores[..., 0], kind, class_axis, xp)
         return Vote(answer, *(each[..., 0] for each in (vote.labels, vote.entropies, vote.kept, vote.votes)))
     log_p = log_softmax(z, class_axis, xp)
-    entropies = -xp.sum(xp.exp(log_p) * xp.maximum(log_p, _LEAST), axis=class_axis, keepdims=True)
+    entropies = _entropy(log_p, class_axis, xp)
     # A NaN candidate counts as the least confident: every comparison with NaN is false, so it would get rank 0.
     entropies = xp.where(entropies == entropies, entropies, float("inf"))  # noqa: PLR0124
     labels, ranks = first_largest(z, class_axis, ops), _ranks(entropies, ops)
@@ -106,6 +107,22 @@ def largest_probability(scores: Array, kind: Scores, class_axis: int, xp: Any) -
         return xp.max(scores, axis=class_axis)
     top = xp.max(scores, axis=class_axis, keepdims=True)
     return 1 / xp.sum(xp.exp(scores - top), axis=class_axis)
+
+
+def _entropy(log_p: Array, class_axis: int, xp: Any) -> Array:
+    """Return H = −Σ p · log p in nats, with the class axis kept."""
+    return -xp.sum(xp.exp(log_p) * xp.maximum(log_p, _LEAST), axis=class_axis, keepdims=True)
+
+
+def certainty(scores: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
+    """Return 1 − H / ln K of scores of K classes, without their class axis: 1 if one class is certain, 0 if all are
+    equally likely. Each sigmoid label has two classes.
+    """
+    z = to_logits(scores, kind, xp)
+    if kind in ("sigmoid", "sigmoid_probabilities"):
+        z, class_axis = xp.stack([xp.zeros_like(z), z], axis=-1), -1
+    entropy = _entropy(log_softmax(z, class_axis, xp), class_axis, xp)
+    return 1 - xp.squeeze(entropy, axis=class_axis) / math.log(z.shape[class_axis])
 
 
 def log_of(values: Array, xp: Any) -> Array:

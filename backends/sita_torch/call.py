@@ -38,16 +38,16 @@ class Adaptation(engine.Adaptation):
 
 def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Run the adapted model. A module-level function, because exporters and pickle cannot handle closures."""
-    return _run(model, Arguments(args, kwargs), engine.predict)
+    return run_call(model, Arguments(args, kwargs), engine.predict)
 
 
 def forward_with_diagnostics(model: nn.Module, images: torch.Tensor) -> tuple[Any, dict[str, torch.Tensor]]:
     """Run the adapted model on images; return its output, and the diagnostics by name."""
-    answer = _run(model, Arguments((images,), {}), functools.partial(engine.answer, diagnose=True))
+    answer = run_call(model, Arguments((images,), {}), functools.partial(engine.answer, diagnose=True))
     return answer.rebuild(TORCH), answer.diagnostics.outputs(TORCH)
 
 
-def _run(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) -> Any:
+def run_call(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) -> Any:
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
     if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
         raise InputError(

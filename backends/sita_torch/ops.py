@@ -78,6 +78,9 @@ class TorchOps(Ops):
     def is_float(self, array: torch.Tensor) -> bool:
         return array.is_floating_point()
 
+    def is_traced(self, array: torch.Tensor) -> bool:
+        return is_traced()
+
     def positions(self, array: torch.Tensor, channel_axis: int) -> int:
         sizes = [*array.shape[1:]]
         del sizes[channel_axis % array.ndim - 1]

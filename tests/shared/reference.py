@@ -247,14 +247,17 @@ def softmax(z: np.ndarray) -> np.ndarray:
 
 
 def confidence(scores: np.ndarray, kind: str | None) -> float:
-    """c of one image's scores, classes last: the largest probability, or max(p, 1 − p) of each label; the mean over
-    pixels and labels; 1 without scores."""
+    """c of one image's scores, classes last: 1 − H / ln K, of a label that is true or not with K = 2; the mean over
+    pixels and labels, and 0.001 more; 1 without scores."""
     if kind is None:
         return 1.0
     if kind.startswith("sigmoid"):
         p = 1 / (1 + np.exp(-scores)) if kind == "sigmoid" else scores
-        return float(np.mean(np.maximum(p, 1 - p)))
-    return float(np.mean((scores if kind == "probabilities" else softmax(scores)).max(-1)))
+        p = np.stack([p, 1 - p], -1)
+    else:
+        p = scores if kind == "probabilities" else softmax(scores)
+    entropies = -(p * np.log(np.maximum(p, 1e-300))).sum(-1)
+    return float(np.mean(1 - entropies / math.log(p.shape[-1]))) + 0.001
 
 
 def adapted_weight(d: float, source: np.ndarray, adapted: np.ndarray, kind: str | None) -> float:

@@ -1,0 +1,201 @@
+"""What is run: for each network and condition, every recipe on the same images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+import sita_adapters as sita
+from sita_adapters import ByExcessShift, ByShift, Recipe, engine
+from sita_adapters.combining import Candidates, confidence, mix_scores, mix_weights
+from sita_adapters.ops import NUMPY
+from sita_adapters.voting import probabilities
+from sita_torch.call import Arguments, run_call
+from sita_workbench.corruptions import KINDS
+from sita_workbench.data.dataset import CLEAN, Condition, Dataset
+from sita_workbench.data.opening import open_data
+from sita_workbench.methods import Prediction
+from sita_workbench.metrics import make_entry
+from sita_workbench.models.loaded import LoadedModel
+from sita_workbench.progress import Progress
+from sita_workbench.result_log import ResultLog
+
+from .networks import NETWORKS, Half, Network, Places, data_spec
+
+SEVERITIES = (1, 3, 5)
+CALIBRATION_IMAGES = 128
+MIRRORED = "calibrated, mirrored"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many images a network is run on."""
+
+    clean: int
+    corrupted: int
+    ops: int
+    batch: int
+    ops_severities: tuple[int, ...] = (5,)
+
+
+COUNTS = {
+    "cifar": Counts(clean=1000, corrupted=200, ops=40, batch=25, ops_severities=(5, 3)),
+    "imagenet": Counts(clean=332, corrupted=100, ops=40, batch=4),
+    "camvid": Counts(clean=60, corrupted=60, ops=40, batch=2),
+}
+
+
+def run_network(name: str, places: Places, progress: Progress) -> None:
+    """Run what is missing of a network."""
+    network = NETWORKS[name]
+    counts, loaded = COUNTS[network.kind], network.load(places)
+    log = open_log(name, places)
+    clean = _open(network, loaded, "choose", "none", CALIBRATION_IMAGES, places)
+    shifts = log.entries.get("clean shifts")
+    if shifts is None:
+        shifts = _clean_shifts(loaded, clean.load(CLEAN, 0, len(clean))[0])
+        log.add("clean shifts", shifts)
+    rows = Rows(loaded, ByExcessShift(shifts), network)
+    halves: dict[Half, Dataset] = {
+        half: _open(network, loaded, half, "none", counts.clean, places)
+        for half in ("confirm", "choose")
+        if half == "confirm" or network.kind == "imagenet"
+    }
+    corrupted = _open(network, loaded, "confirm", ",".join(KINDS), counts.corrupted, places)
+    todo = [(CLEAN, half, data) for half, data in halves.items()]
+    todo += [(Condition(kind, severity), "confirm", corrupted) for severity in (5, 3, 1) for kind in KINDS]
+    missing = [each for each in todo if key_of(each[0], each[1]) not in log.entries]
+    with progress.track(network.title, sum(len(data) for _, _, data in todo)) as advance:
+        advance(sum(len(data) for each in todo if each not in missing for data in each[2:]))
+        for condition, half, data in missing:
+            ops = counts.ops if condition.severity in counts.ops_severities else 0
+            log.add(key_of(condition, half), _measure(rows, condition, data, counts.batch, ops, advance))
+
+
+def open_log(name: str, places: Places) -> ResultLog:
+    """Open the file of a network's results."""
+    about = {"network": name, "recipes": {key: sita.RECIPES[key].to_json() for key in ("auto", "auto3", "bn", "shift")}}
+    return ResultLog(places.out / f"{name}.jsonl", about)
+
+
+def key_of(condition: Condition, half: Half) -> str:
+    """Return the name of a condition's entry in the log."""
+    return str(condition) if half == "confirm" else f"{condition}, {half}"
+
+
+def _open(network: Network, loaded: LoadedModel, half: Half, corrupt: str, limit: int, places: Places) -> Dataset:  # noqa: PLR0917
+    spec = data_spec(network.kind, half, places)
+    return open_data(
+        spec, corrupt=corrupt, severities=SEVERITIES, limit=limit, seed=0, size=loaded.size, crop=loaded.crop
+    )
+
+
+def _clean_shifts(loaded: LoadedModel, images: np.ndarray) -> dict[str, float]:
+    """Return the mean shift that every layer measures on clean images, as `sita.calibrate` does."""
+    measuring = loaded.adapt(Recipe(priors=ByShift(strength=1e-9), n_views=0))
+    with sita.observe(measuring) as seen, torch.inference_mode():
+        for image in images:
+            loaded.run(measuring, loaded.encode(image[None]))
+    return dict(zip(seen.layers, seen.layer_shifts[:, 0].mean(axis=0).tolist(), strict=True))
+
+
+def _measure(rows: Rows, condition: Condition, data: Dataset, batch: int, ops: int, advance: Any) -> dict[str, Any]:  # noqa: PLR0917
+    """Return what is kept of every recipe's predictions under a condition, and which images `ops` ran on."""
+    found: dict[str, list[np.ndarray]] = {}
+    labels: list[np.ndarray] = []
+    places = set((np.arange(ops) * len(data) // max(ops, 1)).tolist())
+    for start in range(0, len(data), batch):
+        images, truth = data.load(condition, start, min(start + batch, len(data)))
+        labels.append(truth)
+        x = rows.loaded.arrange(rows.loaded.encode(images))
+        for name, p in rows.predict(x):
+            found.setdefault(name, []).append(p)
+        some = [place - start for place in range(start, start + len(images)) if place in places]
+        if some:
+            found.setdefault("ops", []).append(rows.predict_ops(x[some]))
+        advance(len(images))
+    truth = np.concatenate(labels)
+    of_ops = sorted(places)
+    kept = {
+        name: make_entry(
+            Prediction(np.concatenate(p)), truth[of_ops] if name == "ops" else truth, data.ignore
+        )
+        for name, p in found.items()
+    }
+    return {"recipes": kept, "ops": of_ops}
+
+
+@dataclass
+class Rows:
+    """A network whose one forward pass has a row for each prior of the cheap recipes."""
+
+    loaded: LoadedModel
+    excess: ByExcessShift
+    network: Network
+    priors: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        rule, *_ = (prior for prior in sita.RECIPES["auto"].prior_values if prior != 1.0)
+        self.priors = {
+            "source": 1.0,
+            "rule": rule,
+            "fixed": 0.8,
+            "bn": sita.RECIPES["bn"].prior_values[0],
+            "shift": sita.RECIPES["shift"].prior_values[0],
+            "calibrated": self.excess,
+        }
+        if self.network.kind == "cifar":
+            self.priors["previous rule"] = ByShift(strength=1.0, half_area=200 / 32**2)
+        priors = tuple(self.priors.values())
+        self.all = self.loaded.adapt(Recipe(priors=priors, n_views=0, combine="mean"))
+        self.ops = self.loaded.adapt("ops")
+        self.mirrored = None
+        if self.network.kind != "camvid":
+            self.mirrored = self.loaded.adapt(
+                Recipe(priors=self.excess, n_views=1, augment="hflip", candidates="views", combine="mean")
+            )
+
+    def predict(self, x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield p (N, …, classes) of each recipe on encoded images, classes last."""
+        scores, shifts, kind, axis = self._run(x)
+        place = {name: index for index, name in enumerate(self.priors)}
+
+        def p_of(y: np.ndarray) -> np.ndarray:
+            return np.moveaxis(probabilities(y.astype(np.float64), kind, axis), axis, -1)
+
+        def mixed(*names: str) -> np.ndarray:
+            some = [place[name] for name in names]
+            weights = mix_weights(shifts[:, some], confidence(scores[:, some], kind, axis, np), np)
+            return p_of(mix_scores(scores[:, some], weights, kind, axis, NUMPY))
+
+        alone = {name: p_of(scores[:, index]) for name, index in place.items()}
+        for name in ("source", "bn", "shift", "calibrated"):
+            yield name, alone[name]
+        yield "auto", mixed("source", "rule")
+        yield "auto3", mixed("source", "rule", "fixed")
+        yield "calibrated, mixed", mixed("source", "calibrated")
+        yield "previous", 0.4 * alone["source"] + 0.6 * alone.get("previous rule", alone["rule"])
+        if self.mirrored is not None:
+            yield MIRRORED, self.loaded.predict(self.mirrored, np.moveaxis(x, 1, -1))
+
+    def predict_ops(self, x: np.ndarray) -> np.ndarray:
+        """Return p (N, …, classes) of `ops`, one image at a time."""
+        return np.concatenate([self.loaded.predict(self.ops, np.moveaxis(image[None], 1, -1)) for image in x])
+
+    @torch.inference_mode()
+    def _run(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any, int]:
+        """Return the scores (N, P, …) of all rows, their shifts D (N, P), and what the scores are."""
+        layouts: list[Any] = []
+
+        def run(call: engine.Call, batch: list[Any]) -> Candidates:
+            layouts.append(call.layout.require_scores())
+            return engine.run_part(call, call.plan, batch, measure=True)
+
+        found = run_call(self.all, Arguments((torch.from_numpy(np.ascontiguousarray(x)),), {}), run)
+        layout = layouts[0]
+        measured = [0.05 * np.ones(len(x)) if each is None else each.shifts.numpy() for each in found.measured]
+        return found.arrays[layout.index].numpy(), np.stack(measured, axis=1), layout.kind, layout.class_axis
