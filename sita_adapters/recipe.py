@@ -207,7 +207,12 @@ DEFAULT = "auto"
 _RECIPES = (
     Recipe(name="source", priors=1.0, n_views=0),
     Recipe(name="auto", priors=(1.0, ByShift(strength=1.0)), n_views=0, combine="mix"),
-    Recipe(name="auto3", priors=(1.0, ByShift(strength=1.0), 0.8), n_views=0, combine="mix"),
+    Recipe(
+        name="auto3",
+        priors=(1.0, ByShift(strength=1.0), ByShift(strength=1.0, half_shift=0.2, half_area=0.1)),
+        n_views=0,
+        combine="mix",
+    ),
     Recipe(name="shift", priors=ByShift(), n_views=0),
     Recipe(name="ensemble", priors=1.0, candidates="views", combine="mean"),
     Recipe(name="ptn", priors=0.0, n_views=0),

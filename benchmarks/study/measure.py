@@ -44,7 +44,7 @@ class Counts:
 
 COUNTS = {
     "cifar": Counts(clean=1000, corrupted=200, ops=40, batch=25, ops_severities=(5, 3)),
-    "imagenet": Counts(clean=332, corrupted=100, ops=40, batch=4),
+    "imagenet": Counts(clean=332, corrupted=100, ops=40, batch=2),
     "camvid": Counts(clean=60, corrupted=60, ops=40, batch=2),
 }
 
@@ -139,11 +139,11 @@ class Rows:
     priors: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        rule, *_ = (prior for prior in sita.RECIPES["auto"].prior_values if prior != 1.0)
+        source, rule, third = sita.RECIPES["auto3"].prior_values
         self.priors = {
-            "source": 1.0,
+            "source": source,
             "rule": rule,
-            "fixed": 0.8,
+            "third": third,
             "bn": sita.RECIPES["bn"].prior_values[0],
             "shift": sita.RECIPES["shift"].prior_values[0],
             "calibrated": self.excess,
@@ -176,7 +176,7 @@ class Rows:
         for name in ("source", "bn", "shift", "calibrated"):
             yield name, alone[name]
         yield "auto", mixed("source", "rule")
-        yield "auto3", mixed("source", "rule", "fixed")
+        yield "auto3", mixed("source", "rule", "third")
         yield "calibrated, mixed", mixed("source", "calibrated")
         yield "previous", 0.4 * alone["source"] + 0.6 * alone.get("previous rule", alone["rule"])
         if self.mirrored is not None:

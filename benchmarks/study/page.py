@@ -26,8 +26,8 @@ _HEAD = """# The study behind the default
 
 Eight networks, clean images and severities 1, 3 and 5 of the fifteen kinds of corruption of ImageNet-C and CIFAR-10-C. Every image is adapted to on its
 own. All recipes see the same images. In brackets, 95 % bootstrap intervals: images are resampled, the same for every recipe and kind, so that gains are
-paired. Points are percentage points of accuracy; of the segmentation network, of mean IoU. ECE is the calibration error in percent (15 bins), NLL the negative
-log-likelihood, both averaged over the kinds.
+paired. Points are percentage points of accuracy; of the segmentation network, of mean IoU. ECE is the calibration error in percent (15 bins, all kinds
+together), NLL the negative log-likelihood.
 
 Rules and constants were chosen on other images (the choosing half), and on the networks marked ○. They were then run once on these. Everything was
 measured on a CPU.

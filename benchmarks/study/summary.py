@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from sita_workbench.corruptions import KINDS
-from sita_workbench.metrics import Score, draw_weights, mean_score, summarise_condition, summarise_mean
+from sita_workbench.metrics import (
+    Score,
+    calibration_error,
+    draw_weights,
+    mean_score,
+    summarise_condition,
+    summarise_mean,
+)
 
 from .measure import COUNTS, SEVERITIES, open_log
 from .networks import NETWORKS, Places
@@ -76,6 +83,7 @@ def _compare(conditions: Sequence[Mapping[str, Entry]]) -> dict[str, Any]:
         scores[recipe] = mean_score([score for score, _ in pairs])
         found[recipe] = summarise_mean([score for score, _ in pairs], [facts for _, facts in pairs])
         del found[recipe]["entropy"]
+        found[recipe]["ece"] = round(calibration_error([each[recipe] for each in conditions]), 4)
     for recipe in recipes:
         found[recipe]["gain"] = (scores[recipe] - scores["source"]).to_dict()
         if recipe != "auto" and "auto" in scores:
