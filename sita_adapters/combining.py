@@ -13,16 +13,13 @@ from .diagnostics import CandidateMeasurement, Diagnostics, diagnose_candidates,
 from .errors import OutputError
 from .ops import Array, Ops
 from .outputs import flatten, rebuild
-from .voting import Scores, Vote, certainty, decide, from_logits, select_lowest, to_logits
+from .voting import Scores, Vote, decide, entropy, from_logits, select_lowest, to_logits
 
 if TYPE_CHECKING:
     from .engine import Call, ForwardContext
 
 SOURCE_SHIFT = 0.05
 """d_0: at this shift, with equal confidence, the source's and the adapted output have equal weight in a mix."""
-
-
-LEAST_CONFIDENCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -116,11 +113,11 @@ def _join(parts: Sequence[list[Array]], axes: Sequence[int | None], along: int, 
 def _mix(candidates: Candidates, call: Call) -> list[Array]:
     """Return the arrays of the answer: a convex combination of the candidates', one weight per candidate and image.
 
-    answer = Σ_p u_p · y_p / Σ_p u_p,    u_p = (s_p · c_p)²
+    answer = Σ_p u_p · y_p / Σ_p u_p,    u_p = s_p² · c_p
 
-    s is d_0 for the source, and D, the shift that it measured over all layers, for the adapted candidate. c is a
-    candidate's confidence; 1 where the output isn't class scores. So the adapted output counts for more the further the
-    image is from the source's statistics, and the more confident it is compared with the source.
+    s is d_0 for the source, and D, the shift that it measured over all layers, for an adapted candidate. c is a
+    candidate's confidence; 1 where the output isn't class scores. So adapted outputs count for more the further the
+    image is from the source's statistics, and the more confident they are compared with the source.
     """
     ops, scores = call.ops, call.layout.scores
     some = next(each.shifts for each in candidates.measured if each is not None)
@@ -146,19 +143,18 @@ def _mix(candidates: Candidates, call: Call) -> list[Array]:
 
 
 def confidence(scores: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
-    """Return c (B, P) of scores (B, P, …): 1 − H / ln K, averaged over pixels or labels.
+    """Return c (B, P) of scores (B, P, …): e^−H, 1 if one class is certain and 1/K if K are equally likely.
 
-    0.001 is added, because candidates that are all certain of nothing (H = ln K) must still have weights.
+    H is the entropy, averaged over pixels or labels; e^H is the perplexity.
     """
-    each = certainty(scores, kind, class_axis, xp)
-    others = tuple(range(2, len(each.shape)))
-    return (xp.mean(each, axis=others) if others else each) + LEAST_CONFIDENCE
+    entropies = entropy(scores, kind, class_axis, xp)
+    others = tuple(range(2, len(entropies.shape)))
+    return xp.exp(-(xp.mean(entropies, axis=others) if others else entropies))
 
 
 def mix_weights(shifts: Array, confidences: Array | None, xp: Any) -> Array:
     """Return the weights (B, P), which sum to 1 for every image, from s (B, P) and c (B, P)."""
-    u = shifts if confidences is None else shifts * confidences
-    u = u * u
+    u = shifts * shifts if confidences is None else shifts * shifts * confidences
     return u / xp.sum(u, axis=1, keepdims=True)
 
 

@@ -6,7 +6,6 @@ with the classes on any later axis. Each remaining position (pixel) is voted on 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
@@ -114,15 +113,12 @@ def _entropy(log_p: Array, class_axis: int, xp: Any) -> Array:
     return -xp.sum(xp.exp(log_p) * xp.maximum(log_p, _LEAST), axis=class_axis, keepdims=True)
 
 
-def certainty(scores: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
-    """Return 1 − H / ln K of scores of K classes, without their class axis: 1 if one class is certain, 0 if all are
-    equally likely. Each sigmoid label has two classes.
-    """
+def entropy(scores: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
+    """Return H in nats of scores, without their class axis. Each sigmoid label has two classes."""
     z = to_logits(scores, kind, xp)
     if kind in ("sigmoid", "sigmoid_probabilities"):
         z, class_axis = xp.stack([xp.zeros_like(z), z], axis=-1), -1
-    entropy = _entropy(log_softmax(z, class_axis, xp), class_axis, xp)
-    return 1 - xp.squeeze(entropy, axis=class_axis) / math.log(z.shape[class_axis])
+    return xp.squeeze(_entropy(log_softmax(z, class_axis, xp), class_axis, xp), axis=class_axis)
 
 
 def log_of(values: Array, xp: Any) -> Array:

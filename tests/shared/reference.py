@@ -247,8 +247,8 @@ def softmax(z: np.ndarray) -> np.ndarray:
 
 
 def confidence(scores: np.ndarray, kind: str | None) -> float:
-    """c of one image's scores, classes last: 1 − H / ln K, of a label that is true or not with K = 2; the mean over
-    pixels and labels, and 0.001 more; 1 without scores."""
+    """c of one image's scores, classes last: e^−H, H the mean entropy over pixels and labels (each label is true or
+    not: two classes); 1 without scores."""
     if kind is None:
         return 1.0
     if kind.startswith("sigmoid"):
@@ -256,14 +256,13 @@ def confidence(scores: np.ndarray, kind: str | None) -> float:
         p = np.stack([p, 1 - p], -1)
     else:
         p = scores if kind == "probabilities" else softmax(scores)
-    entropies = -(p * np.log(np.maximum(p, 1e-300))).sum(-1)
-    return float(np.mean(1 - entropies / math.log(p.shape[-1]))) + 0.001
+    return math.exp((p * np.log(np.maximum(p, 1e-300))).sum(-1).mean())
 
 
 def adapted_weight(d: float, source: np.ndarray, adapted: np.ndarray, kind: str | None) -> float:
-    """The weight of the adapted row, u_a / (u_s + u_a): u_s = (0.05 c_s)², u_a = (D c_a)²."""
-    u_s = (SOURCE_SHIFT * confidence(source, kind)) ** 2
-    u_a = (d * confidence(adapted, kind)) ** 2
+    """The weight of the adapted row, u_a / (u_s + u_a): u_s = 0.05² c_s, u_a = D² c_a."""
+    u_s = SOURCE_SHIFT**2 * confidence(source, kind)
+    u_a = d**2 * confidence(adapted, kind)
     return u_a / (u_s + u_a)
 
 

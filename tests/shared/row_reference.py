@@ -160,7 +160,7 @@ def run_rows(  # noqa: PLR0917
     square = images.shape[-1] == images.shape[-2]
     views = (SQUARE if square else RECTANGLE)[: 1 + method.views]
     rows, answers = method.rows(len(views) - 1)
-    of_image = math.prod(images.shape[2:])
+    of_image = images[0].numel() // images.shape[-3]  # (…, channels, height, width), with time or without
     model, made = random_networks.build(spec, dtype)
     kind = torch.finfo(dtype)
     shake = _Shake(kind.eps if shaken else 0.0, kind.smallest_normal * kind.eps)
