@@ -101,7 +101,7 @@ def _target(means: Array, variances: Array, context: ForwardContext) -> tuple[Ar
     return (means + every_image, variances + every_image) if shared else (means, variances)
 
 
-def _priors(name: str, divergence: Array | None, positions: Any, like: Array, context: ForwardContext) -> Any:
+def _priors(name: str, divergence: Array, positions: Any, like: Array, context: ForwardContext) -> Any:
     """Return λ of the blended rows: the number that they share, a column (R, 1), or (B, R, 1) if a rule sets any."""
     runs = context.plan.prior_runs
     if not context.plan.has_rule:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from numbers import Real
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
@@ -62,7 +63,7 @@ class Recipe:
     seed: int = 0
     resample: bool = False
     name: str = "custom"
-    notes: str = field(default="", compare=False, repr=False)
+    notes: str = dataclasses.field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "priors", _resolve_priors(self.priors))

@@ -83,9 +83,10 @@ class ByExcessShift:
     clean_shifts: Mapping[str, float]
 
     def __post_init__(self) -> None:
-        given = dict(self.clean_shifts)
+        given: dict[str, Any] = dict(self.clean_shifts)
         if not given or not all(isinstance(d, Real) and 0.0 <= float(d) < math.inf for d in given.values()):
-            raise RecipeError(f"priors: clean_shifts: expected a number from 0 on for each layer; received {given!r:.200}.")
+            expected = "a number from 0 on for each layer"
+            raise RecipeError(f"priors: clean_shifts: expected {expected}; received {given!r:.200}.")
         object.__setattr__(self, "clean_shifts", MappingProxyType({name: float(d) for name, d in given.items()}))
 
     def __hash__(self) -> int:

@@ -48,6 +48,7 @@ def forward_with_diagnostics(model: nn.Module, images: torch.Tensor) -> tuple[An
 
 
 def run_call(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) -> Any:
+    """Return what `predict` makes of this call of an adapted model, after its probe if that is due."""
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
     if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
         raise InputError(

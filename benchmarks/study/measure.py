@@ -121,9 +121,7 @@ def _measure(rows: Rows, condition: Condition, data: Dataset, batch: int, ops: i
     truth = np.concatenate(labels)
     of_ops = sorted(places)
     kept = {
-        name: make_entry(
-            Prediction(np.concatenate(p)), truth[of_ops] if name == "ops" else truth, data.ignore
-        )
+        name: make_entry(Prediction(np.concatenate(p)), truth[of_ops] if name == "ops" else truth, data.ignore)
         for name, p in found.items()
     }
     return {"recipes": kept, "ops": of_ops}

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (lines of the page)
 """docs/study.md: every recipe, network and severity, with intervals."""
 
 from __future__ import annotations

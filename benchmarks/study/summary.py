@@ -73,7 +73,7 @@ def _count(recipes: Mapping[str, Entry]) -> int:
 
 
 def _compare(conditions: Sequence[Mapping[str, Entry]]) -> dict[str, Any]:
-    """Return, for each recipe that ran on all images: score, gain over the source, ECE and NLL, mean over conditions."""
+    """Return score, gain over the source, ECE and NLL of each recipe that ran on all images, over all conditions."""
     weights = draw_weights(_count(conditions[0]))
     recipes = [recipe for recipe, kept in conditions[0].items() if len(kept["nll"]) == weights.shape[1]]
     scores: dict[str, Score] = {}
@@ -94,6 +94,4 @@ def _compare(conditions: Sequence[Mapping[str, Entry]]) -> dict[str, Any]:
 def _by_kind(conditions: Sequence[Mapping[str, Entry]]) -> dict[str, dict[str, float]]:
     """Return what each recipe gains under each kind of corruption."""
     compared = {kind: _compare([each]) for kind, each in zip(KINDS, conditions, strict=True)}
-    return {
-        recipe: {kind: compared[kind][recipe]["gain"]["score"] for kind in KINDS} for recipe in compared[KINDS[0]]
-    }
+    return {recipe: {kind: compared[kind][recipe]["gain"]["score"] for kind in KINDS} for recipe in compared[KINDS[0]]}

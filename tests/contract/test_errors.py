@@ -38,7 +38,7 @@ RECIPES = [
     ("ops", {"top_k": 0}, ["top_k", "0"]),
     ("auto", {"top_k": 1}, ["top_k"]),
     ("ops", {"combine": "median"}, ["combine", "'vote'", "'mean'", "'mix'", "median"]),
-    ("ops", {"combine": "mix"}, ["combine", "'mix'", "ByShift"]),
+    ("augbn", {"combine": "mix"}, ["combine", "1 and another prior", "'mix'"]),
     ("ops", {"candidates": "all"}, ["candidates", "all"]),
     ("ops", {"share": "all"}, ["share", "'image'", "'batch'", "'all'"]),
     ("ops", {"shared_views": 1}, ["shared_views", "1"]),

@@ -138,7 +138,10 @@ def test_every_pixel_has_the_prior_of_a_rule(backend: Any, recipe: Any) -> None:
     [
         ({"priors": RULE, "shared_views": True}, "shared_views.*numbers"),
         ({"priors": (RULE, RULE)}, "each.*once"),
-        ({"priors": (1.0, RULE), "combine": "mix", "candidates": "views", "n_views": 1}, "combine: expected 1 and another"),
+        (
+            {"priors": (1.0, RULE), "combine": "mix", "candidates": "views", "n_views": 1},
+            "combine: expected 1 and another",
+        ),
         ({"priors": (0.5, 0.5)}, "each.*once"),
         ({"priors": (1.0, RULE), "combine": "most"}, "combine: expected 'vote'"),
         ({"priors": (1.0, RULE), "combine": (1, 2)}, "combine: expected 'vote'"),
@@ -167,5 +170,5 @@ def test_clean_shifts_of_another_model_are_refused(backend: Any) -> None:
 
 @pytest.mark.parametrize("shifts", [{}, {"bn1": -0.1}, {"bn1": float("nan")}, {"bn1": "1"}, {"bn1": float("inf")}])
 def test_clean_shifts_are_checked(shifts: dict[str, Any]) -> None:
-    with pytest.raises(RecipeError, match="clean_shifts.*received"):
+    with pytest.raises(RecipeError, match=r"clean_shifts.*received"):
         sita.ByExcessShift(shifts)

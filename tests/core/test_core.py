@@ -164,7 +164,9 @@ def test_shift_and_prior_equal_a_float64_loop(namespace: Namespace, seed: int, h
     for b, r in np.ndindex(2, 3):
         expected = reference.shift(*(each.astype(np.float64) for each in (mean[b, r], variance[b, r], m_s, v_s)), 1e-3)
         np.testing.assert_allclose(d[b, r], expected, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(prior[b, r], reference.Rule(0.8, half_shift, 0.25).prior(expected, (49, 196)), rtol=1e-5)
+        np.testing.assert_allclose(
+            prior[b, r], reference.Rule(0.8, half_shift, 0.25).prior(expected, (49, 196)), rtol=1e-5
+        )
 
 
 KINDS = ("logits", "probabilities", "log_probabilities", "sigmoid", "sigmoid_probabilities")

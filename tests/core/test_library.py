@@ -27,7 +27,7 @@ def test_every_error_is_a_sita_error_and_the_builtin_one_would_catch() -> None:
 
 
 def test_the_public_names_are_few_and_there() -> None:
-    assert len(sita.__all__) == 14
+    assert len(sita.__all__) == 15
     assert all(hasattr(sita, name) for name in sita.__all__)
     assert dir(sita) == sorted(sita.__all__)
 
