@@ -46,8 +46,8 @@ STATISTICS = (
     Mutant(
         "a rule that forgets the number of positions",
         "sita_adapters/shift.py",
-        "w = rule.strength * positions / (rule.half_area + positions)",
-        "w = rule.strength",
+        "w = self.strength * area_weight(positions, image_positions, self.half_area)",
+        "w = self.strength",
         (f"{CORE}::test_shift_and_prior_equal_a_float64_loop",),
     ),
     Mutant(
@@ -133,8 +133,8 @@ ANSWER = (
     Mutant(
         "confidence left out of a mix",
         "sita_adapters/combining.py",
-        "u = shifts if confidences is None else shifts * confidences",
-        "u = shifts",
+        "u = shifts * shifts if confidences is None else shifts * shifts * confidences",
+        "u = shifts * shifts",
         (MIX,),
     ),
     Mutant(
@@ -147,7 +147,7 @@ ANSWER = (
     Mutant(
         "every layer counts the same in the shift of an image",
         "sita_adapters/diagnostics.py",
-        "areas = [each.positions / (each.positions + HALF_AREA) for each in measurements]",
+        "areas = [area_weight(each.positions, context.image_positions) for each in measurements]",
         "areas = [1.0 for each in measurements]",
         ("tests/torch/test_exact.py::test_small_networks_equal_the_reference",),
     ),

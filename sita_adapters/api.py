@@ -41,8 +41,9 @@ def adapt(
 
     Args:
         model: A trained PyTorch or Keras model with BatchNorm layers.
-        recipe: "auto" (the default: two rows, nothing to tune), "shift" (one row, more cautious), "ops" (the paper's,
-            22 rows), "ops_shared", "augbn", "bn", "ptn", "ensemble", "source", or a `Recipe`.
+        recipe: "auto" (the default: two rows, nothing to tune), "auto3" (three rows), "shift" (one row, more cautious),
+            "ops" (the paper's, 22 rows), "ops_shared", "augbn", "bn", "ptn", "ensemble", "source", or a `Recipe`, such
+            as `calibrate` returns.
         task: "segmentation" chooses suitable views for a recipe that is named and uses views.
         inputs: How pixels are encoded ("imagenet", …, or `Inputs`). Only views that distort colors need it.
         scores: What the class scores are: "logits", "probabilities", "log_probabilities", "sigmoid" (logits of labels
@@ -50,7 +51,9 @@ def adapt(
         output: Which part of a tuple, dict or record is the scores: a key, a position, or a function of the output.
         class_axis: The axis of the classes in the scores. None: inferred from the values, or the framework's usual one.
         layers: Which BatchNorm layers to adapt: names, globs, or a predicate of (name, layer). None: all.
-        max_rows: Largest number of rows that run at once. It bounds memory; the answers are the same.
+        max_rows: Largest number of rows that run at once; the answers are the same. It bounds memory, and speeds up
+            recipes with many rows: what no cache holds is slow. None: as many as the batch has images, at least 64; in
+            a compiled or exported model, all.
         example: What the model is called with (a batch, a tuple of arguments, or a dict of keyword arguments), to probe
             it now. PyTorch models are otherwise probed at their first call.
         **changes: Fields of `Recipe` to change, for example priors=0.9.

@@ -161,7 +161,7 @@ class Recipe:
 
     def __str__(self) -> str:
         priors = ", ".join(map(prior_text, self.prior_values))
-        parts = [f"λ: {priors}" if self.rule else f"λ = {priors}"]
+        parts = [f"λ {priors}" if isinstance(self.prior_values[0], Rule) else f"λ = {priors}"]
         if self.view_count:
             preset = f", {self.augment}" if isinstance(self.augment, str) and self.augment in PRESETS else ""
             shared = ", shared by all priors" if self.shared_views else ""

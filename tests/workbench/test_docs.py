@@ -41,7 +41,7 @@ def _without_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
     documented.forbid_network(monkeypatch)
 
 
-@pytest.mark.filterwarnings("ignore:No strength keeps")  # `calibrate`, of a network with random weights
+@pytest.mark.filterwarnings("ignore:No recipe keeps")  # `calibrate`, of a network with random weights
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if documented.code_of(page, "torch")], ids=lambda page: page.stem
 )
