@@ -168,8 +168,8 @@ ANSWER = (
     Mutant(
         "the entropy's sign turned",
         "sita_adapters/voting.py",
-        "entropies = -xp.sum(xp.exp(log_p)",
-        "entropies = xp.sum(xp.exp(log_p)",
+        "return -xp.sum(xp.exp(log_p)",
+        "return xp.sum(xp.exp(log_p)",
         (f"{CORE}::test_vote_equals_the_loop_on_many_random_images",),
     ),
     Mutant(

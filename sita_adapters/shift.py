@@ -54,7 +54,12 @@ class ByShift:
             object.__setattr__(self, name, number)
 
     def __str__(self) -> str:
-        return f"by shift (down to {1 - self.strength:.3g})"
+        usual = type(self)(strength=self.strength)
+        others = ("half_shift", "half_area")
+        changed = [
+            f", {name}={getattr(self, name):.3g}" for name in others if getattr(self, name) != getattr(usual, name)
+        ]
+        return f"by shift (down to {1 - self.strength:.3g}{''.join(changed)})"
 
     def priors(self, divergence: Array, name: str, positions: Any, image_positions: Any, ops: Ops) -> Array:
         """Return λ (B, R, 1) for E (B, R, 1) in a layer; NaN if E is infinite.

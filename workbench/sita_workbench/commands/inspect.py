@@ -195,7 +195,9 @@ def _recipe_table(loaded: LoadedModel, description: Description, seconds: dict[s
         priors = recipe.prior_values
         cells = [
             f"{name} *" if chosen else name,
-            ", ".join(map(prior_text, priors)) if len(priors) < 3 else _range(priors),
+            _range(priors)
+            if len(priors) > 3 and recipe.rule is None
+            else ", ".join(prior_text(prior).partition(" (")[0] for prior in priors),
             str(recipe.view_count),
             str(make_plan(recipe).rows),
         ]
