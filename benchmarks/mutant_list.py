@@ -46,7 +46,7 @@ STATISTICS = (
     Mutant(
         "a rule that forgets the number of positions",
         "sita_adapters/shift.py",
-        "w = self.strength * area_weight(positions, image_positions, self.half_area)",
+        "w = self.strength * area_weight(positions, first_positions, self.half_area)",
         "w = self.strength",
         (f"{CORE}::test_shift_and_prior_equal_a_float64_loop",),
     ),
@@ -147,7 +147,7 @@ ANSWER = (
     Mutant(
         "every layer counts the same in the shift of an image",
         "sita_adapters/diagnostics.py",
-        "areas = [area_weight(each.positions, context.image_positions) for each in measurements]",
+        "areas = [area_weight(each.positions, measurements[0].positions) for each in measurements]",
         "areas = [1.0 for each in measurements]",
         ("tests/torch/test_exact.py::test_small_networks_equal_the_reference",),
     ),

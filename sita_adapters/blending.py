@@ -53,6 +53,8 @@ def blend(  # noqa: PLR0917
         shape = (-1, plan.rows - plan.first_blended, factor, int(source[0].shape[-1]))
         means, variances = pool(ops.xp.reshape(means, shape), ops.xp.reshape(variances, shape), axis=2, xp=ops.xp)
         positions = positions * factor
+    if context.first_positions is None:
+        context.first_positions = positions
     means, variances = _target(means, variances, context)
     divergence = None
     if plan.has_rule or context.measurements is not None:
@@ -110,7 +112,7 @@ def _priors(name: str, divergence: Array, positions: Any, like: Array, context: 
     for prior, first, end in runs:
         measured = divergence if len(runs) == 1 else divergence[:, first:end]
         if isinstance(prior, Rule):
-            found.append(prior.priors(measured, name, positions, context.image_positions, context.ops))
+            found.append(prior.priors(measured, name, positions, context.first_positions, context.ops))
         else:
             found.append(0 * measured + prior)
     return found[0] if len(runs) == 1 else context.ops.concat(found, axis=1)

@@ -54,7 +54,7 @@ def measure_candidates(context: ForwardContext) -> list[CandidateMeasurement | N
         return [None] * len(plan.candidates)
     names = tuple(each.name for each in measurements)
     shifts = shift_of(ops.concat([each.divergence for each in measurements], axis=-1))  # (B, R, L)
-    areas = [area_weight(each.positions, context.image_positions) for each in measurements]
+    areas = [area_weight(each.positions, measurements[0].positions) for each in measurements]
     known = all(isinstance(area, float) for area in areas)
     weights = ops.constant(areas, shifts) if known else ops.cast(ops.xp.stack(areas), shifts)
     total = ops.xp.sum(shifts * weights, axis=-1) / ((math.fsum(areas) if known else ops.xp.sum(weights)) + 1e-30)

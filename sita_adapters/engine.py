@@ -98,9 +98,9 @@ class ForwardContext:
     plan: Plan
     rows: Any  # B·R: a number, or a symbol while a graph is traced
     ops: Ops
-    image_positions: Any = 1  # the number of spatial positions of an image
     layout: OutputLayout | None = None  # the probe's result; None during the probe
     record: Callable[[str, Array], None] | None = None  # the probe's: called with the input of every adapted layer
+    first_positions: Any = None  # of the first adapted layer that ran
     calls: dict[str, int] = field(default_factory=dict)  # how often each adapted layer has run
     measurements: list[LayerMeasurement] | None = None  # of each layer call, if the answer or an observer needs them
     constants: dict[str, Array] = field(default_factory=dict)  # numbers of the Plan, as arrays
@@ -167,8 +167,7 @@ def run_part(call: Call, plan: Plan, batch: list[Array], *, measure: bool) -> Ca
     plans = _redraw_for_each(images, plan, call) if call.adaptation.recipe.resample else [plan]
     rows = [expand(images, plans, call.image_layout)]
     rows += [ops.repeat_rows(each, plan.rows) if plan.rows > 1 else each for each in aligned]
-    positions = ops.positions(images, call.image_layout.channel)
-    context = ForwardContext(call.adaptation, plan, ops.shape(rows[0])[0], ops, positions, call.layout)
+    context = ForwardContext(call.adaptation, plan, ops.shape(rows[0])[0], ops, call.layout)
     context.measurements = [] if measure else None
     output = run_rows(rows, call.forward, context)
     calls = sum(context.calls.values())

@@ -12,33 +12,33 @@ from typing import Any, TypeAlias
 from .errors import RecipeError
 from .ops import Array, Ops
 
-HALF_AREA = 1 / 256
-"""The share of the image's positions at which a layer's statistics get half weight: 1/16 of its height and width."""
+HALF_AREA = 1 / 64
+"""The share of the first layer's positions at which statistics get half weight: 1/8 of its height and width."""
 
 
-def area_weight(positions: Any, image_positions: Any, half_area: float = HALF_AREA) -> Any:
-    """Return how far the statistics of a layer with A positions are trusted, for an image with A_0.
+def area_weight(positions: Any, first_positions: Any, half_area: float = HALF_AREA) -> Any:
+    """Return how far the statistics of a layer with A positions are trusted; the first adapted layer has A_1.
 
-    a = (A − 1) / (A − 1 + h · A_0)
+    a = (A − 1) / (A − 1 + h · A_1)
 
     A single position has no variance: a = 0. The result is a tensor if a graph leaves the sizes open.
     """
-    return (positions - 1) / (positions - 1 + half_area * image_positions)
+    return (positions - 1) / (positions - 1 + half_area * first_positions)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByShift:
     """A prior that every layer sets for every image during the forward pass.
 
-        λ = 1 − s · d / (d + d_½) · a,    a = (A − 1) / (A − 1 + h · A_0)
+        λ = 1 − s · d / (d + d_½) · a,    a = (A − 1) / (A − 1 + h · A_1)
 
     d is the shift that the layer measures, the mean over its channels of KL(N(m_t, v_t) ‖ N(m_s, v_s)). A is the number
-    of spatial positions of its features, A_0 that of the image: the statistics of small maps say less.
+    of spatial positions of its features, A_1 that of the first adapted layer: the statistics of small maps say less.
 
     Attributes:
         strength: s, the largest value of 1 − λ.
         half_shift: d_½, the shift at which 1 − λ is half of its largest value.
-        half_area: h, the share of the image's positions at which it is half.
+        half_area: h, the share of the first layer's positions at which it is half.
     """
 
     strength: float = 0.375
@@ -61,12 +61,12 @@ class ByShift:
         ]
         return f"by shift (down to {1 - self.strength:.3g}{''.join(changed)})"
 
-    def priors(self, divergence: Array, name: str, positions: Any, image_positions: Any, ops: Ops) -> Array:
+    def priors(self, divergence: Array, name: str, positions: Any, first_positions: Any, ops: Ops) -> Array:
         """Return λ (B, R, 1) for E (B, R, 1) in a layer; NaN if E is infinite.
 
         λ = 1 − w · d / (d + d_½) = ((1 − w) · e + 2 · d_½ · w) / e,   e = E + 2 · d_½ − 1,   w = s · a
         """
-        w = self.strength * area_weight(positions, image_positions, self.half_area)
+        w = self.strength * area_weight(positions, first_positions, self.half_area)
         if self.half_shift != 0.5:  # the usual value adds nothing
             divergence = divergence + (2 * self.half_shift - 1)
         rest, share = (ops.scalar(number, divergence) for number in (1 - w, 2 * self.half_shift * w))
@@ -112,7 +112,7 @@ class ByExcessShift:
     def __str__(self) -> str:
         return "by the shift beyond that of clean images"
 
-    def priors(self, divergence: Array, name: str, positions: Any, image_positions: Any, ops: Ops) -> Array:
+    def priors(self, divergence: Array, name: str, positions: Any, first_positions: Any, ops: Ops) -> Array:
         """Return λ (B, R, 1) for E (B, R, 1) in a layer; NaN if E is not finite."""
         # Neither `minimum` nor `maximum`: compiled by XLA, they may hide NaN.
         clean = ops.scalar(max(2 * self.clean_shifts[name], 1e-12), divergence)

@@ -26,9 +26,8 @@ def run(model: Any, image: np.ndarray) -> Any:
 
 
 @contextmanager
-def normalized_by_hand(prior: Any, calls: list[reference.LayerCall], image: np.ndarray) -> Iterator[None]:
-    """Make every BatchNormalization blend its statistics with those of its one image, channels last."""
-    of_image = image[..., 0].size
+def normalized_by_hand(prior: Any, calls: list[reference.LayerCall]) -> Iterator[None]:
+    """Make every BatchNormalization blend its statistics with those of its one image."""
 
     def call(layer: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         x = ops.convert_to_numpy(ops.cast(inputs, "float32")).astype(np.float64)
@@ -37,9 +36,8 @@ def normalized_by_hand(prior: Any, calls: list[reference.LayerCall], image: np.n
         source = [ops.convert_to_numpy(v).astype(np.float64) for v in (layer.moving_mean, layer.moving_variance)]
         means, variances = by_channel.mean(1)[None], by_channel.var(1)[None]
         row = reference.Row(0, prior, {0: 1.0})
-        mean, variance, seen = reference.blend(
-            row, means, variances, (source[0], source[1]), layer.epsilon, (by_channel.shape[1], of_image)
-        )
+        area = reference.first_area([calls], by_channel.shape[1])
+        mean, variance, seen = reference.blend(row, means, variances, (source[0], source[1]), layer.epsilon, area)
         calls.extend([] if seen is None else [seen])
         column = [-1 if place == axis else 1 for place in range(x.ndim)]
         y = (x - mean.reshape(column)) / np.sqrt(variance.reshape(column) + layer.epsilon)
@@ -57,8 +55,11 @@ def normalized_by_hand(prior: Any, calls: list[reference.LayerCall], image: np.n
 
 def adapted_rows(model: Any, images: np.ndarray, prior: Any) -> list[Any]:
     """The output of every image under one prior: a number or a rule."""
-    with normalized_by_hand(prior, [], images[0]):
-        return [run(model, image) for image in images]
+    outputs = []
+    for image in images:
+        with normalized_by_hand(prior, []):
+            outputs.append(run(model, image))
+    return outputs
 
 
 def auto(
@@ -71,7 +72,7 @@ def auto(
     answers = []
     for image in images:
         source, calls = run(model, image), []
-        with normalized_by_hand(reference.BOLD, calls, image):
+        with normalized_by_hand(reference.BOLD, calls):
             adapted = run(model, image)
         weight = reference.adapted_weight(reference.image_shift(calls), scores(source), scores(adapted), kind)
         place = None if kind is None else id(scores(source))

@@ -38,11 +38,11 @@ def shift(m_t: np.ndarray, v_t: np.ndarray, m_s: np.ndarray, v_s: np.ndarray, ep
 
 
 Area = tuple[int, int]
-"""The number of spatial positions of a layer's features, and of the image."""
+"""The number of spatial positions of a layer's features, and of those of the first adapted layer."""
 
 
-def area_weight(area: Area, half_area: float = 1 / 256) -> float:
-    """a = (A − 1) / (A − 1 + h · A_0)."""
+def area_weight(area: Area, half_area: float = 1 / 64) -> float:
+    """a = (A − 1) / (A − 1 + h · A_1)."""
     return (area[0] - 1) / (area[0] - 1 + half_area * area[1])
 
 
@@ -52,7 +52,7 @@ class Rule:
 
     strength: float
     half_shift: float
-    half_area: float = 1 / 256
+    half_area: float = 1 / 64
 
     def prior(self, d: float, area: Area) -> float:
         """λ of one row."""
@@ -86,6 +86,11 @@ class Row:
     view: int
     prior: float | Rule | Excess
     weights: dict[int, float]
+
+
+def first_area(measured: Sequence[Sequence[LayerCall]], positions: int) -> Area:
+    """The area of a layer call, given what all rows measured before it."""
+    return positions, next((calls[0].area[0] for calls in measured if calls), positions)
 
 
 def augbn_rows(prior: float | Rule, n: int, first: int = 0) -> list[Row]:
@@ -141,25 +146,22 @@ def run_rows(
     channel_axis: int = 1,
     adapted: Collection[str] | None = None,
     calls: list[list[LayerCall]] | None = None,
-    positions: int | None = None,
 ) -> Any:
     """Return the output of every row of one image (without batch axis), in float64.
 
     The rows run as one batch through a copy of the model. Behind every layer with running statistics its output is
     replaced: each row goes through a layer of its own, whose statistics are overwritten by the blend, so the
     framework's own layer does the rest. `adapted` names the layers; `calls` takes what each row measured.
-    `positions` are the image's; its first axis has the channels otherwise.
     """
     import torch
 
-    of_image = math.prod(image.shape[1:]) if positions is None else positions
     model = copy.deepcopy(model).double().eval()
     norms = {name: module for name, module in model.named_modules() if hasattr(module, "running_var")}
     measured: list[list[LayerCall]] = [[] for _ in rows] if calls is None else calls
     measured.extend([] for _ in range(len(rows) - len(measured)))
     for name, norm in norms.items():
         if adapted is None or name in adapted:
-            hook = functools.partial(_normalize_row_by_row, copy.deepcopy(norm), rows, measured, channel_axis, of_image)
+            hook = functools.partial(_normalize_row_by_row, copy.deepcopy(norm), rows, measured, channel_axis)
             norm.register_forward_hook(hook)
     with torch.no_grad():
         output = model(torch.cat([views[row.view](image.double()[None]) for row in rows]))
@@ -172,7 +174,6 @@ def _normalize_row_by_row(  # noqa: PLR0917
     rows: Sequence[Row],
     measured: list[list[LayerCall]],
     channel_axis: int,
-    of_image: int,
     _: nn.Module,
     args: tuple[torch.Tensor],
     output: torch.Tensor,
@@ -183,11 +184,11 @@ def _normalize_row_by_row(  # noqa: PLR0917
     parts = args[0].unflatten(0, (len(rows), -1)).unbind(0)
     by_channel = [part.movedim(channel_axis, 0).flatten(1).numpy() for part in parts]
     means, variances = (np.stack([getattr(each, kind)(axis=1) for each in by_channel]) for kind in ("mean", "var"))
-    answers = []
+    answers, area = [], first_area(measured, by_channel[0].shape[1])
     for r, (row, part) in enumerate(zip(rows, parts, strict=True)):
         own = copy.deepcopy(layer)
         source = own.running_mean.flatten().numpy(), own.running_var.flatten().numpy()
-        mean, variance, call = blend(row, means, variances, source, own.eps, (by_channel[0].shape[1], of_image))
+        mean, variance, call = blend(row, means, variances, source, own.eps, area)
         own.running_mean.copy_(torch.from_numpy(mean.copy()).view_as(own.running_mean))
         own.running_var.copy_(torch.from_numpy(variance.copy()).view_as(own.running_var))
         measured[r] += [] if call is None else [call]

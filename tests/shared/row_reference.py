@@ -87,7 +87,6 @@ class _Blend:
     shake: _Shake
     epsilon: float
     frozen: bool
-    of_image: int
 
     def __call__(self, input: torch.Tensor) -> torch.Tensor:
         x = self.shake(input)
@@ -127,7 +126,7 @@ class _Blend:
         ratio = (v + self.epsilon) / (v_s + self.epsilon)
         d = float((ratio + (m - m_s).square() / (v_s + self.epsilon) - ratio.log() - 1).mean() / 2)
         self.shake.see(torch.tensor([d * d, float(ratio.max())]))
-        area = count, self.of_image
+        area = reference.first_area([self.shake.calls], count)
         self.shake.calls.append(reference.LayerCall(d, area, row.prior.prior(d, area)))
         return self.shake.calls[-1].prior
 
@@ -160,7 +159,6 @@ def run_rows(  # noqa: PLR0917
     square = images.shape[-1] == images.shape[-2]
     views = (SQUARE if square else RECTANGLE)[: 1 + method.views]
     rows, answers = method.rows(len(views) - 1)
-    of_image = images[0].numel() // images.shape[-3]  # (…, channels, height, width), with time or without
     model, made = random_networks.build(spec, dtype)
     kind = torch.finfo(dtype)
     shake = _Shake(kind.eps if shaken else 0.0, kind.smallest_normal * kind.eps)
@@ -169,7 +167,7 @@ def run_rows(  # noqa: PLR0917
         for module in part.modules():
             if hasattr(module, "running_mean"):
                 frozen = isinstance(module, random_networks.Frozen)
-                module.forward = _Blend(module, rows, shake, float(getattr(module, "eps", 1e-4)), frozen, of_image)  # type: ignore[assignment]
+                module.forward = _Blend(module, rows, shake, float(getattr(module, "eps", 1e-4)), frozen)  # type: ignore[assignment]
             elif isinstance(module, nn.Conv2d | nn.Linear):
                 module.register_forward_pre_hook(lambda _, args: (shake(args[0]),))
 

@@ -104,7 +104,7 @@ def run_rows(
         for r, row in enumerate(rows):
             mean, variance = source
             if name in adapted:
-                area = x.shape[1] * x.shape[2], inputs[0].shape[0] * inputs[0].shape[1]
+                area = reference.first_area(measured, x.shape[1] * x.shape[2])
                 prior = row.prior.get(name) if isinstance(row.prior, dict) else row.prior
                 mean, variance, call = reference.blend(
                     replace(row, prior=prior), means, variances, source, EPSILONS[name], area

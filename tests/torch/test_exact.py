@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,7 @@ from sita_torch.ops import TORCH
 def test_small_networks_equal_the_reference(name: str, recipe: str) -> None:
     """Images, folded tokens, folded time, and volumes; AugBN and OPS with the paper's priors."""
     batch = images(2, *SHAPES[name][1])
-    of_image = 2 * 16 * 16 if name == "VideoNet" else None  # (time, channels, height, width)
-    expected = torch_reference.answers(small(name), batch, recipe, positions=of_image)
+    expected = torch_reference.answers(small(name), batch, recipe)
     with torch.inference_mode():
         single = sita.adapt(small(name), recipe, **RECIPES.get(recipe, {}))(batch)
         double = sita.adapt(small(name).double(), recipe, **RECIPES.get(recipe, {}))(batch.double())
@@ -135,10 +133,7 @@ def test_every_class_of_batchnorm_equals_the_reference(kind: str, prior: Any, la
     axis = len(shape) if "last" in kind else 1
     rows, views = reference.augbn_rows(rule, 0), [lambda x: x]
     model = Layer(layer, None).eval()
-    of_image = math.prod(shape) // shape[-3] if len(shape) == 4 else None  # without a convolution, the first is time
-    expected = [
-        reference.run_rows(model, image, views, rows, channel_axis=axis, positions=of_image)[0] for image in batch
-    ]
+    expected = [reference.run_rows(model, image, views, rows, channel_axis=axis)[0] for image in batch]
     for keyword in (None, "x" if kind.startswith(("timm", "torchvision", "channels")) else "input"):
         with torch.inference_mode():
             found = sita.adapt(Layer(layer, keyword).eval(), "bn", priors=prior)(batch)
