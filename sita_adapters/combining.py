@@ -5,6 +5,7 @@ The rows that may answer are the candidates. One candidate answers as it is; sev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -115,13 +116,15 @@ def _mix(candidates: Candidates, call: Call) -> list[Array]:
 
     answer = Σ_p u_p · y_p / Σ_p u_p,    u_p = s_p² · c_p
 
-    s is d_0 for the source, and D, the shift that it measured over all layers, for an adapted candidate. c is a
-    candidate's confidence; 1 where the output isn't class scores. So adapted outputs count for more the further the
-    image is from the source's statistics, and the more confident they are compared with the source.
+    s is D, the shift that it measured over all layers, for an adapted candidate, and d_0 for the source (√n · d_0
+    beside n adapted ones, which share the weight of one). c is a candidate's confidence; 1 where the output isn't class
+    scores. So adapted outputs count for more the further the image is from the source's statistics, and the more
+    confident they are compared with the source.
     """
     ops, scores = call.ops, call.layout.scores
     some = next(each.shifts for each in candidates.measured if each is not None)
-    shifts = [0 * some + SOURCE_SHIFT if each is None else each.shifts for each in candidates.measured]
+    source_shift = SOURCE_SHIFT * math.sqrt(sum(each is not None for each in candidates.measured))
+    shifts = [0 * some + source_shift if each is None else each.shifts for each in candidates.measured]
     confidences = None
     if scores is not None:
         confidences = confidence(ops.precise(candidates.arrays[scores.index]), scores.kind, scores.class_axis, ops.xp)

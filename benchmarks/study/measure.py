@@ -11,7 +11,7 @@ import torch
 
 import sita_adapters as sita
 from sita_adapters import ByExcessShift, ByShift, Recipe, engine
-from sita_adapters.combining import Candidates, confidence, mix_scores, mix_weights
+from sita_adapters.combining import SOURCE_SHIFT, Candidates, confidence, mix_scores, mix_weights
 from sita_adapters.ops import NUMPY
 from sita_adapters.voting import probabilities
 from sita_torch.call import Arguments, run_call
@@ -167,7 +167,9 @@ class Rows:
 
         def mixed(*names: str) -> np.ndarray:
             some = [place[name] for name in names]
-            weights = mix_weights(shifts[:, some], confidence(scores[:, some], kind, axis, np), np)
+            own = shifts[:, some]
+            own[:, 0] = SOURCE_SHIFT * np.sqrt(len(names) - 1)
+            weights = mix_weights(own, confidence(scores[:, some], kind, axis, np), np)
             return p_of(mix_scores(scores[:, some], weights, kind, axis, NUMPY))
 
         alone = {name: p_of(scores[:, index]) for name, index in place.items()}
@@ -195,5 +197,5 @@ class Rows:
 
         found = run_call(self.all, Arguments((torch.from_numpy(np.ascontiguousarray(x)),), {}), run)
         layout = layouts[0]
-        measured = [0.05 * np.ones(len(x)) if each is None else each.shifts.numpy() for each in found.measured]
+        measured = [np.full(len(x), np.nan) if each is None else each.shifts.numpy() for each in found.measured]
         return found.arrays[layout.index].numpy(), np.stack(measured, axis=1), layout.kind, layout.class_axis
