@@ -17,7 +17,7 @@ from sita_adapters.observe import Observation
 from sita_adapters.ops import NUMPY
 from sita_adapters.plan import Plan
 from sita_adapters.recipe import Recipe, Task, prior_text
-from sita_adapters.shift import ByShift
+from sita_adapters.shift import ByShift, Rule
 from sita_adapters.views import ImageLayout, View, spatial_kind
 
 from ..methods import Prediction
@@ -173,12 +173,13 @@ def _candidates(observation: Observation, plan: Plan, recipe: Recipe) -> tuple[C
     each = observation.entropies[0], observation.confidences[0]
     means = [values.reshape(len(values), -1).mean(axis=1) for values in each]
     if recipe.combine == "mix":
-        shares = mix_weights(np.nan_to_num(observation.shifts[:1], nan=SOURCE_SHIFT), means[1][None], np)[0]
+        source_shift = SOURCE_SHIFT * np.sqrt(len(labels) - 1)
+        shares = mix_weights(np.nan_to_num(observation.shifts[:1], nan=source_shift), np.exp(-means[0][None]), np)[0]
     means.append(shares.reshape(len(shares), -1).mean(axis=1))
     return tuple(
         Candidate(
             prior=prior_text(prior),
-            number=None if isinstance(prior, ByShift) else prior,
+            number=None if isinstance(prior, Rule) else prior,
             view=plan.views[plan.view_of_row[row]].name,
             label=int(labels[place]) if labels.ndim == 1 else None,
             confidence=float(means[1][place]),
@@ -205,7 +206,7 @@ def _depth(observation: Observation, gauge: Observation) -> Depth:
     """Return what the layers measured; `gauge` observed the image and, if there is one, the clean one."""
     source, *clean = gauge.layer_shifts[:, 0]
     found = Depth(gauge.layers, source, clean[0] if clean else None)
-    rules = [place for place, prior in enumerate(observation.candidates) if isinstance(prior, ByShift)]
+    rules = [place for place, prior in enumerate(observation.candidates) if isinstance(prior, Rule)]
     if not rules:
         return found
     rule = rules[0]
