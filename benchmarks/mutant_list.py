@@ -133,8 +133,8 @@ ANSWER = (
     Mutant(
         "confidence left out of a mix",
         "sita_adapters/combining.py",
-        "u = shifts * shifts if confidences is None else shifts * shifts * confidences",
-        "u = shifts * shifts",
+        "u = shares * shares if confidences is None else shares * shares * confidences",
+        "u = shares * shares",
         (MIX,),
     ),
     Mutant(

@@ -157,7 +157,8 @@ def confidence(scores: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
 
 def mix_weights(shifts: Array, confidences: Array | None, xp: Any) -> Array:
     """Return the weights (B, P), which sum to 1 for every image, from s (B, P) and c (B, P)."""
-    u = shifts * shifts if confidences is None else shifts * shifts * confidences
+    shares = shifts / xp.sum(shifts, axis=1, keepdims=True)  # the square of a huge shift would overflow
+    u = shares * shares if confidences is None else shares * shares * confidences
     return u / xp.sum(u, axis=1, keepdims=True)
 
 
