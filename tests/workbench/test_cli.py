@@ -33,13 +33,6 @@ def _elsewhere(cache: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatc
     monkeypatch.setenv("COLUMNS", "80")
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the network learns is test_demo's concern."""
-    plain = demo.Training
-    monkeypatch.setattr(demo, "Training", lambda seed: plain(seed=seed, epochs=1))
-
-
 def invoke(*arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(cli.make_app(), arguments)
     return result.exit_code, result.output
@@ -66,7 +59,7 @@ def test_help_names_the_first_steps() -> None:
 def test_help_of_the_demo_fits_80_columns() -> None:
     code, output = invoke("demo", "--help")
     assert code == 0
-    for word in ("without a download", "sita demo --images 300", "--out", "--seed", "--backend", "sita-demo.png"):
+    for word in ("without a download", "sita demo --images 597", "--out", "--seed", "--backend", "sita-demo.png"):
         assert word in output
     assert max(map(len, output.splitlines())) <= 80
 
@@ -113,7 +106,6 @@ def test_a_wrong_option_is_refused_before_any_work(arguments: list[str], words: 
     assert list(cache.rglob("*")) == before
 
 
-@pytest.mark.usefixtures("quick")
 def test_the_demo_prints_a_table_and_draws_a_picture() -> None:
     code, output = invoke("demo", "--images", "2")
     assert code == 0
@@ -122,7 +114,8 @@ def test_the_demo_prints_a_table_and_draws_a_picture() -> None:
     for word in (*demo.SHOWN, "gaussian noise", "mean, corrupted", "ms per image", "sita.adapt(model)"):
         assert word in output
     assert re.search(
-        r"auto: \d+\.\d % right against source's \d+\.\d % on corrupted digits, without labels",
+        r"auto reads \d+\.\d % of the corrupted digits correctly, the source model \d+\.\d %\. It corrects \d+ wrong "
+        r"answers and spoils \d+ of 20\.",
         " ".join(output.split()),
     )
     assert Path("sita-demo.png").read_bytes().startswith(b"\x89PNG")
@@ -130,11 +123,10 @@ def test_the_demo_prints_a_table_and_draws_a_picture() -> None:
 
 
 @pytest.mark.slow
-def test_the_demo_runs_in_keras(cache: Path) -> None:
+def test_the_demo_runs_in_keras() -> None:
     """In a process of its own, as a user has it: what TensorFlow would print on being loaded counts."""
-    quick = "demo.Training = functools.partial(demo.Training, epochs=1)"
     done = run_python(
-        f"import functools, sys; from sita_workbench import cli; from sita_workbench.demo import demo; {quick};"
+        "import sys; from sita_workbench import cli;"
         "sys.argv = ['sita', 'demo', '--backend', 'keras', '--images', '1']; cli.main()",
         KERAS_BACKEND=os.environ.get("KERAS_BACKEND", "tensorflow"),
     )
@@ -144,7 +136,6 @@ def test_the_demo_runs_in_keras(cache: Path) -> None:
     for word in (*demo.SHOWN, "Keras on ", "gaussian noise", "ms per image"):
         assert word in done.stdout
     assert Path("sita-demo.png").read_bytes().startswith(b"\x89PNG")
-    assert len(list(cache.rglob("digits-keras-*.safetensors"))) == 1
 
 
 def test_an_unknown_keras_backend_is_a_short_error() -> None:

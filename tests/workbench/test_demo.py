@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,35 +10,12 @@ from matplotlib import image as pictures
 import sita_adapters as sita
 from sita_adapters.errors import InputError
 from sita_workbench.demo import demo, digits_torch, figure
-from sita_workbench.demo.demo import DemoResult, Training, run_demo, trained_network
+from sita_workbench.demo.demo import DemoResult, run_demo
 from sita_workbench.demo.digits import Digits, first, load_digits
 from sita_workbench.demo.digits_corruptions import CORRUPTIONS, Corruption
 from sita_workbench.files import write_atomically
-from sita_workbench.progress import NoProgress
 
 each_corruption = pytest.mark.parametrize("corruption", CORRUPTIONS, ids=lambda c: c.name)
-QUICK = Training(epochs=1)
-
-
-class Listener:
-    """Records the messages and steps of a run."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.steps: dict[str, int] = {}
-
-    def say(self, message: str) -> None:
-        self.said.append(message)
-
-    @contextlib.contextmanager
-    def track(self, description: str, total: int) -> Iterator[Callable[[], None]]:
-        self.steps[description] = 0
-
-        def advance() -> None:
-            self.steps[description] += 1
-
-        yield advance
-        assert self.steps[description] == total
 
 
 @pytest.fixture(scope="module")
@@ -53,24 +28,10 @@ def some(digits: tuple[Digits, Digits]) -> Digits:
     return first(digits[0], 128)
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "sita-adapters"
-
-
 @pytest.fixture(scope="module")
-def listener() -> Listener:
-    return Listener()
-
-
-@pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory, listener: Listener) -> Iterator[DemoResult]:
-    """A short run, with a network that is trained for one epoch."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(demo, "Training", lambda seed: QUICK)
-        yield run_demo(images=3, progress=listener)
+def result() -> DemoResult:
+    """A short run."""
+    return run_demo(images=30)
 
 
 def test_no_digit_is_both_trained_and_tested_on(digits: tuple[Digits, Digits]) -> None:
@@ -115,60 +76,6 @@ def test_what_is_random_differs_by_image_and_seed(name: str, some: Digits) -> No
     assert not np.array_equal(one, corruption.apply(image, index=0, seed=1))
 
 
-def test_pytorch_training_is_reproducible_and_leaves_the_random_state_alone(some: Digits) -> None:
-    state = torch.random.get_rng_state()
-    weights = [digits_torch.train(some, QUICK, lambda: None).state_dict() for _ in range(2)]
-    assert torch.equal(torch.random.get_rng_state(), state)
-    for name, tensor in weights[0].items():
-        assert torch.equal(tensor, weights[1][name]), name
-
-
-def test_the_network_is_trained_once_and_then_loaded_from_the_cache(cache: Path, some: Digits) -> None:
-    trained = trained_network(digits_torch, some, QUICK, NoProgress())
-    listener = Listener()
-    cached = trained_network(digits_torch, some, QUICK, listener)
-    assert not listener.steps
-    assert "from the cache" in listener.said[0]
-    for name, tensor in trained.state_dict().items():
-        assert torch.equal(tensor, cached.state_dict()[name]), name
-    assert not cached.training
-    (path,) = cache.iterdir()
-    assert path.name.startswith("digits-torch-")
-
-
-def test_another_training_or_other_digits_are_another_network(cache: Path, some: Digits) -> None:
-    trained_network(digits_torch, some, QUICK, NoProgress())
-    trained_network(digits_torch, some, Training(epochs=1, seed=1), NoProgress())
-    trained_network(digits_torch, first(some, 127), QUICK, NoProgress())
-    assert len(list(cache.iterdir())) == 3
-
-
-@pytest.mark.parametrize("damage", ["half", "other weights"])
-def test_a_damaged_cache_is_trained_again(cache: Path, some: Digits, damage: str) -> None:
-    trained_network(digits_torch, some, QUICK, NoProgress())
-    (path,) = cache.iterdir()
-    whole = path.read_bytes()
-    if damage == "other weights":
-        digits_torch.save(digits_torch.DigitResNet((4, 8)), path)
-    else:
-        path.write_bytes(whole[: len(whole) // 2])
-    listener = Listener()
-    trained_network(digits_torch, some, QUICK, listener)
-    assert "trained again" in listener.said[0]
-    assert listener.steps == {"Training on clean digits": 1}
-    assert path.read_bytes() == whole
-
-
-def test_a_cache_that_cannot_be_written_stops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, some: Digits
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    listener = Listener()
-    trained_network(digits_torch, some, QUICK, listener)
-    assert "could not be cached" in listener.said[-1]
-
-
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, OSError])
 def test_an_interrupted_file_leaves_what_was_there(tmp_path: Path, interruption: type[BaseException]) -> None:
     path = tmp_path / "picture.png"
@@ -192,30 +99,30 @@ def test_a_replaced_file_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "any").stat().st_mode
 
 
-@pytest.mark.slow
-def test_the_default_reads_corrupted_digits_better_than_source(cache: Path) -> None:
-    result = run_demo(images=20)
-    assert result.mean("auto") > result.mean("source") + 4.0
-    assert result.accuracies[0, 0] >= 90.0
-    assert 35.0 < result.mean("source") < 85.0
+def test_the_default_reads_corrupted_digits_better_than_one_row_and_source(result: DemoResult) -> None:
+    assert result.accuracies[0].min() >= 90.0
+    assert 50.0 < result.mean("source") < result.mean("bn") - 2.0 < result.mean("auto") - 4.0
+    assert result.mean("auto3") > result.mean("ops") - 3.0
 
 
-def test_the_result_has_every_answer(result: DemoResult, listener: Listener) -> None:
+def test_answers_are_those_of_the_source_and_of_the_adapted_model_on_single_images(result: DemoResult) -> None:
+    network = digits_torch.load()
+    for recipe, model in {"source": network, "auto": sita.adapt(network)}.items():
+        place = result.recipes.index(recipe)
+        for condition in (0, 3):
+            for index in range(5):
+                with torch.inference_mode():
+                    scores = model(digits_torch.encode(result.images[condition, index : index + 1]))[0]
+                assert scores.argmax() == result.answers[condition, place, index]
+
+
+def test_the_result_has_every_answer(result: DemoResult) -> None:
     conditions = ("clean", *(corruption.name for corruption in CORRUPTIONS))
     assert len(CORRUPTIONS) >= 8
     assert result.conditions == conditions
-    assert result.recipes == ("source", "bn", "augbn", "auto", "ops")
-    assert result.answers.shape == (len(conditions), 5, 3)
-    assert result.seconds.shape == (5,)
-    assert listener.steps["One digit at a time"] == 3 * len(conditions)
-
-
-def test_answers_are_those_of_the_adapted_model_on_a_batch(result: DemoResult) -> None:
-    with digits_torch.one_thread(), torch.inference_mode():
-        network = trained_network(digits_torch, load_digits()[0], QUICK, NoProgress())
-        adapted = sita.adapt(network, "augbn")
-        together = adapted(digits_torch.encode(result.images[3])).argmax(dim=1).numpy()
-    np.testing.assert_array_equal(result.answers[3, result.recipes.index("augbn")], together)
+    assert result.answers.shape == (len(conditions), len(demo.SHOWN), 30)
+    assert [demo.row_count(recipe) for recipe in demo.SHOWN] == [1, 1, 2, 3, 22]
+    assert (result.seconds > 0).all()
 
 
 def test_means_leave_the_clean_digits_out() -> None:
@@ -225,10 +132,28 @@ def test_means_leave_the_clean_digits_out() -> None:
     assert (made.mean("source"), made.mean("auto")) == (25.0, 75.0)
 
 
-def test_examples_are_the_first_digits_on_which_source_and_auto_differ() -> None:
-    answers = np.array([[[1, 1, 1], [1, 1, 1]], [[1, 0, 0], [1, 1, 1]], [[1, 0, 0], [1, 1, 1]]])
+def test_examples_are_of_their_outcome_and_of_different_corruptions_first() -> None:
+    source = [[1, 1, 1], [1, 0, 0], [1, 0, 1]]
+    auto = [[1, 1, 1], [0, 1, 1], [1, 1, 0]]
+    answers = np.stack([source, auto], axis=1)
     made = _result(("clean", "fog", "rain"), ("source", "auto"), answers, labels=np.ones(3))
-    assert figure.pick_examples(made) == [0, 1, 2]
+    assert {name: int(which.sum()) for name, which in made.outcomes().items()} == {
+        "only auto right": 3,
+        "only source right": 2,
+        "both right": 1,
+        "both wrong": 0,
+    }
+    assert figure.pick_examples(made, "only auto right", 3) == [(1, 1), (2, 1), (1, 2)]
+    assert figure.pick_examples(made, "only source right", 5) == [(1, 0), (2, 2)]
+    assert figure.pick_examples(made, "both wrong", 2) == []
+
+
+def test_the_picture_has_the_count_of_every_outcome(result: DemoResult) -> None:
+    texts = " ".join(text.get_text() for axes in figure.draw(result).axes for text in axes.texts)
+    for outcome, which in result.outcomes().items():
+        assert f"{outcome}: {which.sum():,}" in texts
+    for recipe in demo.SHOWN:
+        assert f"{result.mean(recipe):.1f}" in texts
 
 
 @pytest.mark.parametrize("suffix", [".png", *(pytest.param(s, marks=pytest.mark.slow) for s in (".pdf", ".svg"))])
@@ -254,12 +179,3 @@ def _result(
 ) -> DemoResult:
     images = np.zeros((len(conditions), len(labels), 32, 32), dtype=np.float32)
     return DemoResult(conditions, recipes, images, labels, answers, np.ones(len(recipes)), "PyTorch")
-
-
-def test_means_half_a_point_apart_are_drawn_as_different_numbers() -> None:
-    """71.5 and 72.5 are both 72 to Python, which rounds halves to even."""
-    answers = np.ones((2, len(demo.SHOWN), 200))
-    for recipe, right in enumerate((143, 145, 100, 110, 120)):
-        answers[1, recipe, :right] = 0
-    bars = figure.draw(_result(("clean", "fog"), demo.SHOWN, answers, labels=np.zeros(200))).axes[0]
-    assert [text.get_text() for text in bars.texts[:5]] == ["71.5", "72.5", "50.0", "55.0", "60.0"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import platform
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,21 @@ from .progress import Progress
 
 if TYPE_CHECKING:
     from .runs import Run
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Let PyTorch compute on one thread inside the context. TensorFlow and JAX fix their threads when imported."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def timed_methods(methods: Sequence[Method]) -> list[Method]:

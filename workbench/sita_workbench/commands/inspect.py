@@ -6,7 +6,6 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -209,13 +208,13 @@ def _recipe_table(loaded: LoadedModel, description: Description, seconds: dict[s
 
 def _measure(loaded: LoadedModel, models: dict[str, Any], show: Callable[[str], None]) -> dict[str, float]:
     """Return the median seconds per image of each recipe."""
-    from ..timing import time_in_turns
+    from ..timing import one_thread, time_in_turns
 
     height, width = loaded.sides or (USUAL_SIDE, USUAL_SIDE)
     image = np.random.default_rng(0).normal(size=(1, height, width, 3)).astype(np.float32)
     calls = {name: partial(loaded.run, model, image) for name, model in models.items()}
     try:
-        with _one_thread(loaded.model):
+        with one_thread():
             taken = time_in_turns(
                 calls, _ROUNDS, lambda name, turn: show(f"Measuring: {name}, round {turn} …"), most_seconds=_SECONDS
             )
@@ -226,17 +225,6 @@ def _measure(loaded: LoadedModel, models: dict[str, Any], show: Callable[[str], 
             f"{loaded.spec} failed on an image of {width} × {height}: {error}. Try: --size of its images, or --no-time."
         ) from error
     return {name: statistics.median(times) for name, times in taken.items()}
-
-
-def _one_thread(model: Any) -> AbstractContextManager[None]:
-    """Compute on one thread where possible: TensorFlow and JAX fix their threads when they are imported."""
-    if hasattr(model, "count_params"):
-        from ..demo import digits_keras
-
-        return digits_keras.one_thread()
-    from ..demo import digits_torch
-
-    return digits_torch.one_thread()
 
 
 def _notes(loaded: LoadedModel, description: Description, measured: bool) -> Iterable[str]:

@@ -20,7 +20,7 @@ ModelSpec = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="timm:NAME, torchvision:NAME, torchvision:segmentation.NAME, keras:NAME, cifar10-resnet20 (or 32, 44, 56, "
-        "110), camvid-roadnet, digits (trained on first use), or file.py:function: your own function that returns the "
+        "110), camvid-roadnet, digits (the demo's network), or file.py:function: your own function that returns the "
         "model, or the model and a dict with any of inputs, size, crop, task, scores.",
         show_default=False,
     ),

@@ -24,7 +24,7 @@ def ui(
         typer.Option(
             metavar="MODEL",
             help="Any that sita predict takes, exported files included. digits, or digits:keras, is a small network "
-            "that is trained in seconds on first use, and kept.",
+            "that comes with the package.",
         ),
     ] = "digits",
     weights: Weights = None,
@@ -63,8 +63,8 @@ def ui(
     said, and the views. Of a segmentation model you see both label maps and
     where they differ.
 
-    Without --model a small network reads handwritten digits: it is trained on
-    first use, in seconds. The page is served on 127.0.0.1, needs no network,
+    Without --model, a small network that comes with the package reads
+    handwritten digits. The page is served on 127.0.0.1, needs no network,
     and sends nothing anywhere.
 
     Examples:
@@ -75,7 +75,6 @@ def ui(
     require("gradio", "PIL", "scipy", "sklearn", extra="ui")
     from ..methods import open_recipe
     from ..models.loading import load_model
-    from ..progress import ConsoleProgress
     from ..ui.look import open_viewer
     from ..ui.page import Page, build, choose_start, launch
     from ..ui.samples import load_samples
@@ -91,7 +90,6 @@ def ui(
         exported=True,
         trust=trust,
         providers=read_providers(providers),
-        progress=ConsoleProgress(console),
     )
     loaded = replace(loaded, task=task or loaded.task)
     if recipe is not None and loaded.file is not None:

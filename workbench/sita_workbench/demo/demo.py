@@ -1,78 +1,57 @@
-"""The demo: a network trained on clean digits reads corrupted ones, one at a time, unadapted and adapted."""
+"""The demo: a network trained on clean digits reads corrupted ones, unadapted and adapted."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from ..files import write_atomically
+from sita_adapters.plan import make_plan
+from sita_adapters.recipe import RECIPES
+
 from ..progress import NoProgress, Progress
-from .digits import SIZE, Digits, first, load_digits
+from ..timing import one_thread, time_in_turns
+from .digits import first, load_digits
 from .digits_corruptions import CORRUPTIONS
 
-SHOWN = ("source", "bn", "augbn", "auto", "ops")
+SHOWN = ("source", "bn", "auto", "auto3", "ops")
 """The recipes that are compared; the first is the unadapted network."""
 
 CLEAN = "clean"
+WEIGHTS = Path(__file__).with_name("digits.safetensors")
+"""The network's weights, trained by benchmarks/train_digits.py. Stored, since every machine would train another."""
 
-Classifier: TypeAlias = Callable[[np.ndarray], int]
-"""Takes one image (h, w) with values from 0 to 1 and returns its label."""
+WIDTHS = (16, 32, 64)
+_BATCH = 100
+_ROUNDS = 15
+
+Classifier: TypeAlias = Callable[[np.ndarray], np.ndarray]
+"""Takes images (N, h, w) with values from 0 to 1 and returns their labels (N,)."""
 
 FrameworkName: TypeAlias = Literal["torch", "keras"]
 
 Network = TypeVar("Network")
 
 
-@dataclass(frozen=True)
-class Training:
-    """The settings that decide the network's weights. A change of the code increases `revision`."""
-
-    seed: int = 0
-    widths: tuple[int, ...] = (16, 32, 64)
-    epochs: int = 20
-    batch_size: int = 64
-    learning_rate: float = 0.1
-    weight_decay: float = 5e-4
-    shift: int = SIZE // 8
-    revision: int = 1
-
-
 class Framework(Protocol[Network]):
     """What the demo needs of a framework; the modules digits_torch and digits_keras implement it."""
-
-    @property
-    def NAME(self) -> str:
-        """The name in file names."""
 
     @property
     def LABEL(self) -> str:
         """The name in texts."""
 
-    def train(self, digits: Digits, training: Training, advance: Callable[[], None]) -> Network:
-        """Return a network trained on these digits; `advance` is called after every epoch."""
-
-    def save(self, network: Network, path: Path) -> None:
-        """Write the weights to a safetensors file."""
-
-    def load(self, path: Path, training: Training) -> Network:
-        """Return the saved network; raise ValueError where the file holds anything else."""
+    def load(self) -> Network:
+        """Return the trained network."""
 
     def classifier(self, network: Network, recipe: str) -> Classifier:
-        """Return a function that classifies one image with this recipe."""
+        """Return a function that classifies images with this recipe."""
 
     def on_pictures(self, network: Network) -> Network:
-        """Return a network that takes pictures, RGB from −1 to 1, in place of grey images."""
-
-    def one_thread(self) -> AbstractContextManager[None]:
-        """Compute on one thread inside the context, where possible: the images are too small to share."""
+        """Return a network that takes pictures, RGB from −1 to 1, instead of gray images."""
 
 
 def load_framework(name: FrameworkName) -> Framework[Any]:
@@ -91,7 +70,7 @@ class DemoResult:
     """All predictions of the demo.
 
     `conditions` are "clean" and the names of the corruptions. `images` is (conditions, N, h, w), `labels` (N,),
-    `answers` (conditions, recipes, N), `seconds` (recipes,), the median time per image. `framework` is its `LABEL`.
+    `answers` (conditions, recipes, N), `seconds` (recipes,), the median time of one image. `framework` is its `LABEL`.
     """
 
     conditions: tuple[str, ...]
@@ -103,97 +82,74 @@ class DemoResult:
     framework: str
 
     @property
+    def right(self) -> np.ndarray:
+        """Whether each answer is right, (conditions, recipes, N)."""
+        return np.asarray(self.answers == self.labels)
+
+    @property
+    def corrupted(self) -> list[int]:
+        """The conditions other than the clean digits."""
+        return [index for index, condition in enumerate(self.conditions) if condition != CLEAN]
+
+    @property
     def accuracies(self) -> np.ndarray:
         """Percent right, (conditions, recipes)."""
-        return np.asarray(100.0 * (self.answers == self.labels).mean(axis=2))
+        return np.asarray(100.0 * self.right.mean(axis=2))
 
     @property
     def means(self) -> np.ndarray:
-        """Percent right over all corruptions, the clean digits left out, (recipes,)."""
-        corrupted = [condition != CLEAN for condition in self.conditions]
-        return np.asarray(self.accuracies[corrupted].mean(axis=0))
+        """Percent right over all corruptions, without the clean digits, (recipes,)."""
+        return np.asarray(self.accuracies[self.corrupted].mean(axis=0))
 
     def mean(self, recipe: str) -> float:
         """Percent right over all corruptions by this recipe."""
         return float(self.means[self.recipes.index(recipe)])
 
+    def outcomes(self) -> dict[str, np.ndarray]:
+        """Return which corrupted digits (corruptions, N) source and auto read right or wrong: the four outcomes."""
+        source, auto = (self.right[self.corrupted, self.recipes.index(name)] for name in ("source", "auto"))
+        return {
+            "only auto right": auto & ~source,
+            "only source right": source & ~auto,
+            "both right": source & auto,
+            "both wrong": ~source & ~auto,
+        }
+
+
+def row_count(recipe: str) -> int:
+    """Return how many rows an image becomes under a recipe."""
+    return make_plan(RECIPES[recipe]).rows
+
 
 def run_demo(
-    images: int = 60, seed: int = 0, progress: Progress | None = None, framework: Framework[Any] | None = None
+    images: int = 300, seed: int = 0, progress: Progress | None = None, framework: Framework[Any] | None = None
 ) -> DemoResult:
-    """Train the network or load it from the cache, and run every recipe on this many test digits.
-
-    The seed draws the initial weights and the corruptions. The same seed gives the same answers.
-    """
+    """Run every recipe on this many test digits under every corruption. The seed draws the corruptions."""
     framework = framework or load_framework("torch")
     progress = progress or NoProgress()
-    train, test = load_digits()
-    shown = first(test, images)
+    shown = first(load_digits()[1], images)
     conditions = {CLEAN: shown.images}
     conditions |= {c.name: c.apply_all(shown.images, seed=seed) for c in CORRUPTIONS}
-    with framework.one_thread():
-        network = trained_network(framework, train, Training(seed=seed), progress)
-        classifiers = [framework.classifier(network, recipe) for recipe in SHOWN]
-        pixels = np.stack(list(conditions.values()))
-        answers, seconds = _score(pixels, classifiers, progress)
+    network = framework.load()
+    classifiers = {recipe: framework.classifier(network, recipe) for recipe in SHOWN}
+    pixels = np.stack(list(conditions.values()))
+    with one_thread():  # the images are too small to share
+        answers = _read(pixels, classifiers, progress)
+        calls = {recipe: partial(classify, pixels[0, :1]) for recipe, classify in classifiers.items()}
+        taken = time_in_turns(calls, _ROUNDS, lambda name, turn: None)
+    seconds = np.array([np.median(taken[recipe]) for recipe in SHOWN])
     return DemoResult(tuple(conditions), SHOWN, pixels, shown.labels, answers, seconds, framework.LABEL)
 
 
-def trained_network(framework: Framework[Network], digits: Digits, training: Training, progress: Progress) -> Network:
-    """Return the network from the cache, or train it and store it there."""
-    from platformdirs import user_cache_path
-
-    folder = user_cache_path("sita-adapters", appauthor=False)
-    path = folder / f"digits-{framework.NAME}-{_fingerprint(digits, training)}.safetensors"
-    if path.is_file():
-        try:
-            network = framework.load(path, training)
-        except (ValueError, OSError) as error:
-            progress.say(f"The cached network cannot be used and is trained again: {error}")
-        else:
-            progress.say(f"Network: from the cache, {path}")
-            return network
-    start = time.perf_counter()
-    with progress.track("Training on clean digits", training.epochs) as advance:
-        network = framework.train(digits, training, advance)
-    progress.say(f"Network: trained on {len(digits)} clean digits in {time.perf_counter() - start:.1f} s")
-    _store(framework, network, path, progress)
-    return network
-
-
-def _store(framework: Framework[Network], network: Network, path: Path, progress: Progress) -> None:
-    """Store the network in the cache; where that fails, the demo trains again the next time."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with write_atomically(path) as temporary:
-            framework.save(network, temporary)
-    except OSError as error:
-        progress.say(f"The network could not be cached: {error}")
-
-
-def _fingerprint(digits: Digits, training: Training) -> str:
-    """Return a hash of everything that decides the weights, so that any change trains a new network."""
-    made_of = hashlib.sha256(json.dumps(asdict(training), sort_keys=True).encode())
-    made_of.update(digits.images.tobytes() + digits.labels.tobytes())
-    return made_of.hexdigest()[:16]
-
-
-def _score(images: np.ndarray, classifiers: list[Classifier], progress: Progress) -> tuple[np.ndarray, np.ndarray]:
-    """Return the answers (conditions, recipes, N) to images (conditions, N, h, w), and seconds per image (recipes,).
-
-    The recipes take turns on every image, so that a slow moment of the machine affects them all.
-    """
-    conditions, count = images.shape[:2]
-    answers = np.empty((conditions, len(classifiers), count), dtype=np.int64)
-    seconds = np.empty(answers.shape)
-    for classify in classifiers:
-        classify(images[0, 0])  # the first call compiles and allocates, and is not timed
-    with progress.track("One digit at a time", conditions * count) as advance:
+def _read(pixels: np.ndarray, classifiers: Mapping[str, Classifier], progress: Progress) -> np.ndarray:
+    """Return the answers (conditions, recipes, N) to images (conditions, N, h, w)."""
+    conditions, images = pixels.shape[:2]
+    answers = np.empty((conditions, len(classifiers), images), dtype=np.int64)
+    with progress.track("Reading digits", answers.size) as advance:
         for condition in range(conditions):
-            for index in range(count):
-                for recipe, classify in enumerate(classifiers):
-                    start = time.perf_counter()
-                    answers[condition, recipe, index] = classify(images[condition, index])
-                    seconds[condition, recipe, index] = time.perf_counter() - start
-                advance()
-    return answers, np.asarray(np.median(seconds, axis=(0, 2)))
+            for start in range(0, images, _BATCH):
+                part = slice(start, start + _BATCH)
+                for place, (recipe, classify) in enumerate(classifiers.items()):
+                    answers[condition, place, part] = classify(pixels[condition, part])
+                    advance(len(pixels[condition, part]), f"Reading digits, {recipe}")
+    return answers

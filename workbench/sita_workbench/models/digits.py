@@ -1,4 +1,4 @@
-"""The demo's reader of handwritten digits, as a model for every command. It is trained on first use, and kept."""
+"""The demo's reader of handwritten digits, as a model for every command."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import numpy as np
 from sita_adapters.errors import InputError, SitaError
 from sita_adapters.inputs import ENCODINGS
 
-from ..progress import NoProgress, Progress
 from .loaded import LoadedModel
 
 SPECS = {"digits": "torch", "digits:torch": "torch", "digits:keras": "keras"}
 """The framework by the text that the model is loaded by."""
 
 
-def load_digits_model(spec: str, weights: str | None, progress: Progress | None = None) -> LoadedModel:
-    """Return the digit reader, from the cache or trained on clean digits, in seconds."""
+def load_digits_model(spec: str, weights: str | None) -> LoadedModel:
+    """Return the digit reader with the weights that come with the package."""
     if weights is not None:
-        raise InputError(f"--weights: {spec} is trained on first use. Try: leave the option out.")
-    from ..demo.demo import Training, load_framework, trained_network
-    from ..demo.digits import SIZE, load_digits
+        raise InputError(f"--weights: {spec} has its own weights. Try: leave the option out.")
+    from ..demo.demo import load_framework
+    from ..demo.digits import SIZE
     from .libraries import quiet_tensorflow
 
     name = SPECS[spec]
@@ -29,10 +28,7 @@ def load_digits_model(spec: str, weights: str | None, progress: Progress | None 
     except (ImportError, ValueError) as error:  # Keras raises a ValueError for an unknown KERAS_BACKEND
         remedy = f"pip install 'sita-adapters[bench,{name}]'"
         raise SitaError(f"{spec}: {name} could not be loaded: {error}. Try: {remedy}") from error
-    with framework.one_thread():
-        network = trained_network(framework, load_digits()[0], Training(), progress or NoProgress())
-    names = tuple(map(str, range(10)))
-    model = framework.on_pictures(network)
+    model, names = framework.on_pictures(framework.load()), tuple(map(str, range(10)))
     return LoadedModel(spec, model, ENCODINGS["tf"], SIZE, 1.0, weights="trained on clean digits", names=names)
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from sita_adapters.errors import InputError, suggestion
 from sita_adapters.inputs import resolve_inputs
 
-from ..progress import Progress
 from .digits import SPECS, load_digits_model
 from .exported import is_exported, load_exported
 from .file import load_from_file
@@ -25,7 +24,6 @@ def load_model(
     exported: bool = False,
     trust: bool = False,
     providers: Sequence[str] | None = None,
-    progress: Progress | None = None,
 ) -> LoadedModel:
     """Return the model that a spec names, with its weights, ready to run. Every command gets its model here.
 
@@ -34,12 +32,11 @@ def load_model(
       called without arguments and returns the model, or (model, dict) with any of inputs, size, crop, task, scores.
       With `exported`, also a file that `sita export` wrote, which is adapted already (`LoadedModel.file`).
     - `weights`: a file, "pretrained" (the library downloads them) or "random" (always the same). Required, except for a
-      function, which returns a model with weights, and for `digits`, which is trained on first use.
+      function, which returns a model with weights, and for `digits`, which has its own.
     - `inputs`: a name of `sita_adapters.inputs.ENCODINGS`, instead of the model's usual encoding.
     - `size`: height and width, instead of the model's usual size.
     - `trust`: open files that can execute code when they are loaded, too.
     - `providers`: what onnxruntime runs an .onnx file on; None: the CPU.
-    - `progress`: where the training of `digits` is shown.
     """
     encoding = resolve_inputs(inputs)
     if size is not None and size < 1:
@@ -54,7 +51,7 @@ def load_model(
     elif has_weights(spec):
         loaded = load_from_file(spec, weights, trust=trust)
     elif spec in SPECS:
-        loaded = load_digits_model(spec, weights, progress)
+        loaded = load_digits_model(spec, weights)
     elif colon and library in LIBRARIES:
         loaded = LIBRARIES[library](spec, name, _require_weights(spec, weights), size, trust)
     elif spec in OWN:

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 from keras import layers, ops
 
-from sita_adapters.errors import InputError
+from .torch_weights import assign_torch_weights
 
 _EPSILON = 1e-5  # PyTorch's; Keras' own is 1e-3
 
@@ -27,38 +26,7 @@ def make_cifar_resnet_keras(depth: int, classes: int = 10) -> keras.Model:
 
 def load_cifar_resnet_keras(depth: int, weights: Path) -> keras.Model:
     """Return the network with the weights of the PyTorch network's safetensors file."""
-    from safetensors.numpy import load_file
-
-    stored = {name: array for name, array in load_file(weights).items() if array.ndim}  # without num_batches_tracked
-    model = make_cifar_resnet_keras(depth)
-    wanted = {
-        f"{layer.name.replace('_', '.')}.{_NAMES[weight.name]}": weight
-        for layer in model.layers
-        for weight in layer.weights
-    }
-    if set(wanted) != set(stored):
-        raise InputError(
-            f"Expected the {len(wanted)} weights of a network of {depth} layers; {weights} has {len(stored)}. Try: "
-            "the depth that they were trained with."
-        )
-    for name, weight in wanted.items():
-        weight.assign(_transposed(stored[name]))
-    return model
-
-
-_NAMES = {
-    "kernel": "weight",
-    "gamma": "weight",
-    "bias": "bias",
-    "beta": "bias",
-    "moving_mean": "running_mean",
-    "moving_variance": "running_var",
-}
-
-
-def _transposed(array: np.ndarray) -> np.ndarray:
-    """Return a weight with Keras' axes: kernels (h, w, in, out), matrices (in, out)."""
-    return np.asarray(array.transpose({4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}[array.ndim]))
+    return assign_torch_weights(make_cifar_resnet_keras(depth), weights)
 
 
 def _block(x: Any, name: str, channels: int, stride: int) -> Any:

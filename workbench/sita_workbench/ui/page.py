@@ -41,10 +41,10 @@ class Start:
 
 
 def choose_start(loaded: LoadedModel, recipe: str | None) -> Start:
-    """Return a start at which there is something to see."""
+    """Return a start at which there is something to see: adapting corrects the digit reader's answer."""
     name = "" if loaded.file is not None else recipe or DEFAULT
     if reads_digits(loaded):
-        return Start(3, "fog", 3, name)
+        return Start(5, "fog", 3, name)
     return Start(0, "gaussian noise", 3, name)
 
 
