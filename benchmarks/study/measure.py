@@ -40,10 +40,13 @@ class Counts:
     ops: int
     batch: int
     ops_severities: tuple[int, ...] = (5,)
+    mirrored_severities: tuple[int, ...] = (0, 5)  # 0 is clean
 
 
 COUNTS = {
-    "cifar": Counts(clean=1000, corrupted=200, ops=40, batch=25, ops_severities=(5, 3)),
+    "cifar": Counts(
+        clean=1000, corrupted=200, ops=40, batch=25, ops_severities=(5, 3), mirrored_severities=(0, 1, 3, 5)
+    ),
     "imagenet": Counts(clean=332, corrupted=100, ops=40, batch=2),
     "camvid": Counts(clean=60, corrupted=60, ops=40, batch=2),
 }
@@ -72,8 +75,7 @@ def run_network(name: str, places: Places, progress: Progress) -> None:
     with progress.track(network.title, sum(len(data) for _, _, data in todo)) as advance:
         advance(sum(len(data) for each in todo if each not in missing for data in each[2:]))
         for condition, half, data in missing:
-            ops = counts.ops if condition.severity in counts.ops_severities else 0
-            log.add(key_of(condition, half), _measure(rows, condition, data, counts.batch, ops, advance))
+            log.add(key_of(condition, half), _measure(rows, condition, data, counts, advance))
 
 
 def open_log(name: str, places: Places) -> ResultLog:
@@ -103,16 +105,18 @@ def _clean_shifts(loaded: LoadedModel, images: np.ndarray) -> dict[str, float]:
     return dict(zip(seen.layers, seen.layer_shifts[:, 0].mean(axis=0).tolist(), strict=True))
 
 
-def _measure(rows: Rows, condition: Condition, data: Dataset, batch: int, ops: int, advance: Any) -> dict[str, Any]:  # noqa: PLR0917
+def _measure(rows: Rows, condition: Condition, data: Dataset, counts: Counts, advance: Any) -> dict[str, Any]:
     """Return what is kept of every recipe's predictions under a condition, and which images `ops` ran on."""
     found: dict[str, list[np.ndarray]] = {}
     labels: list[np.ndarray] = []
+    batch, mirrored = counts.batch, condition.severity in counts.mirrored_severities
+    ops = counts.ops if condition.severity in counts.ops_severities else 0
     places = set((np.arange(ops) * len(data) // max(ops, 1)).tolist())
     for start in range(0, len(data), batch):
         images, truth = data.load(condition, start, min(start + batch, len(data)))
         labels.append(truth)
         x = rows.loaded.arrange(rows.loaded.encode(images))
-        for name, p in rows.predict(x):
+        for name, p in rows.predict(x, mirrored):
             found.setdefault(name, []).append(p)
         some = [place - start for place in range(start, start + len(images)) if place in places]
         if some:
@@ -157,7 +161,7 @@ class Rows:
                 Recipe(priors=self.excess, n_views=1, augment="hflip", candidates="views", combine="mean")
             )
 
-    def predict(self, x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    def predict(self, x: np.ndarray, mirrored: bool) -> Iterator[tuple[str, np.ndarray]]:
         """Yield p (N, …, classes) of each recipe on encoded images, classes last."""
         scores, shifts, kind, axis = self._run(x)
         place = {name: index for index, name in enumerate(self.priors)}
@@ -165,7 +169,7 @@ class Rows:
         def p_of(y: np.ndarray) -> np.ndarray:
             return np.moveaxis(probabilities(y.astype(np.float64), kind, axis), axis, -1)
 
-        def mixed(*names: str) -> np.ndarray:
+        def mix(*names: str) -> np.ndarray:
             some = [place[name] for name in names]
             own = shifts[:, some]
             own[:, 0] = SOURCE_SHIFT * np.sqrt(len(names) - 1)
@@ -175,11 +179,11 @@ class Rows:
         alone = {name: p_of(scores[:, index]) for name, index in place.items()}
         for name in ("source", "bn", "shift", "calibrated"):
             yield name, alone[name]
-        yield "auto", mixed("source", "rule")
-        yield "auto3", mixed("source", "rule", "third")
-        yield "calibrated, mixed", mixed("source", "calibrated")
+        yield "auto", mix("source", "rule")
+        yield "auto3", mix("source", "rule", "third")
+        yield "calibrated, mixed", mix("source", "calibrated")
         yield "previous", 0.4 * alone["source"] + 0.6 * alone.get("previous rule", alone["rule"])
-        if self.mirrored is not None:
+        if mirrored and self.mirrored is not None:
             yield MIRRORED, self.loaded.predict(self.mirrored, np.moveaxis(x, 1, -1))
 
     def predict_ops(self, x: np.ndarray) -> np.ndarray:

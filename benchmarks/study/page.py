@@ -71,7 +71,7 @@ def _network(name: str, found: Mapping[str, Any]) -> Iterator[str]:
     yield f"| source | 1 | {' | '.join(number(each['source']['score']) for each in conditions)} |"
     for recipe in conditions[0]:
         if recipe != "source":
-            cells = " | ".join(gain(each[recipe]["gain"]) for each in conditions)
+            cells = " | ".join(gain(each[recipe]["gain"]) if recipe in each else "" for each in conditions)
             yield f"| {recipe} | {ROWS[recipe]} | {cells} |"
     yield ""
     if "all" in found["clean"]:
@@ -82,7 +82,8 @@ def _network(name: str, found: Mapping[str, Any]) -> Iterator[str]:
     yield "| ECE, NLL | clean | severity 1 | severity 3 | severity 5 |"
     yield "| --- | --- | --- | --- | --- |"
     for recipe in conditions[0]:
-        cells = " | ".join(f"{each[recipe]['ece']:.1f}, {each[recipe]['nll']:.2f}" for each in conditions)
+        some = (each.get(recipe) for each in conditions)
+        cells = " | ".join(f"{each['ece']:.1f}, {each['nll']:.2f}" if each else "" for each in some)
         yield f"| {recipe} | {cells} |"
     yield ""
     for severity, compared in found["with ops"].items():

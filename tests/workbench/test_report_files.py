@@ -260,4 +260,4 @@ def test_a_run_without_methods_has_a_report(tmp_path: Path) -> None:
     results = small()
     results["methods"] = []
     write_report(results, None, tmp_path / "new")
-    assert "no method was run" in (tmp_path / "new" / "report.md").read_text(encoding="utf-8")
+    assert "Whether it helps is unknown" in (tmp_path / "new" / "report.md").read_text(encoding="utf-8")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..progress import Progress
     from ..runs import Run
 
-DEFAULT_RECIPES = "source,bn,shift,auto,augbn,ops"
+DEFAULT_RECIPES = "source,auto,auto3,bn,shift,ops"
 _STOPPED = 130
 """The exit code of a command that Ctrl-C ended."""
 
@@ -52,8 +52,8 @@ def bench(
     recipes: Annotated[
         str,
         typer.Option(
-            help="source, auto, shift, bn, augbn, ops, ops_shared, ensemble, ptn; tent and memo (PyTorch). A field is "
-            r"changed in brackets: ops\[combine=mean,top_k=5]."
+            help="source, auto, auto3, shift, bn, augbn, ops, ops_shared, ensemble, ptn; tent and memo (PyTorch). "
+            r"Change a field in brackets: ops\[combine=mean,top_k=5]."
         ),
     ] = DEFAULT_RECIPES,
     study: Annotated[
@@ -246,12 +246,15 @@ def _timing(out: Path, rounds: int, run: Run, progress: Progress) -> dict[str, A
 
 
 def _report(console: Console, results: dict[str, Any], times: dict[str, Any] | None, out: Path) -> None:
-    from ..report.headline import make_headline
+    from ..report.summary import summarize
     from ..report.tables import make_bench_table
     from ..report.writing import write_report
 
     write_report(results, times, out)
     console.print()
     console.print(make_bench_table(results, times))
-    console.print(Text(make_headline(results, times).sentence, "bold"))
+    summary = summarize(results, times)
+    console.print(Text(summary.sentence, "bold"))
+    for note in summary.notes:
+        console.print(Text(note))
     console.print(Text(f"Report: {out / 'report.html'}"), soft_wrap=True)

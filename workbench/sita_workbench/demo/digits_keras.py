@@ -56,7 +56,7 @@ def classifier(network: Network, recipe: str) -> Classifier:
     adapted = sita.adapt(network, recipe)
 
     def classify(images: np.ndarray) -> np.ndarray:
-        return np.asarray(adapted.predict_on_batch(encode(images))).argmax(axis=1)
+        return np.asarray(np.argmax(adapted.predict_on_batch(encode(images)), axis=1))
 
     return classify
 

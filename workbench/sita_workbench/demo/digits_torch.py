@@ -70,7 +70,7 @@ def classifier(network: nn.Module, recipe: str) -> Classifier:
 
     def classify(images: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
-            return adapted(encode(images)).argmax(dim=1).numpy()
+            return np.asarray(adapted(encode(images)).argmax(dim=1))
 
     return classify
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .headline import Headline
+from .summary import Summary
 from .tables import ReportTable
 
 _STYLE = """
@@ -42,7 +42,7 @@ h2 { font-size: 1.2rem; margin: 2.25rem 0 .5rem; }
 .figures .gain .value { color: var(--gain); }
 .figures .loss .value { color: var(--loss); }
 .figures .beside { color: var(--faint); font-size: .8125rem; line-height: 1.35; margin: 0; }
-.verdict { max-width: 50rem; margin: 0; overflow-wrap: anywhere; }
+.notes { max-width: 50rem; margin: 0; overflow-wrap: anywhere; }
 .note { color: var(--faint); font-size: .875rem; margin: .5rem 0; max-width: 46rem; }
 .scroll { overflow-x: auto; -webkit-overflow-scrolling: touch; border: 1px solid var(--line); border-radius: 6px; }
 .scroll:focus-visible { outline: 2px solid var(--best); }
@@ -161,17 +161,17 @@ _PAGE = """<!DOCTYPE html>
 </details>
 {% endmacro %}
 <p class="about">{{ title }}</p>
-<h1>{{ headline.sentence|keep_together }}</h1>
-{% if headline.figures %}
+<h1>{{ summary.sentence|keep_together }}</h1>
+{% if summary.figures %}
 <dl class="figures">
-{% for figure in headline.figures %}
+{% for figure in summary.figures %}
 <div{% if figure.sense %} class="{{ figure.sense }}"{% endif %}><dt>{{ figure.label }}</dt>
 <dd class="value">{{ figure.value }} <small>{{ figure.unit }}</small></dd>
 <dd class="beside">{{ figure.note|keep_together }}</dd></div>
 {% endfor %}
 </dl>
 {% endif %}
-<p class="verdict">{{ verdict|keep_together }}</p>
+<p class="notes">{{ summary.notes|join(" ")|keep_together }}</p>
 {% for table in tables[:1] %}<h2>{{ table.title }}</h2>{{ grid(table, true) }}{% endfor %}
 {% if figures %}<h2>Figures</h2>{% endif %}
 {% for name, (caption, svg) in figures.items() %}
@@ -201,8 +201,7 @@ class Report:
     """What a report contains; `figures` are captions and SVG files by name. All tables but the first are folded."""
 
     title: str
-    headline: Headline
-    verdict: str
+    summary: Summary
     tables: Sequence[ReportTable]
     figures: Mapping[str, tuple[str, bytes]]
     facts: Sequence[ReportTable]

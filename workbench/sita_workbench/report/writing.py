@@ -6,11 +6,10 @@ from pathlib import Path
 
 from ..files import write_text
 from .charts import CAPTIONS, draw_all
-from .headline import make_headline
 from .page import Report, make_page
 from .reading import Json, title
+from .summary import summarize
 from .tables import ReportTable, as_markdown, escape_markdown, make_recipes, make_tables, text_cell
-from .verdict import write_verdict
 
 
 def write_report(results: Json, timing: Json | None, folder: Path) -> None:
@@ -19,8 +18,7 @@ def write_report(results: Json, timing: Json | None, folder: Path) -> None:
     drawn = [path for path in draw_all(results, timing, folder) if path.suffix == ".svg"]
     report = Report(
         title=title(results),
-        headline=make_headline(results, timing),
-        verdict=write_verdict(results, timing),
+        summary=summarize(results, timing),
         tables=make_tables(results, timing),
         figures={path.stem: (CAPTIONS[path.stem], path.read_bytes()) for path in drawn},
         facts=[make_recipes(results), _describe_setup(results)],
@@ -43,8 +41,8 @@ def _describe_setup(results: Json) -> ReportTable:
 
 
 def _make_markdown(report: Report) -> str:
-    parts = [f"# {escape_markdown(report.title)}", f"**{escape_markdown(report.headline.sentence)}**"]
-    parts.append(escape_markdown(report.verdict))
+    parts = [f"# {escape_markdown(report.title)}", f"**{escape_markdown(report.summary.sentence)}**"]
+    parts.append(escape_markdown(" ".join(report.summary.notes)))
     for table in report.tables:
         parts += [f"## {escape_markdown(table.title)}", as_markdown(table)]
     parts += ["## Figures"] if report.figures else []
