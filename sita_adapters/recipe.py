@@ -136,7 +136,7 @@ class Recipe:
         """Number of candidates that decide."""
         if self.top_k is not None or self.combine != "vote":
             return self.top_k or self.candidate_count
-        # The paper keeps 3. With shared views, two more voters make up for what the priors lose (docs/results.md).
+        # The paper keeps 3. With shared views, two more voters make up for what the priors lose (docs/paper.md).
         return min(5 if self.shared_views else 3, self.candidate_count)
 
     def to_json(self) -> str:

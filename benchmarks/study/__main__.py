@@ -17,11 +17,11 @@ from sita_workbench.progress import ConsoleProgress
 from . import __doc__ as description
 from .figures import draw_kinds, draw_severities
 from .networks import NETWORKS, Places
-from .page import write_page
+from .page import all_recipes_table, default_table, insert, write_page
 from .summary import summarize
 
 _ROOT = Path(__file__).parents[2]
-_STORED = Path(__file__).parent / "results.json"
+_STORED = _ROOT / "benchmarks/results/study.json"
 
 
 def main() -> None:
@@ -44,12 +44,15 @@ def main() -> None:
         except (SitaError, OSError) as error:
             sys.exit(f"study: {error}")
         stored = {name: stored[name] for name in NETWORKS if name in stored}
+        _STORED.parent.mkdir(exist_ok=True)
         write_json(_STORED, stored)
     docs = _ROOT / "docs"
     draw_severities(stored, docs / "study-severities.png")
     draw_kinds(stored, docs / "study-kinds.png")
     write_text(docs / "study.md", write_page(stored))
-    progress.say(f"Wrote {docs / 'study.md'}.")
+    for file, table in ((_ROOT / "README.md", default_table), (docs / "results.md", all_recipes_table)):
+        write_text(file, insert(table(stored), file.read_text(encoding="utf-8")))
+    progress.say(f"Wrote {docs / 'study.md'}, and the tables of README.md and docs/results.md.")
 
 
 def _read_options() -> argparse.Namespace:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .networks import NETWORKS
@@ -23,15 +23,19 @@ ROWS = {
 
 _HEAD = """# The study behind the default
 
-`make study DATA=… CIFAR=…` runs it; it goes on where it stopped. This page is the appendix to [Results](results.md).
+This page is the appendix to [Results](results.md): every recipe, network and severity. `make study DATA=… CIFAR=…` runs the study, and resumes it if it was
+interrupted; `python -m benchmarks.study --show` writes this page and the tables of README and Results from `benchmarks/results/study.json`.
 
-Eight networks, clean images and severities 1, 3 and 5 of the fifteen kinds of corruption of ImageNet-C and CIFAR-10-C. Every image is adapted to on its
-own. All recipes see the same images. In brackets, 95 % bootstrap intervals: images are resampled, the same for every recipe and kind, so that gains are
-paired. Points are percentage points of accuracy; of the segmentation network, of mean IoU. ECE is the calibration error in percent (15 bins, all kinds
+Eight networks; clean images, and severities 1, 3 and 5 of the fifteen kinds of corruption of ImageNet-C and CIFAR-10-C. Each image is adapted to independently, and all
+recipes run on the same images. In brackets: 95 % bootstrap intervals. They resample images, the same ones for every recipe and kind, so gains are
+paired. Points are percentage points of accuracy, or of mean IoU for the segmentation network. ECE is the calibration error in percent (15 bins, all kinds
 together), NLL the negative log-likelihood.
 
 Rules and constants were chosen on other images (the choosing half), and on the networks marked ○. They were then run once on these. Everything was
 measured on a CPU.
+
+The images: CIFAR-10 test images 1,000 to 1,999; every second one of 664 ImageNet validation images (an easy subset: compare recipes, don't quote levels); CamVid test images.
+The corruptions are this project's own implementations (`sita corruptions`).
 
 | name | what it is |
 | --- | --- |
@@ -42,13 +46,65 @@ measured on a CPU.
 | auto3 | three rows, mixed |
 | calibrated | one row, λ by the shift beyond that of 128 clean images (of the choosing half) |
 | calibrated, mixed | the same, mixed with the source |
-| calibrated, mirrored | the same on the image and its mirror image, averaged |
-| ops | the paper's, on fewer images: the last table of each network has every recipe on those |
+| calibrated, mirrored | the same on the image and its mirror image, averaged (large networks: clean images and severity 5 only) |
+| ops | the paper's, 22 rows (15 for segmentation), on fewer images: the last table of each network compares every recipe on those |
 
 ![gain by severity](study-severities.png)
 
 ![gain by kind](study-kinds.png)
 """
+
+
+_MARKS = ("<!-- study -->", "<!-- end of study -->")
+
+
+def insert(table: str, text: str) -> str:
+    """Return a page's text with the table between its marks."""
+    before, rest = text.split(_MARKS[0])
+    return f"{before}{_MARKS[0]}\n\n{table}\n\n{_MARKS[1]}{rest.split(_MARKS[1])[1]}"
+
+
+def default_table(results: Mapping[str, Any]) -> str:
+    """Return the table of the README: the source model's score, and what `auto` changes."""
+    lines = [
+        "| network (clean images; per kind and severity) | clean | severity 1 | severity 3 | severity 5 |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, found in results.items():
+        conditions = [found["clean"].get("all", found["clean"]["held out"]), *found["severities"].values()]
+        count = found["images"]["clean"] * (1 + ("all" in found["clean"]))
+        cells = (f"{number(each['source']['score'])} {gain(each['auto']['gain'])}" for each in conditions)
+        lines.append(f"| {title_of(name)} ({count:,}; {found['images']['corrupted']}) | {' | '.join(cells)} |")
+    means = [_mean(results, lambda found, s=s: found["severities"][s]["auto"]["gain"]["score"]) for s in "135"]
+    clean = _mean(results, lambda found: found["clean"].get("all", found["clean"]["held out"])["auto"]["gain"]["score"])
+    return "\n".join([*lines, f"| **mean change** | {' | '.join(f'**{signed(m)}**' for m in (clean, *means))} |"])
+
+
+def all_recipes_table(results: Mapping[str, Any]) -> str:
+    """Return the table of docs/results.md: what each recipe gains at severity 5, and `ops` on fewer images."""
+    shown = ("bn", "shift", "auto", "auto3", "calibrated", "calibrated, mixed")
+    heads = " | ".join(f"{recipe} ({ROWS[recipe]})" for recipe in shown)
+    lines = [
+        f"| network | source | {heads} | `ops` (22) minus auto |",
+        f"| --- | ---: |{' --- |' * (len(shown) + 1)}",
+    ]
+    for name, found in results.items():
+        at = found["severities"]["5"]
+        cells = " | ".join(gain(at[recipe]["gain"]) for recipe in shown)
+        ops = gain(found["with ops"]["5"]["ops"]["over auto"])
+        lines.append(f"| {title_of(name)} | {number(at['source']['score'])} | {cells} | {ops} |")
+    means = [_mean(results, lambda found, r=recipe: found["severities"]["5"][r]["gain"]["score"]) for recipe in shown]
+    ops_mean = _mean(results, lambda found: found["with ops"]["5"]["ops"]["over auto"]["score"])
+    return "\n".join([*lines, f"| **mean** | | {' | '.join(f'**{signed(m)}**' for m in (*means, ops_mean))} |"])
+
+
+def _mean(results: Mapping[str, Any], of: Callable[[Mapping[str, Any]], float]) -> float:
+    return sum(of(found) for found in results.values()) / len(results)
+
+
+def signed(value: float) -> str:
+    """Return a difference for a table."""
+    return f"{value:+.1f}".replace("-", "−")
 
 
 def write_page(results: Mapping[str, Any]) -> str:

@@ -70,7 +70,7 @@ def demo(
     except OSError as error:
         raise SitaError(f"The picture could not be written: {error}") from error
     console.print(Text(_verdict(result), "bold"))
-    console.print(Text("A demonstration, not a benchmark: docs/results.md has trained networks and photographs."))
+    console.print(Text("A demonstration, not a benchmark: README.md has results on photographs."))
     console.print(Text(f"Picture: {out}"), soft_wrap=True)
     console.print(Text("With your own model: sita.adapt(model), after import sita_adapters as sita."))
 

@@ -63,9 +63,10 @@ def summarize(results: Json, timing: Json | None) -> Summary:
         return Summary("Whether it helps is unknown: the source model and a recipe are needed to compare.")
     best = highest(certain_gains(compared, part) or compared, part)
     main = next((method for method in compared if method["name"] == DEFAULT), best)
-    notes = tuple(_notes(results, timing, main, best, part))
+    best = main if best[part]["score"] <= main[part]["score"] else best
     if results["setup"]["weights"] == "random":
-        return Summary("The weights are random: these scores say nothing about adaptation.", notes)
+        return Summary("The weights are random: these scores say nothing about adaptation.")
+    notes = tuple(_notes(results, timing, main, best, part))
     gained = _gain(main, part, results["setup"]["metric"])
     sentence = f"{_answer(main, part)}: {main['name']} {gained}{_cost(timing, main)}."
     return Summary(sentence, notes, tuple(_figures(results, timing, main, best, part)))
