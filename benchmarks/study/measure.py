@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,11 @@ from .networks import NETWORKS, Half, Network, Places, data_spec
 
 SEVERITIES = (1, 3, 5)
 CALIBRATION_IMAGES = 128
+"""Clean images that the shifts of `ByExcessShift` are measured on."""
+
+CALIBRATE_IMAGES = 64
+"""Clean images that `sita.calibrate` chooses on."""
+
 MIRRORED = "calibrated, mirrored"
 
 
@@ -62,6 +68,8 @@ def run_network(name: str, places: Places, progress: Progress) -> None:
     if shifts is None:
         shifts = _clean_shifts(loaded, clean.load(CLEAN, 0, len(clean))[0])
         log.add("clean shifts", shifts)
+    if "calibrate" not in log.entries:
+        log.add("calibrate", _calibrate(loaded, clean.load(CLEAN, 0, CALIBRATE_IMAGES)[0]))
     rows = Rows(loaded, ByExcessShift(shifts), network)
     halves: dict[Half, Dataset] = {
         half: _open(network, loaded, half, "none", counts.clean, places)
@@ -103,6 +111,20 @@ def _clean_shifts(loaded: LoadedModel, images: np.ndarray) -> dict[str, float]:
         for image in images:
             loaded.run(measuring, loaded.encode(image[None]))
     return dict(zip(seen.layers, seen.layer_shifts[:, 0].mean(axis=0).tolist(), strict=True))
+
+
+def _calibrate(loaded: LoadedModel, images: np.ndarray) -> dict[str, str]:
+    """Return which of the study's recipes `sita.calibrate` chooses, and its notes."""
+    settings = {"task": "segmentation"} if loaded.task == "segmentation" else {}
+    x = torch.from_numpy(np.ascontiguousarray(loaded.arrange(loaded.encode(images))))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sita.SitaWarning)  # if it chooses `source`
+        recipe = sita.calibrate(loaded.model, x, **settings)
+    name = recipe.name
+    if name == "auto-calibrated":
+        mixed = "calibrated, mixed" if recipe.combine == "mix" else "calibrated"
+        name = MIRRORED if recipe.candidates == "views" else mixed
+    return {"choice": name, "notes": recipe.notes}
 
 
 def _measure(rows: Rows, condition: Condition, data: Dataset, counts: Counts, advance: Any) -> dict[str, Any]:

@@ -35,6 +35,7 @@ def summarize(name: str, places: Places) -> dict[str, Any]:
     if "clean, choose" in entries:
         clean["all"] = _joined(entries["clean"], entries["clean, choose"])
     found: dict[str, Any] = {
+        "calibrate": log.entries["calibrate"],
         "images": {"clean": _count(clean["held out"]), "corrupted": _count(entries[f"{KINDS[0]}/5"])},
         "clean": {which: _compare([each]) for which, each in clean.items()},
         "severities": {str(s): _compare([entries[f"{kind}/{s}"] for kind in KINDS]) for s in SEVERITIES},
