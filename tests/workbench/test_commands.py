@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,19 @@ def build():
 
 def plain():
     return nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4))
+
+class Fragile(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.layers[1].bias.data.copy_(torch.tensor([3.0, -3.0, 0.0, 1.0]))
+
+    def forward(self, x):  # NaN for a white image
+        return self.layers(x) + torch.sqrt(0.99 - x.mean((1, 2, 3)))[:, None]
+
+def fragile():
+    torch.manual_seed(3)
+    return Fragile(), {"inputs": "unit", "size": 8}
 
 def mixed():
     norms = nn.BatchNorm2d(4), nn.GroupNorm(2, 4)
@@ -146,6 +160,10 @@ def test_inspect_takes_the_views_of_the_task() -> None:
     assert "Random weights" not in output
 
 
+def test_inspect_takes_the_demos_network() -> None:
+    assert "trained on clean digits" in invoke("inspect", "digits", "--no-time")
+
+
 def test_inspect_counts_what_cannot_be_adapted() -> None:
     assert re.search(r"1 +GroupNorm +has no statistics", invoke("inspect", "streets.py:mixed", "--no-time"))
     with pytest.raises(ModelError, match="has no BatchNorm layer"):
@@ -184,7 +202,8 @@ def test_predict_equals_the_adapted_model(recipe: str, data: Path) -> None:
     seen = []
     for index in range(5):
         Image.fromarray(stored["images"][index]).save(f"photos/{index}.png")
-        seen.append(corrupt(stored["images"][index], "gaussian_noise", 5, seed=1, index=index))
+        content = zlib.crc32(stored["images"][index].tobytes())
+        seen.append(corrupt(stored["images"][index], "gaussian_noise", 5, seed=1, index=content))
     labels, p, source = in_python(np.stack(seen), weights, recipe)
     options = ("--weights", weights, "--recipe", recipe, "--corrupt", "gaussian_noise", "--seed", "1")
     printed = json.loads(invoke("predict", NAME, "photos", *options, "--json"))
@@ -277,7 +296,7 @@ def test_predict_writes_label_maps() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("bad.png",), "Expected an image in bad.png"),
+        (("bad.png",), "PPM) in bad.png; received something else"),
         (("cut.png",), "Expected an image in cut.png"),
         (("good.png", "empty"), "Expected images in the folder empty"),
         (("good.png", "--corrupt", "fogg"), "Did you mean 'fog'?"),
@@ -305,12 +324,40 @@ def test_predict_goes_on_after_a_bad_image_and_says_so() -> None:
     files = ("a.png", "b.png", "c.png")
     result = CliRunner().invoke(cli.make_app(), ["predict", NAME, *files, "--weights", "random", "--json"])
     assert isinstance(result.exception, sita.SitaError)
-    assert "1 of 3 images could not be read" in str(result.exception)
+    assert "1 of 3 images got no answer" in str(result.exception)
     assert "Left out: Expected an image in b.png" in result.stderr
     printed = json.loads(result.stdout)
     assert [entry["file"] for entry in printed["images"]] == ["a.png", "c.png"]
     assert [entry["file"] for entry in printed["failed"]] == ["b.png"]
     assert "cannot be read" in printed["failed"][0]["reason"]
+
+
+def test_nan_is_no_answer() -> None:
+    for name, level in (("white", 255), ("gray", 100)):
+        Image.new("RGB", (8, 8), (level, level, level)).save(f"{name}.png")
+    done = CliRunner().invoke(cli.make_app(), ["predict", "streets.py:fragile", "white.png", "gray.png", "--json"])
+    assert isinstance(done.exception, sita.SitaError)
+    assert "1 of 2 images got no answer" in str(done.exception)
+    told = json.loads(done.stdout)
+    assert [Path(entry["file"]).name for entry in told["images"]] == ["gray.png"]
+    assert [Path(entry["file"]).name for entry in told["failed"]] == ["white.png"]
+    assert "returned NaN" in told["failed"][0]["reason"]
+    with pytest.raises(InputError, match="None of 1 images got an answer"):
+        invoke("predict", "streets.py:fragile", "white.png")
+
+
+@pytest.mark.parametrize("kind", ["gaussian_noise", "fog"])
+def test_a_corrupted_image_is_the_same_wherever_it_stands_in_the_list(kind: str) -> None:
+    random = np.random.default_rng(0)
+    for name in ("a", "b"):
+        Image.fromarray(random.integers(0, 256, (8, 8, 3), np.uint8)).save(f"{name}.png")
+
+    def entropy(*files: str) -> float:
+        output = invoke("predict", "streets.py:fragile", *files, "--corrupt", kind, "--json")
+        (entry,) = [entry for entry in json.loads(output)["images"] if entry["file"] == "b.png"]
+        return float(entry["adapted"]["entropy"])
+
+    assert entropy("b.png") == pytest.approx(entropy("a.png", "b.png"), abs=1e-6)
 
 
 def test_predict_says_beforehand_what_many_rows_cost() -> None:
@@ -325,7 +372,7 @@ def test_predict_says_beforehand_what_many_rows_cost() -> None:
 
 def test_an_image_too_large_is_told_to_be_scaled_down() -> None:
     Image.new("1", (20000, 20000)).save("big.png")
-    with pytest.raises(InputError, match=r"at most 178,956,970 pixels in big\.png; .*Try: scale it down") as caught:
+    with pytest.raises(InputError, match=r"at most 178 million pixels in big\.png; .*Try: scale it down") as caught:
         invoke("predict", NAME, "big.png", "--weights", "random")
     assert "download" not in str(caught.value)
 

@@ -190,7 +190,7 @@ def test_what_goes_wrong_is_a_sentence(tmp_path: Path) -> None:
     damaged, text = tmp_path / "damaged.png", tmp_path / "text.png"
     damaged.write_bytes(whole.read_bytes()[:200])
     text.write_text("not an image")
-    for path, reason in ((damaged, "cannot be decoded"), (text, "received something else")):
+    for path, reason in ((damaged, "cannot be read"), (text, "received something else")):
         said = page.show(0, str(path), "none", 0, "auto")
         assert reason in said
         assert "Traceback" not in said

@@ -27,6 +27,10 @@ from .models.loaded import LoadedModel
 from .recording import record_diagnostics
 
 
+class NoAnswerError(InputError):
+    """The model returned NaN for an image."""
+
+
 @dataclass(frozen=True, eq=False)
 class Answers:
     """What a batch of N images got: p (N, …, classes) and λ (N, …) of the adapted model, p of the source model.
@@ -100,7 +104,7 @@ class ModelPredictor:
                 f"{self.loaded.spec} failed on an image of {pixels.shape[2]} × {pixels.shape[1]}: {error}. "
                 "Try: --size of its images."
             ) from error
-        check_shape(found.adapted, self.loaded)
+        check_answer(found.adapted, self.loaded)
         return found
 
     def _answer(self, images: np.ndarray) -> Answers:
@@ -154,15 +158,15 @@ class FilePredictor:
         if metadata and (metadata.scores or "").startswith("sigmoid"):
             raise OutputError(f"Expected one label per image or pixel; {self.loaded.spec} has a sigmoid per label.")
         adapted = predicted(named[metadata.scores_name] if metadata else next(iter(named.values())))
-        check_shape(adapted, self.loaded)
+        check_answer(adapted, self.loaded)
         diagnostics = {name: named[name] for name in metadata.diagnostics} if metadata else {}
         source = predicted(diagnostics["source"]) if "source" in diagnostics else None
         rows = np.full(len(pixels), (metadata.rows if metadata else None) or 0)
         return Answers(replace(adapted, priors=diagnostics.get("prior")), source, rows)
 
 
-def check_shape(predicted: Prediction, loaded: LoadedModel) -> None:
-    """Raise unless there are scores of at least two classes for every image, or every pixel of it."""
+def check_answer(predicted: Prediction, loaded: LoadedModel) -> None:
+    """Raise unless there are scores of at least two classes for every image, or every pixel of it, without NaN."""
     shape = predicted.probabilities.shape[1:]
     expected = 3 if loaded.task == "segmentation" else 1
     if len(shape) != expected or shape[-1] < 2:
@@ -170,6 +174,11 @@ def check_shape(predicted: Prediction, loaded: LoadedModel) -> None:
         raise OutputError(
             f"Expected scores of at least two classes for {'every pixel' if expected == 3 else 'the image'}; "
             f"{loaded.spec} returned shape {shape} for one image. Try: {other}."
+        )
+    if np.isnan(predicted.probabilities).any():
+        raise NoAnswerError(
+            f"{loaded.spec} returned NaN. Try: check the image and its encoding (--inputs); if it is every image, the "
+            "weights."
         )
 
 

@@ -84,17 +84,16 @@ def _kinds() -> tuple[str, ...]:
 def _load(path: Path | None) -> tuple[np.ndarray, str]:
     """Return the image in bytes (h, w, 3), and its description."""
     import numpy as np
-    from PIL import Image, ImageOps
+    from PIL import Image
 
-    from ..data.images import opened
+    from ..data.images import read_rgb
 
     if path is None:
         from sklearn.datasets import load_sample_image
 
         image, remark = Image.fromarray(load_sample_image("flower.jpg")), "A photograph from scikit-learn"
     else:
-        with opened(path) as file:
-            image, remark = ImageOps.exif_transpose(file).convert("RGB"), str(path)
+        image, remark = read_rgb(path), str(path)
     scale = _SIDE / min(image.size)
     if scale < 1:
         width, height = (max(1, round(scale * side)) for side in image.size)

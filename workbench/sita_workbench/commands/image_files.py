@@ -10,7 +10,7 @@ import numpy as np
 
 from sita_adapters.errors import InputError
 
-from ..data.images import ENDINGS, opened
+from ..data.images import ENDINGS, opened, read_rgb
 
 if TYPE_CHECKING:
     from ..models.loaded import LoadedModel
@@ -65,7 +65,4 @@ def find_damaged(paths: Sequence[Path]) -> dict[Path, str]:
 
 def read_image(path: Path, loaded: LoadedModel) -> np.ndarray:
     """Return an image in bytes (h, w, 3), at the size that the model takes."""
-    from PIL import ImageOps
-
-    with opened(path) as file:
-        return loaded.fit(ImageOps.exif_transpose(file).convert("RGB"))
+    return loaded.fit(read_rgb(path, loaded.max_pixels))

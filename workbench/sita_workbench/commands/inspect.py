@@ -74,12 +74,13 @@ def inspect(
     from sita_adapters import RECIPES, describe
 
     from ..methods import open_recipe
+    from ..models.digits import SPECS
     from ..models.loading import has_weights, load_model
 
     open_recipe(recipe, task or "classification")  # reports a wrong name before a model is loaded
     console, errors = Console(highlight=False), Console(stderr=True)
     with errors.status(f"Loading {model} …"):
-        if weights is None and not has_weights(model):
+        if weights is None and not has_weights(model) and model not in SPECS:
             weights = "random"
         loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust)
         loaded = replace(loaded, task=task or loaded.task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -93,6 +94,7 @@ def predict(
     """
     require("PIL", "scipy")
     from ..methods import open_recipe
+    from ..predictor import NoAnswerError
     from ..progress import ConsoleProgress
     from .prediction import predict_file
     from .prediction_report import PredictionReport
@@ -127,17 +129,24 @@ def predict(
             + ("" if loaded.file else f" The default recipe, {DEFAULT}, is several times as fast.")
         )
     answers: list[Answer] = []
-    readable = [(place, path) for place, path in enumerate(paths) if path not in damaged]
+    readable = [path for path in paths if path not in damaged]
     with progress.track(f"{len(readable)} images, {predictor.rows} rows each", len(readable)) as advance:
-        for place, path in readable:
+        for path in readable:
             pixels = read_image(path, loaded)
             if corrupt is not None:
                 from ..corruptions import corrupt as corrupt_image
 
-                pixels = corrupt_image(pixels, corrupt, severity, seed=seed, index=place)
-            answers.append(predict_file(predictor, path, pixels))
-            known = _check_names(names, loaded.names, answers[0].classes)
+                # Random parts follow from the pixels: the same file gives the same answer in any list.
+                pixels = corrupt_image(pixels, corrupt, severity, seed=seed, index=zlib.crc32(pixels.tobytes()))
+            try:
+                answers.append(predict_file(predictor, path, pixels))
+            except NoAnswerError as error:
+                damaged[path] = f"{path}: {error}"
+                progress.say(f"Left out: {damaged[path]}")
             advance()
+    if not answers:
+        raise InputError(f"None of {len(paths)} images got an answer. The first: {next(iter(damaged.values()))}")
+    known = _check_names(names, loaded.names, answers[0].classes)
     maps = None if out is None else _write_maps(answers, out)
     corrupted = "" if corrupt is None else f"{corrupt}, severity {severity}"
     report = PredictionReport(loaded, predictor.recipe, answers, known, top, corrupted, maps, damaged)
@@ -146,7 +155,7 @@ def predict(
     else:
         report.print(Console(highlight=False))
     if damaged:
-        raise SitaError(f"{len(damaged)} of {len(paths)} images could not be read: they are named above.")
+        raise SitaError(f"{len(damaged)} of {len(paths)} images got no answer: they are named above.")
 
 
 def _load(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,8 +19,20 @@ if TYPE_CHECKING:
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+"""What is decoded. Pillow knows others, some of which start programs (EPS)."""
+
+MAX_PIXELS = 178_000_000
+"""The largest image that is decoded, in pixels, unless a caller says otherwise; Pillow's own limit."""
+
+_ORIENTATION = 0x0112
+"""EXIF's tag of how an image is turned."""
+
 Size: TypeAlias = tuple[int, int]
 """Height and width, in this order."""
+
+_THIN = 16
+"""From this ratio of its sides on, an image is thin."""
 
 _Item = TypeVar("_Item")
 
@@ -56,7 +69,12 @@ class Fit:
         from PIL.Image import Resampling
 
         left, top = round((wide - width) / 2), round((tall - height) / 2)
-        return image.resize((wide, tall), Resampling.BICUBIC).crop((left, top, left + width, top + height))
+        if wide * tall <= _THIN * width * height / self.crop**2:
+            return image.resize((wide, tall), Resampling.BICUBIC).crop((left, top, left + width, top + height))
+        # A thin image would be scaled to gigabytes: crop first. Some pixels differ by 1, as Pillow rounds the box.
+        across, down = image.width / wide, image.height / tall
+        kept = (left * across, top * down, (left + width) * across, (top + height) * down)
+        return image.resize((width, height), Resampling.BICUBIC, box=kept)
 
 
 def read_size(size: int | tuple[int, int] | None) -> Size | None:
@@ -94,27 +112,74 @@ def require_folder(folder: Path, layout: str) -> None:
         raise InputError(f"Expected a folder {folder}; received {received}. The layout is {layout}.")
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[Image]:
-    """Yield an image file; only its header is read at first. An error names the file."""
-    # OSError: not an image, or truncated. SyntaxError, ValueError: a damaged PNG.
-    from PIL import Image
+class ImageError(InputError):
+    """An image that cannot be used; `kind` is a word for it: not_an_image, damaged, too_many_pixels or depth."""
 
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@contextmanager
+def opened(source: Path | bytes, max_pixels: int = MAX_PIXELS) -> Iterator[Image]:
+    """Yield the image in a file, or in its bytes; only its header has been read. An error names the file."""
+    from PIL import Image, UnidentifiedImageError
+
+    where = "" if isinstance(source, bytes) else f" in {source}"
+    if isinstance(source, Path) and source.exists() and not source.is_file():
+        raise ImageError("not_an_image", f"Expected an image{where}; it is no regular file.")  # a pipe would block
     try:
-        with Image.open(path) as image:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
+            if image.width * image.height > max_pixels:
+                raise _too_many_pixels(where, max_pixels, f"{image.width} × {image.height}")
             yield image
     except InputError:
         raise
+    except UnidentifiedImageError as error:
+        kinds = ", ".join(FORMATS)
+        raise ImageError("not_an_image", f"Expected an image ({kinds}){where}; received something else.") from error
     except Image.DecompressionBombError as error:
-        raise InputError(
-            f"Expected an image of at most {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels in {path}; received a larger "
-            "one, which could be made to fill the memory. Try: scale it down, or remove it."
-        ) from error
-    except (OSError, SyntaxError, ValueError) as error:
-        raise InputError(
-            f"Expected an image in {path}; it cannot be read: {str(error).rstrip('.')}. Try: download the file "
-            "again, or remove it."
-        ) from error
+        raise _too_many_pixels(where, max_pixels, "more") from error
+    # OSError: truncated. SyntaxError, ValueError, EOFError: damaged in some other way. Pillow's plugins raise more.
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(".")
+        reason = reason if isinstance(source, bytes) else f"{reason}. Try: download the file again, or remove it"
+        raise ImageError("damaged", f"Expected an image{where}; it cannot be read: {reason}.") from error
+
+
+def _too_many_pixels(where: str, max_pixels: int, received: str) -> ImageError:
+    expected = f"Expected at most {max_pixels / 1e6:g} million pixels{where}"
+    return ImageError("too_many_pixels", f"{expected}; received {received}. Try: scale it down.")
+
+
+def read_rgb(source: Path | bytes, max_pixels: int = MAX_PIXELS) -> Image:
+    """Return the image in a file, or in its bytes, as every command sees it.
+
+    It is turned upright (EXIF), laid on white if it is transparent, and 16 bits are scaled to 8.
+    """
+    with opened(source, max_pixels) as image:
+        image.load()
+        return _to_rgb(image, "" if isinstance(source, bytes) else f" in {source}")
+
+
+def _to_rgb(image: Image, where: str) -> Image:
+    from PIL import Image as images
+    from PIL import ImageOps
+
+    upright = ImageOps.exif_transpose(image)
+    low, high = upright.getextrema() if upright.mode in ("I", "F") else (0, 0)
+    if upright.mode == "F" or low < 0 or high > 65535:  # type: ignore[operator]
+        raise ImageError(
+            "depth",
+            f"Expected 8 or 16 bits per channel{where}; received mode {upright.mode}, whose range is unknown. Try: "
+            "convert it to 8 bits.",
+        )
+    if upright.mode.startswith("I"):
+        return images.fromarray((np.asarray(upright).astype(np.float32) / 257).round().astype(np.uint8)).convert("RGB")
+    if upright.has_transparency_data:
+        colors = upright.convert("RGBA")
+        return images.alpha_composite(images.new("RGBA", colors.size, "white"), colors).convert("RGB")
+    return upright.convert("RGB")
 
 
 def find_size(paths: Sequence[Path], fit: Fit) -> Size:
@@ -124,7 +189,8 @@ def find_size(paths: Sequence[Path], fit: Fit) -> Size:
     first: Size | None = None
     for path in paths:
         with opened(path) as image:
-            size = (image.height, image.width)
+            turned = image.getexif().get(_ORIENTATION, 1) >= 5  # a quarter turn
+            size = (image.width, image.height) if turned else (image.height, image.width)
         first = first or size
         if size != first:
             raise _differing(path, size, first)
@@ -137,8 +203,7 @@ def read_images(paths: Sequence[Path], fit: Fit, size: Size) -> np.ndarray:
     """Return image files as RGB bytes (N, h, w, 3), all of the size that `find_size` returned."""
     images = np.empty((len(paths), *size, 3), np.uint8)
     for place, path in enumerate(paths):
-        with opened(path) as file:
-            image = fit.apply(file.convert("RGB"))
+        image = fit.apply(read_rgb(path))
         if (image.height, image.width) != size:
             raise _differing(path, (image.height, image.width), size)
         images[place] = np.asarray(image)

@@ -10,7 +10,7 @@ import numpy as np
 from sita_adapters.errors import InputError
 
 from .dataset import Condition, Dataset, Selection
-from .images import Fit, find_size, fingerprint_files, list_images, opened, require_folder
+from .images import Fit, find_size, fingerprint_files, list_images, opened, read_rgb, require_folder
 
 CAMVID_CLASSES = (
     *("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist"),
@@ -60,8 +60,7 @@ class Segmentation(Dataset):
         images = np.empty((len(pairs), *self._size, 3), np.uint8)
         maps = np.empty((len(pairs), *self._size), np.int64)
         for place, (photograph, label_map) in enumerate(pairs):
-            with opened(photograph) as file:
-                image = np.asarray(file.convert("RGB"))
+            image = np.asarray(read_rgb(photograph))
             with opened(label_map) as file:
                 labels = np.asarray(file).astype(np.int32)
             self._check_labels(labels, label_map)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from sita_adapters.outputs import OutputLayout, flatten
 from sita_adapters.recipe import Recipe, Task
 from sita_adapters.voting import Scores, probabilities
 
-from ..data.images import Fit
+from ..data.images import MAX_PIXELS, Fit
 from ..exported.runtimes import ExportedFile
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 Size = int | tuple[int, int] | None
 """Height and width, one number for a square; None: any."""
+
+
+_BYTES_PER_PIXEL = 2048
+"""About what the features of two rows take, for each pixel of an image, in a network without a fixed size."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,14 @@ class LoadedModel:
     def sides(self) -> tuple[int, int] | None:
         """The height and width that it takes; None: any."""
         return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+    @property
+    def max_pixels(self) -> int:
+        """The largest image that is read. If the model takes any size, its features must fit half of the memory."""
+        if self.sides is not None:
+            return MAX_PIXELS
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 << 30
+        return min(MAX_PIXELS, memory // 2 // _BYTES_PER_PIXEL)
 
     def adapt(self, recipe: Recipe | str, layers: list[str] | None = None) -> Any:
         """Return the adapted model."""

@@ -14,9 +14,9 @@ from fastapi.responses import JSONResponse
 
 from sita_adapters.errors import SitaError
 
-from ..predictor import Predictor
+from ..predictor import NoAnswerError, Predictor
 from .batching import Batcher, One
-from .decoding import UploadError, decode, limit_pillow, read_upload
+from .decoding import UploadError, decode, read_upload
 from .metrics import Metrics
 from .responses import changed, prior, to_headers, to_json, to_png
 from .settings import MAX_WAITING, READ_SECONDS, ServeSettings
@@ -31,7 +31,7 @@ class Service:
         self.batcher = Batcher(predictor, settings.batch, self.metrics.count_batch)
         self._decoders = ThreadPoolExecutor(2, "sita-decode")  # more would only hold more pictures in memory
         self._waiting = 0
-        limit_pillow(settings.max_pixels)
+        self._max_pixels = min(settings.max_pixels, predictor.loaded.max_pixels)
 
     async def predict(self, request: Request) -> Response:
         """Answer for an image. Whatever happens, the request is counted once."""
@@ -40,6 +40,8 @@ class Service:
             outcome, response = "ok", await self._answer(request, started)
         except UploadError as error:
             outcome, response = error.outcome, _refuse(error)
+        except NoAnswerError as error:
+            outcome, response = "no_answer", JSONResponse({"error": str(error)}, 422)
         except SitaError as error:
             # A model that takes any size may not be able to take this one's; else it is not the image's fault.
             outcome, status = ("unfit", 422) if self.predictor.loaded.sides is None else ("failed", 500)
@@ -75,7 +77,7 @@ class Service:
             reason = f"Expected the whole image within {READ_SECONDS} s; received a part of it."
             raise UploadError(408, "too_slow", reason) from error
         loop = asyncio.get_running_loop()
-        pixels = await loop.run_in_executor(self._decoders, decode, data, self.predictor.loaded, limits.max_pixels)
+        pixels = await loop.run_in_executor(self._decoders, decode, data, self.predictor.loaded, self._max_pixels)
         return await asyncio.wrap_future(self.batcher.submit(pixels))
 
     def info(self) -> dict[str, Any]:
@@ -95,7 +97,7 @@ class Service:
             "diagnostics": list(metadata.diagnostics) if metadata else ["prior", "entropy", "source"],
             "batch": limits.batch,
             "max_mb": limits.max_bytes / 1e6,
-            "max_pixels": limits.max_pixels,
+            "max_pixels": self._max_pixels,
             "description": None if described is None else str(described),
         }
 

@@ -5,26 +5,26 @@ Nothing is decoded before its size is known: a picture of a few kilobytes can sa
 
 from __future__ import annotations
 
-import io
-import warnings
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+
+from ..data.images import ImageError, read_rgb
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from ..models.loaded import LoadedModel
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-"""What is decoded. Pillow knows others, some of which start programs (EPS)."""
-
 FIELDS = ("image", "file")
 """The names of a form's field that holds the image; where there is no such field, the first file does."""
 
 _FORM = 1 << 16
 """How many bytes a form may have beside its image."""
+
+_STATUS = {"not_an_image": 415, "depth": 415, "damaged": 400, "too_many_pixels": 413}
+"""The HTTP status for each kind of `ImageError`."""
 
 _PATIENCE = 4
 """How many times the largest body is read, and dropped, before the connection is closed."""
@@ -111,40 +111,12 @@ async def _file_of_form(request: Request, body: bytes) -> bytes:
         await form.close()
 
 
-def limit_pillow(max_pixels: int) -> None:
-    """Give Pillow our limit in place of its own, in this process, and silence the warning that comes before it."""
-    from PIL import Image
-
-    Image.MAX_IMAGE_PIXELS = max_pixels
-    warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-
-
-def decode(data: bytes, loaded: LoadedModel, max_pixels: int, remedy: str = "--max-pixels") -> np.ndarray:
-    """Return an image in bytes (h, w, 3), at the size that the model takes; `remedy` is for one that is too large."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
+def decode(data: bytes, loaded: LoadedModel, max_pixels: int) -> np.ndarray:
+    """Return an image in bytes (h, w, 3), at the size that the model takes."""
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            if image.width * image.height > max_pixels:
-                raise _too_many_pixels(max_pixels, f"{image.width} × {image.height}", remedy)
-            image.load()
-            return loaded.fit(ImageOps.exif_transpose(image).convert("RGB"))
-    except UploadError:
-        raise
-    except UnidentifiedImageError as error:
-        reason = f"Expected an image ({', '.join(FORMATS)}); received something else."
-        raise UploadError(415, "not_an_image", reason) from error
-    except Image.DecompressionBombError as error:
-        raise _too_many_pixels(max_pixels, "more", remedy) from error
-    # OSError: truncated. SyntaxError, ValueError, EOFError: damaged in some other way. Pillow's plugins raise more.
-    except Exception as error:
-        reason = f"Expected a whole image; it cannot be decoded: {_line(error)}"
-        raise UploadError(400, "damaged", reason) from error
-
-
-def _too_many_pixels(max_pixels: int, received: str, remedy: str) -> UploadError:
-    reason = f"Expected at most {max_pixels / 1e6:g} million pixels ({remedy}); received {received}."
-    return UploadError(413, "too_many_pixels", reason)
+        return loaded.fit(read_rgb(data, max_pixels))
+    except ImageError as error:
+        raise UploadError(_STATUS[error.kind], error.kind, str(error)) from error
 
 
 def _line(error: Exception) -> str:

@@ -22,7 +22,7 @@ from sita_adapters.views import ImageLayout, View, spatial_kind
 
 from ..methods import Prediction
 from ..models.loaded import LoadedModel
-from ..predictor import FilePredictor, check_shape
+from ..predictor import FilePredictor, check_answer
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class ModelViewer:
             with sita.observe(gauge) as source_observation:
                 self.loaded.run(gauge, images)
         plan, _ = adaptation_of(adapted).plan_for(spatial_kind(pixels.shape[:2]))
-        check_shape(Prediction(answer.probabilities[None]), self.loaded)
+        check_answer(Prediction(answer.probabilities[None]), self.loaded)
         opened = self._known[recipe]
         return Look(
             pixels,

@@ -15,8 +15,8 @@ import numpy as np
 from sita_adapters.errors import SitaError
 from sita_adapters.recipe import DEFAULT
 
+from ..data.images import read_rgb
 from ..models.digits import reads_digits
-from ..serving.decoding import UploadError, decode
 from .corrupting import Corrupt, corruptions_for
 from .panel import show_error, show_look
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .samples import Sample
 
 _NOTHING = "none"
-_MOST_PIXELS = 50_000_000
 _FONT = ("system-ui", "Segoe UI", "Roboto", "Helvetica", "Arial", "sans-serif")
 
 
@@ -63,7 +62,7 @@ class Page:
         """Return the right side of the page; what went wrong is a sentence there."""
         try:
             return self._show(sample, dropped, corruption, round(severity), recipe or "")
-        except (SitaError, UploadError) as error:
+        except SitaError as error:
             return show_error(str(error))
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -80,7 +79,7 @@ class Page:
         return show_look(self.viewer.look(pixels, recipe, clean), self.names, label)
 
     def _open(self, path: Path) -> np.ndarray:
-        return decode(path.read_bytes(), self.viewer.loaded, _MOST_PIXELS, "make it smaller")
+        return self.viewer.loaded.fit(read_rgb(path.read_bytes(), self.viewer.loaded.max_pixels))
 
 
 def build(page: Page) -> gradio.Blocks:
