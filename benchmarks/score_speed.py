@@ -161,8 +161,8 @@ def run_shards(name: str, folder: str) -> dict[str, float]:
     use_one_thread()
     paths = [str(path) for path in sorted(Path(folder).iterdir())]
     with tempfile.TemporaryDirectory() as place:
-        job = make_job(SETS[name][0], Path(place))
-        shards = prepare_folder(OutputFolder(Path(place)), {}, paths, None, job.base)
+        shards = prepare_folder(OutputFolder(Path(place)), {}, paths, None)
+        job = make_job(SETS[name][0], Path(place), shards.run)
         score_shard(job, 0)
         clock = Clock()
         for number in range(1, len(shards)):

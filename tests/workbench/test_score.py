@@ -31,7 +31,7 @@ from sita_workbench import ModelSpec, Scored, cli, score
 from sita_workbench.exported.export import export_checked
 from sita_workbench.scoring import display, local, score_images, score_shard, worker
 from sita_workbench.scoring.events import BatchDone, Events
-from sita_workbench.scoring.folder import OutputFolder, choose_shard
+from sita_workbench.scoring.folder import OutputFolder, choose_shard, held
 from sita_workbench.scoring.inputs import list_paths
 from sita_workbench.scoring.spec import Job
 
@@ -204,6 +204,42 @@ def test_a_run_goes_on_with_what_is_missing_and_keeps_failures(in_process: list[
     assert not list(Path("out/parts").glob(".*"))
 
 
+def test_damaged_parts_are_done_again_and_nothing_is_mixed(in_process: list[int]) -> None:
+    paths = draw_images(Path("images"), 8)
+    first = score(NET, paths, "out", shard=2)
+    rows = without_time(first.read().to_pylist())
+    parts = [Path(f"out/parts/part-0000{number}.parquet") for number in range(4)]
+    parts[0].write_bytes(parts[0].read_bytes()[:-20])  # truncated
+    offset = pq.read_metadata(parts[1]).row_group(0).column(3).data_page_offset
+    whole = bytearray(parts[1].read_bytes())
+    for place in range(offset + 30, offset + 60):  # the probabilities, after the page's header
+        whole[place] ^= 1
+    parts[1].write_bytes(whole)
+    score(ModelSpec(NET, recipe="bn"), paths, "other", shard=2)
+    parts[3].write_bytes(Path("other/parts/part-00003.parquet").read_bytes())  # of another run
+    in_process.clear()
+    assert without_time(score(NET, paths, "out").read().to_pylist()) == rows
+    assert in_process == [0, 1, 3]
+    said = json.loads(pq.read_metadata(parts[2]).metadata[b"sita"])
+    assert (said["recipe"], said["images"]) == ("auto", 8)
+
+
+def test_two_runs_do_not_write_to_one_folder(in_process: list[int]) -> None:
+    paths = draw_images(Path("images"), 4)
+    with held(OutputFolder(Path("out"))), pytest.raises(InputError, match="another run is writing to out"):
+        score(NET, paths, "out")
+    assert [path.name for path in Path("out").iterdir()] == [".lock"]
+    assert score(NET, paths, "out").rows == 4
+
+
+def test_a_name_that_is_not_utf8_is_scored(in_process: list[int]) -> None:
+    paths = draw_images(Path("images"), 2)
+    os.rename(paths[0], b"images/caf\xe9.png")
+    assert score(NET, "images", "out").read().column("path").to_pylist() == ["images/001.png", "images/caf\\udce9.png"]
+    Path("list.txt").write_bytes(b"images/caf\xe9.png\n")
+    assert score(NET, "list.txt", "other").rows == 1
+
+
 def test_an_image_that_the_model_fails_on_is_a_failure_of_its_own() -> None:
     paths = draw_images(Path("images"), 3, sides=(12, 12, 2))  # too small for the second convolution
     draw_images(Path("images"), 2)
@@ -268,7 +304,7 @@ def test_a_batchs_statistics_are_not_shared() -> None:
 
 
 def test_a_job_crosses_to_another_process_as_text() -> None:
-    job = Job(ModelSpec("net.py:build", names=("cat", "dög")).resolved(), "out", "/", "jax")
+    job = Job(ModelSpec("net.py:build", names=("cat", "dög")).resolved(), "out", "/", "{}", "jax")
     assert Job.from_json(job.to_json()) == job
     assert job.spec.model == f"{Path.cwd() / 'net.py'}:build"
 

@@ -2,17 +2,19 @@
 
     score.json                what was scored with what; another model, recipe or list is refused
     inputs.arrow              the list of paths, one batch per shard: a worker reads its own batch alone
-    parts/part-00042.parquet  the answers of a shard; it is there as a whole or not at all
+    parts/part-00042.parquet  the answers of a shard, with what score.json says in its metadata
     failed/part-00042.parquet what of the shard could not be scored
     failed.parquet            all of these, and
     summary.json              the summary, once all parts are there
     maps/00042/               of a segmentation model, the label maps
 
-A part is written under another name and renamed, so that whatever is killed leaves nothing half written.
+A part is written under another name and renamed, so whatever is killed leaves nothing half written. A part that was
+damaged later, or that another run wrote, counts as missing. One run at a time holds the folder (.lock).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -31,6 +33,10 @@ SHARD = 1000
 
 _LEAST_SHARDS = 32
 """A small set is cut into about so many, so that there is work for every worker."""
+
+
+RUN = b"sita"
+"""The key under which a part says which run it belongs to."""
 
 
 def choose_shard(images: int) -> int:
@@ -81,21 +87,34 @@ class OutputFolder:
         import pyarrow as pa
 
         with pa.memory_map(str(self.inputs)) as file, pa.ipc.open_file(file) as reader:
-            paths: list[str] = reader.get_batch(number).column(0).to_pylist()
-        return paths
+            return [os.fsdecode(path) for path in reader.get_batch(number).column(0).to_pylist()]
 
-    def missing(self, shards: int) -> list[int]:
-        """Return the numbers of the shards whose parts are not there."""
-        found = {path.name for path in self.parts.glob("part-*.parquet")}
-        return [number for number in range(shards) if self.part(number).name not in found]
+    def missing(self, shards: Shards) -> list[int]:
+        """Return the numbers of the shards whose parts are not there, damaged, or another run's."""
+        return [number for number in range(len(shards)) if not self.holds(number, shards.run, shards.images_in(number))]
+
+    def holds(self, number: int, run: str, images: int) -> bool:
+        """Return whether a shard's part is there: whole, of this run, with a row or a failure for every image."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            with pq.ParquetFile(self.part(number), page_checksum_verification=True) as file:
+                table = file.read()
+            failed = self.failed_part(number)
+            failures = pq.read_metadata(failed).num_rows if failed.exists() else 0
+        except (OSError, pa.ArrowException):
+            return False
+        return (table.schema.metadata or {}).get(RUN) == run.encode() and table.num_rows + failures == images
 
 
 @dataclass(frozen=True)
 class Shards:
-    """How a set is cut: `images` paths, `size` to a shard."""
+    """How a set is cut: `images` paths, `size` to a shard; `run` is what score.json says, as JSON."""
 
     images: int
     size: int
+    run: str
 
     def __len__(self) -> int:
         return math.ceil(self.images / self.size)
@@ -105,22 +124,20 @@ class Shards:
         return min(self.size, self.images - number * self.size)
 
 
-def prepare_folder(
-    folder: OutputFolder, identity: dict[str, Any], paths: Sequence[str], shard: int | None, base: str
-) -> Shards:
+def prepare_folder(folder: OutputFolder, identity: dict[str, Any], paths: Sequence[str], shard: int | None) -> Shards:
     """Make the folder ready for this run, or check that it is this run's; return how the set is cut.
 
     A folder without any part may become another run's: nothing in it could be mixed up.
     """
     digest = hashlib.sha256()
     for path in paths:
-        digest.update(_encode(path) + b"\n")
+        digest.update(os.fsencode(path) + b"\n")
     relative = not all(map(os.path.isabs, paths))
     about = {
         **identity,
         "images": len(paths),
         "input list": digest.hexdigest()[:16],
-        "paths relative to": base if relative else None,
+        "paths relative to": os.getcwd() if relative else None,
     }
     known = _read_manifest(folder)
     if known is not None and any(folder.parts.glob("part-*.parquet")):
@@ -130,14 +147,28 @@ def prepare_folder(
     else:
         about = {**about, "shard": shard or choose_shard(len(paths))}
         _write(folder, about, paths)
-    return Shards(len(paths), about["shard"])
+    return Shards(len(paths), about["shard"], json.dumps(about, sort_keys=True))
 
 
-def _encode(path: str) -> bytes:
+@contextlib.contextmanager
+def held(folder: OutputFolder) -> Iterator[None]:
+    """Hold the folder, so no second run writes to it. A killed process holds it no longer."""
+    from filelock import FileLock, Timeout
+
+    _read_manifest(folder)  # nothing is written to a folder that is not ours
+    folder.path.mkdir(parents=True, exist_ok=True)
     try:
-        return path.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(f"input: the name {path!r} is not UTF-8, which Parquet needs. Try: rename it.") from error
+        with FileLock(folder.path / ".lock", timeout=0):
+            yield
+    except Timeout as error:
+        raise InputError(
+            f"output: another run is writing to {folder.path}. Try: wait for it, or another --output."
+        ) from error
+
+
+def shown(path: str) -> str:
+    """Return a path as text for Parquet; bytes of a name that are not UTF-8 are escaped."""
+    return path.encode("utf-8", "backslashreplace").decode()
 
 
 def _read_manifest(folder: OutputFolder) -> dict[str, Any] | None:
@@ -160,11 +191,12 @@ def _write(folder: OutputFolder, about: dict[str, Any], paths: Sequence[str]) ->
 
     for made in (folder.path, folder.parts, folder.failures):
         made.mkdir(parents=True, exist_ok=True)
-    schema = pa.schema([("path", pa.string())])
+    schema = pa.schema([("path", pa.binary())])
     size = about["shard"]
     with write_atomically(folder.inputs) as temporary, pa.ipc.new_file(str(temporary), schema) as writer:
         for start in range(0, len(paths), size):
-            writer.write_batch(pa.record_batch([pa.array(paths[start : start + size], pa.string())], schema=schema))
+            names = [os.fsencode(path) for path in paths[start : start + size]]
+            writer.write_batch(pa.record_batch([pa.array(names, pa.binary())], schema=schema))
     write_json(folder.manifest, about)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import os
 from collections.abc import Iterable
 from os import PathLike, fspath
 from pathlib import Path
@@ -36,10 +38,10 @@ def list_paths(given: str | PathLike[str] | Iterable[str | PathLike[str]]) -> li
 
 
 def _read_lines(source: Path) -> list[str]:
-    try:
-        lines = source.read_text(encoding="utf-8-sig").splitlines()
-    except ValueError as error:
-        raise InputError(f"input: expected text, one path per line; {source} is something else: {error}.") from error
+    text = os.fsdecode(source.read_bytes().removeprefix(codecs.BOM_UTF8))
+    if "\0" in text:
+        raise InputError(f"input: expected text, one path per line; {source} is a binary file.")
+    lines = text.splitlines()
     return [line.strip() for line in lines if line.strip()]
 
 

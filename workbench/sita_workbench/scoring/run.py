@@ -12,7 +12,7 @@ from sita_adapters.errors import InputError, SitaError
 
 from .display import Display, NoDisplay
 from .events import BatchDone
-from .folder import OutputFolder, Shards, prepare_folder
+from .folder import OutputFolder, Shards, held, prepare_folder
 from .inputs import list_paths
 from .shard import ShardDone
 from .spec import ModelSpec, make_job
@@ -57,30 +57,31 @@ def score(
     listed = list_paths(paths)
     chosen = (ModelSpec(spec) if isinstance(spec, str) else spec).resolved()
     folder = OutputFolder(Path(output))
-    job = make_job(chosen, folder.path)
-    shards = prepare_folder(folder, chosen.identity(), listed, shard, job.base)
-    missing = folder.missing(len(shards))
-    tally = _Tally(shards, missing, display or NoDisplay(), watch)
-    with tally.display.track(tally.images, shards.images):
-        if missing and engine == "ray":
-            from .ray_engine import run_ray
+    with held(folder):
+        shards = prepare_folder(folder, chosen.identity(), listed, shard)
+        job = make_job(chosen, folder.path, shards.run)
+        missing = folder.missing(shards)
+        tally = _Tally(shards, missing, display or NoDisplay(), watch)
+        with tally.display.track(tally.images, shards.images):
+            if missing and engine == "ray":
+                from .ray_engine import run_ray
 
-            run_ray(job, missing, workers, tally, address)
-        elif missing:
-            from .local import run_local, usable_cores
+                run_ray(job, missing, workers, tally, address)
+            elif missing:
+                from .local import run_local, usable_cores
 
-            run_local(job, missing, workers or usable_cores(), tally)
-    return _finish(folder, len(shards))
+                run_local(job, missing, workers or usable_cores(), tally)
+        return _finish(folder, shards)
 
 
-def _finish(folder: OutputFolder, shards: int) -> Scored:
+def _finish(folder: OutputFolder, shards: Shards) -> Scored:
     missing = folder.missing(shards)
     if missing:
         raise SitaError(
-            f"{len(missing)} of {shards} parts are missing in {folder.path}, though every shard was reported as done. "
-            "Is the folder on a disk that all workers share? Try: the same command again does what is missing."
+            f"{len(missing)} of {len(shards)} parts are missing in {folder.path}, or damaged, though every shard was "
+            "reported as done. Is the folder on a disk that all workers share? Try: run the same command again."
         )
-    scored = finish(folder, shards)
+    scored = finish(folder, len(shards))
     if not scored.rows:
         raise InputError(f"None of {scored.failed} images could be scored. {' '.join(scored.reasons[:1])}")
     return scored

@@ -19,7 +19,7 @@ import numpy as np
 from sita_adapters.errors import InputError, SitaError, SitaWarning
 
 from ..files import write_atomically
-from .folder import OutputFolder
+from .folder import RUN, OutputFolder, shown
 from .spec import Job, ModelSpec
 
 if TYPE_CHECKING:
@@ -52,26 +52,26 @@ class ScoredImages:
 
 
 def score_shard(job: Job, number: int, report: Report | None = None) -> ShardDone:
-    """Score the images of a shard and write its part; do nothing where the part is there.
+    """Score the images of a shard and write its part; do nothing if the part is there.
 
     The failures are written before the part, whose being there says that the shard is done.
     """
     import pyarrow.parquet as pq
 
     folder = OutputFolder(Path(job.folder))
-    if folder.part(number).exists():  # a worker that was lost had finished it
+    paths = folder.read_paths(number)
+    if folder.holds(number, job.run, len(paths)):  # a worker that was lost had finished it
         return ShardDone(number, pq.read_metadata(folder.part(number)).num_rows, 0)
     if job.keras_backend:
         os.environ["KERAS_BACKEND"] = job.keras_backend
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SitaWarning)
-        paths = folder.read_paths(number)
         scored = score_images(job.spec, paths, base=job.base, maps=folder.maps(number), report=report)
     if scored.failed:
         _write(folder.failed_part(number), scored.failed, failed_schema())
     else:
         folder.failed_part(number).unlink(missing_ok=True)  # of an attempt that did not get to its end
-    _write(folder.part(number), scored.rows, row_schema(scored.segments))
+    _write(folder.part(number), scored.rows, row_schema(scored.segments).with_metadata({RUN: job.run}))
     said = dict.fromkeys(str(each.message) for each in caught if issubclass(each.category, SitaWarning))
     return ShardDone(number, len(scored.rows), len(scored.failed), tuple(said))
 
@@ -126,14 +126,14 @@ def _read_batches(
         try:
             pixels = read_image(Path(base, path), scorer.loaded)
         except Exception as error:  # damaged files raise whatever their format's reader comes across
-            failed.append({"path": path, "reason": str(error) or type(error).__name__})
+            failed.append({"path": shown(path), "reason": shown(str(error) or type(error).__name__)})
             continue
         if batch and batch[0].pixels.shape != pixels.shape:
             yield batch
             batch = []
         if not batch:
             at_once = scorer.images_per_call(*pixels.shape[:2])
-        batch.append(_Image(path, place, pixels, time.perf_counter() - start))
+        batch.append(_Image(shown(path), place, pixels, time.perf_counter() - start))
         if len(batch) == at_once:
             yield batch
             batch = []
@@ -256,4 +256,4 @@ def _write(path: Path, rows: list[dict[str, Any]] | list[dict[str, str]], schema
     import pyarrow.parquet as pq
 
     with write_atomically(path) as temporary:
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary, write_page_checksum=True)

@@ -80,11 +80,14 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class Job:
-    """All that a worker needs to score any shard: the model, the output folder, and what paths are relative to."""
+    """All that a worker needs to score any shard: the model, the output folder, what paths are relative to, and what
+    score.json says.
+    """
 
     spec: ModelSpec
     folder: str
     base: str
+    run: str = ""
     keras_backend: str | None = None
 
     def to_json(self) -> str:
@@ -100,9 +103,9 @@ class Job:
         return cls(ModelSpec(**{**spec, "names": tuple(spec["names"]), "providers": providers}), **values)
 
 
-def make_job(spec: ModelSpec, folder: Path) -> Job:
+def make_job(spec: ModelSpec, folder: Path, run: str) -> Job:
     """Return the job of scoring from this folder on, with the Keras backend that this process would take."""
-    return Job(spec, str(folder.resolve()), os.getcwd(), os.environ.get("KERAS_BACKEND"))
+    return Job(spec, str(folder.resolve()), os.getcwd(), run, os.environ.get("KERAS_BACKEND"))
 
 
 def _file_of(model: str) -> tuple[str, str, str]:
