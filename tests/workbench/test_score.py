@@ -210,10 +210,9 @@ def test_damaged_parts_are_done_again_and_nothing_is_mixed(in_process: list[int]
     rows = without_time(first.read().to_pylist())
     parts = [Path(f"out/parts/part-0000{number}.parquet") for number in range(4)]
     parts[0].write_bytes(parts[0].read_bytes()[:-20])  # truncated
-    offset = pq.read_metadata(parts[1]).row_group(0).column(3).data_page_offset
+    probabilities = pq.read_metadata(parts[1]).row_group(0).column(3)
     whole = bytearray(parts[1].read_bytes())
-    for place in range(offset + 30, offset + 60):  # the probabilities, after the page's header
-        whole[place] ^= 1
+    whole[probabilities.data_page_offset - 1] ^= 1  # the last byte of the page before, which has the values
     parts[1].write_bytes(whole)
     score(ModelSpec(NET, recipe="bn"), paths, "other", shard=2)
     parts[3].write_bytes(Path("other/parts/part-00003.parquet").read_bytes())  # of another run
