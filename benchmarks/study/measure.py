@@ -29,10 +29,7 @@ from .networks import NETWORKS, Half, Network, Places, data_spec
 
 SEVERITIES = (1, 3, 5)
 CALIBRATION_IMAGES = 128
-"""Clean images that the shifts of `ByExcessShift` are measured on."""
-
-CALIBRATE_IMAGES = 64
-"""Clean images that `sita.calibrate` chooses on."""
+"""Clean images that the shifts of `ByExcessShift` are measured on, and that `sita.calibrate` chooses on."""
 
 MIRRORED = "calibrated, mirrored"
 
@@ -69,7 +66,7 @@ def run_network(name: str, places: Places, progress: Progress) -> None:
         shifts = _clean_shifts(loaded, clean.load(CLEAN, 0, len(clean))[0])
         log.add("clean shifts", shifts)
     if "calibrate" not in log.entries:
-        log.add("calibrate", _calibrate(loaded, clean.load(CLEAN, 0, CALIBRATE_IMAGES)[0]))
+        log.add("calibrate", _calibrate(loaded, clean.load(CLEAN, 0, len(clean))[0]))
     rows = Rows(loaded, ByExcessShift(shifts), network)
     halves: dict[Half, Dataset] = {
         half: _open(network, loaded, half, "none", counts.clean, places)
