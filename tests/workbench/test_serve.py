@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -21,7 +24,7 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from serving_process import Running, noise, png, start_server, values_of
+from serving_process import Running, is_running, noise, png, start_server, values_of
 
 import sita_adapters as sita
 from sita_workbench.exported.export import export_checked
@@ -84,7 +87,7 @@ def test_one_bad_image_among_eight_fails_alone(server: Running) -> None:
     found = post_together(server, pictures)
     assert [response.status_code for response in found] == [200, 200, 200, 200, 200, 400, 200, 200]
     reason = found[5].json()["error"]
-    assert "Expected a whole image" in reason
+    assert "Expected an image; it cannot be read" in reason
     assert "\n" not in reason
 
 
@@ -139,7 +142,7 @@ REFUSED: dict[str, tuple[bytes, str, int, str]] = {
     "too many pixels": (many_pixels(), "image/png", 413, "1100 × 1000"),
     "not an image": (b"hello", "image/png", 415, "Expected an image"),
     "a script": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "image/png", 415, "Expected an image"),
-    "truncated": (GOOD[:-40], "image/png", 400, "Expected a whole image"),
+    "truncated": (GOOD[:-40], "image/png", 400, "cannot be read"),
     "empty": (b"", "image/png", 400, "received nothing"),
     "wrong type": (GOOD, "text/html", 415, "received text/html"),
     "json": (b"{}", "application/json", 415, "received application/json"),
@@ -179,7 +182,8 @@ def test_health_and_info_say_what_is_served(server: Running) -> None:
     with server.client() as client:
         assert client.get("/health").json() == {"status": "ok"}
         told = client.get("/info").json()
-        assert client.get("/docs").status_code == client.get("/openapi.json").status_code == 404
+        assert client.get("/docs").status_code == 404
+        assert set(client.get("/openapi.json").json()["paths"]) == {"/predict", "/health", "/info", "/metrics"}
         assert client.get("/predict").status_code == 405
     assert told["model"] == "net.py:build"
     assert told["recipe"].startswith("ops")
@@ -263,6 +267,73 @@ def test_a_worker_that_is_killed_comes_back_and_nothing_is_forgotten(folder: Pat
         assert page['sita_requests_total{outcome="ok"}'] == 8 + answered
         assert page["sita_changed_share_baseline"] == 0.125
         assert server.stop() == (0, [])
+
+
+@pytest.mark.slow
+def test_a_restart_that_fails_leaves_the_other_workers_alone(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "gone.py"
+    file.write_text(CLASSIFIER)
+    with start_server("gone.py:build", "--workers", "2", folder=tmp_path) as server:
+        file.unlink()
+        os.kill(server.workers()[0], signal.SIGKILL)
+        end = time.monotonic() + 60
+        log = tmp_path / f"server-{server.port}.log"
+        while time.monotonic() < end and "could not load its model" not in log.read_text():
+            time.sleep(0.2)
+        assert "gone.py" in log.read_text()
+        assert [post(server, GOOD).status_code for _ in range(5)] == [200] * 5
+        file.write_text(CLASSIFIER)
+        while time.monotonic() < end and len(server.workers()) < 2:
+            time.sleep(0.2)
+        assert server.stop() == (0, [])
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_server_that_is_killed(folder: Path) -> None:
+    with start_server("net.py:build", folder=folder) as server:
+        workers = server.workers()
+        server.process.kill()
+        end = time.monotonic() + 30
+        while time.monotonic() < end and any(map(is_running, workers)):
+            time.sleep(0.2)
+        assert not any(map(is_running, workers))
+
+
+def test_unfinished_headers_are_not_waited_for(server: Running) -> None:
+    """Three hundred connections that never finish their headers are closed; requests are answered meanwhile."""
+    opened = []
+    for _ in range(300):
+        one = socket.create_connection(("127.0.0.1", server.port))
+        one.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        opened.append(one)
+    assert post(server, GOOD).status_code == 200
+    end = time.monotonic() + 30
+    for one in opened:
+        one.settimeout(max(0.1, end - time.monotonic()))
+        with contextlib.suppress(ConnectionResetError):
+            assert one.recv(100) == b""
+        one.close()
+    with server.client() as client:  # a connection that is kept alive has a deadline for each of its requests
+        assert [client.post("/predict", content=GOOD).status_code for _ in range(3)] == [200] * 3
+
+
+@pytest.mark.slow
+def test_a_generated_client_finds_no_server_error(server: Running) -> None:
+    """schemathesis sends what the published description allows, and what it does not."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json"),
+            *("--checks", "not_a_server_error,status_code_conformance,content_type_conformance"),
+            *("--max-examples", "40", "--seed", "1", "--no-color"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "NO_PROXY": "127.0.0.1"},
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-500:]
+    assert post(server, GOOD).status_code == 200
 
 
 @pytest.mark.slow

@@ -21,7 +21,8 @@ from sita_adapters.errors import InputError
 from sita_adapters.inputs import ENCODINGS
 from sita_workbench.methods import Prediction
 from sita_workbench.models.loaded import LoadedModel
-from sita_workbench.predictor import Answers
+from sita_workbench.models.loading import load_model
+from sita_workbench.predictor import Answers, open_predictor
 from sita_workbench.serving.app import Service, make_app
 from sita_workbench.serving.baseline import read_baseline
 from sita_workbench.serving.batching import Batcher, One
@@ -97,6 +98,20 @@ def test_one_that_was_cancelled_is_not_run() -> None:
     batcher.stop()
     assert predictor.sizes == [1]
     assert second.result().adapted.probabilities[0] == pytest.approx(20 / 255)
+
+
+@pytest.mark.parametrize("recipe", ["ops", "auto", "ops_shared"])
+def test_a_batch_that_runs_in_rounds_has_all_its_diagnostics(recipe: str) -> None:
+    """Ten images of `ops` are 220 rows, more than run at once."""
+    predictor = open_predictor(load_model("digits"), recipe)
+    pixels = noise(10, size=32)
+    together = predictor.answer(pixels)
+    alone = [predictor.answer(each[None]) for each in pixels]
+    for found, wanted in (
+        (together.adapted.priors, [one.adapted.priors for one in alone]),
+        (together.source.probabilities, [one.source.probabilities for one in alone]),
+    ):
+        np.testing.assert_allclose(found, np.concatenate(wanted), atol=1e-5)
 
 
 def test_pixels_are_counted_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,12 @@ class _Recorder:
     values: dict[str, np.ndarray] = field(default_factory=dict)
 
     def append(self, diagnostics: Diagnostics, ops: Ops) -> None:
-        """Keep the diagnostics of a call, if its output has class scores."""
-        if "entropies" in diagnostics.arrays:
-            self.values.update({name: ops.to_numpy(array) for name, array in diagnostics.outputs(ops).items()})
+        """Keep the diagnostics of a call, if its output has class scores. It may run its images in several rounds."""
+        if "entropies" not in diagnostics.arrays:
+            return
+        for name, array in diagnostics.outputs(ops).items():
+            found = ops.to_numpy(array)
+            self.values[name] = np.concatenate([self.values[name], found]) if name in self.values else found
 
 
 @contextmanager

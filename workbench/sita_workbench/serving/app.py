@@ -13,6 +13,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from sita_adapters.errors import SitaError
+from sita_adapters.version import __version__
 
 from ..predictor import NoAnswerError, Predictor
 from .batching import Batcher, One
@@ -41,11 +42,11 @@ class Service:
         except UploadError as error:
             outcome, response = error.outcome, _refuse(error)
         except NoAnswerError as error:
-            outcome, response = "no_answer", JSONResponse({"error": str(error)}, 422)
+            outcome, response = "no_answer", self._fail(error, 422)
         except SitaError as error:
             # A model that takes any size may not be able to take this one's; else it is not the image's fault.
             outcome, status = ("unfit", 422) if self.predictor.loaded.sides is None else ("failed", 500)
-            response = JSONResponse({"error": str(error)}, status)
+            response = self._fail(error, status)
         except Exception:
             self.metrics.count_request("failed", time.perf_counter() - started)
             raise
@@ -80,6 +81,10 @@ class Service:
         pixels = await loop.run_in_executor(self._decoders, decode, data, self.predictor.loaded, self._max_pixels)
         return await asyncio.wrap_future(self.batcher.submit(pixels))
 
+    def _fail(self, error: SitaError, status: int) -> Response:
+        """Return an error of the model's, without its file name, which is no business of a client's."""
+        return JSONResponse({"error": str(error).replace(self.predictor.loaded.spec, "The model")}, status)
+
     def info(self) -> dict[str, Any]:
         """Return what is served: what `describe` says, and the limits."""
         loaded, limits = self.predictor.loaded, self.settings
@@ -111,7 +116,7 @@ def _refuse(error: UploadError) -> Response:
 
 
 def make_app(service: Service, when_ready: Callable[[], None] = lambda: None) -> FastAPI:
-    """Return the application. It answers nothing but what is listed here: no pages of documentation, either."""
+    """Return the application: what is listed here, and /openapi.json, which describes it."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -120,7 +125,7 @@ def make_app(service: Service, when_ready: Callable[[], None] = lambda: None) ->
         yield
         await asyncio.get_running_loop().run_in_executor(None, service.batcher.stop)
 
-    app = FastAPI(title="sita", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="sita", lifespan=lifespan, version=__version__, docs_url=None, redoc_url=None)
 
     async def health() -> dict[str, str]:
         return {"status": "ok"}
@@ -132,8 +137,36 @@ def make_app(service: Service, when_ready: Callable[[], None] = lambda: None) ->
         page, content_type = await asyncio.get_running_loop().run_in_executor(None, service.metrics.page)
         return Response(page, media_type=content_type)
 
-    app.add_route("/predict", service.predict, methods=["POST"])
+    app.add_api_route(
+        "/predict",
+        service.predict,
+        methods=["POST"],
+        response_class=Response,
+        responses=_ANSWERS,
+        openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
+    )
     app.add_api_route("/health", health)
     app.add_api_route("/info", info)
-    app.add_api_route("/metrics", metrics)
+    app.add_api_route("/metrics", metrics, response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     return app
+
+
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+_FORM = {"schema": {"type": "object", "properties": {"image": _BYTES["schema"]}, "required": ["image"]}}
+_BODIES = {"image/*": _BYTES, "application/octet-stream": _BYTES, "multipart/form-data": _FORM}
+_ERROR = {"schema": {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}}
+_REASONS = {
+    400: "The image is damaged, or there is none.",
+    408: "The image did not come in time.",
+    413: "The image is too large.",
+    415: "It is no image that can be decoded.",
+    422: "The model has no answer for this image.",
+    503: "Too many requests are waiting.",
+}
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The answer as JSON; of a segmentation model, a PNG of labels.",
+        "content": {"application/json": {"schema": {"type": "object"}}, "image/png": _BYTES},
+    },
+    **{code: {"description": text, "content": {"application/json": _ERROR}} for code, text in _REASONS.items()},
+}

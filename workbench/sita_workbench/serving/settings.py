@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 
 from sita_adapters.recipe import Task
 
@@ -13,6 +14,9 @@ MAX_WAITING = 64
 
 READ_SECONDS = 30
 """How long a client may take to send an image."""
+
+HEADER_SECONDS = 10
+"""How long a client may take to send the headers of a request."""
 
 GRACE_SECONDS = 10
 """How long requests that are being answered may take when the server is told to end."""
@@ -45,6 +49,17 @@ class ServeSettings:
     max_pixels: int = 50_000_000
     baseline: str | None = None
     threads: int = 1
+
+    def to_json(self) -> str:
+        """Return the settings as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> ServeSettings:
+        """Return the settings that `to_json` wrote."""
+        values = json.loads(text)
+        providers = None if values["providers"] is None else tuple(values["providers"])
+        return cls(**{**values, "names": tuple(values["names"]), "providers": providers})
 
     def name_of(self, label: int, loaded: LoadedModel, classes: int) -> str | None:
         """Return a class's name, where it is known."""

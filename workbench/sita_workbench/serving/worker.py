@@ -1,57 +1,72 @@
-"""A worker process: loads the model, and runs uvicorn on the port that its parent has bound."""
+"""A worker process: uvicorn asks it for the application, for which it loads the model."""
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
-import socket
 import sys
 import threading
 import time
-from multiprocessing.connection import Connection
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sita_adapters.errors import SitaError
 
+from .metrics import FOLDER
 from .settings import GRACE_SECONDS, ServeSettings
 
-FAILED = 3
-"""The exit code of a worker that could not load its model: another would not be able to, either."""
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+SETTINGS = "SITA_SERVE"
+"""The variable that holds the settings."""
+
+READY, FAILED = "ready-", "failed-"
+"""What the names of the files begin with in which workers say so; the rest is the process's number."""
+
+_PAUSE = 5.0
+"""Seconds between two attempts to load a model that could be loaded before."""
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 
 
-def run_worker(settings: ServeSettings, listening: socket.socket, parent: Connection) -> None:
-    """Serve until SIGTERM, or until the parent is gone. Tell the parent when the model is there, or why it is not."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent decides
+def make_worker() -> FastAPI:
+    """Return the application with its model.
+
+    If the model can't be loaded and no worker ever could, the server ends, with the reason. If others could, they go
+    on, and this one is started again, after a pause.
+    """
+    settings, folder = ServeSettings.from_json(os.environ[SETTINGS]), Path(os.environ[FOLDER])
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    logging.getLogger("asyncio").addFilter(_Seldom())
     for name in _THREADS:
         os.environ.setdefault(name, str(settings.threads))  # before a framework is imported
     try:
         service = _load(settings)
-    except SitaError as error:
-        parent.send(("failed", str(error)))
-        sys.exit(FAILED)
     except Exception as error:
-        parent.send(("failed", f"{settings.model} could not be loaded: {type(error).__name__}: {error}"))
-        raise SystemExit(FAILED) from error
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-    import uvicorn
-
+        reason = str(error) if isinstance(error, SitaError) else f"{type(error).__name__}: {error}"
+        if any(folder.glob(f"{READY}*")):
+            print(f"A worker could not load its model, and is started again: {reason}", file=sys.stderr, flush=True)
+            time.sleep(_PAUSE)
+            os._exit(1)  # another code would make uvicorn end the server
+        (folder / f"{FAILED}{os.getpid()}").write_text(reason, encoding="utf-8")
+        os._exit(_startup_failure())
     from .app import make_app
 
-    app = make_app(service, when_ready=lambda: parent.send(("ready", os.getpid())))
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=GRACE_SECONDS
-    )
-    uvicorn.Server(config).run(sockets=[listening])
+    return make_app(service, when_ready=(folder / f"{READY}{os.getpid()}").touch)
+
+
+def _startup_failure() -> int:
+    """Return the exit code at which uvicorn ends the server."""
+    from uvicorn.config import STARTUP_FAILURE
+
+    return STARTUP_FAILURE
 
 
 def _load(settings: ServeSettings) -> Any:
     """Return the service with its model, which has answered once: the first call of a model takes longer."""
-    from dataclasses import replace
-
     import numpy as np
 
     from ..models.loading import load_model
@@ -81,12 +96,23 @@ def _load(settings: ServeSettings) -> Any:
     return Service(predictor, settings, baseline)
 
 
-def _end_with(parent: Connection) -> None:
-    """End this process when the parent has, however it did: the connection to it breaks."""
-    try:
-        while True:
-            parent.recv()
-    except (EOFError, OSError):
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GRACE_SECONDS + 1)
-        os._exit(1)
+def _end_with_parent(parent: int) -> None:
+    """End this process when the parent has, however it did."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_SECONDS + 1)
+    os._exit(1)
+
+
+class _Seldom(logging.Filter):
+    """Lets one message of asyncio through per minute: out of file descriptors, it would log thousands."""
+
+    _last = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log this message."""
+        due = time.monotonic() - self._last > 60
+        if due:
+            self._last = time.monotonic()
+        return due
