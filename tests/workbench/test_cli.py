@@ -19,6 +19,7 @@ from sita_adapters.errors import InputError
 from sita_workbench import cli
 from sita_workbench.commands import options
 from sita_workbench.demo import demo, figure
+from sita_workbench.methods import open_recipe
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +175,25 @@ def test_a_sita_error_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     captured = capsys.readouterr()
     assert captured.err.startswith("Error: Expected [this] and received that.")
     assert captured.err.count("\n") == 1
+
+
+def test_an_error_of_the_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device", "out/part")
+
+    monkeypatch.setattr(demo, "run_demo", fail)
+    monkeypatch.setattr(sys, "argv", ["sita", "demo"])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    assert exit_.value.code == 1
+    assert capsys.readouterr().err == "Error: No space left on device: out/part\n"
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe{}", b'{"priors": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"])
+def test_a_recipe_file_that_cannot_be_read_is_a_sita_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "recipe.json").write_bytes(content)
+    with pytest.raises(sita.SitaError, match="recipe"):
+        open_recipe(str(tmp_path / "recipe.json"), "classification")
 
 
 def test_a_picture_that_cannot_be_written_is_a_sita_error(monkeypatch: pytest.MonkeyPatch) -> None:

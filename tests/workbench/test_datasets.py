@@ -400,6 +400,21 @@ def test_an_unreadable_image_is_named(tmp_path: Path, cut: int, size: int | None
         open_data(f"imagefolder:{tmp_path}", size=size).load(CLEAN, 0, 2)
 
 
+def test_an_npz_is_checked_before_it_is_decompressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez_compressed(tmp_path / "x.npz", images=np.zeros((100, 64, 64, 3), np.uint8), labels=np.zeros(100, int))
+    np.savez_compressed(tmp_path / "y.npz", images=np.zeros((100, 64, 64, 3)), labels=np.zeros(100, int))
+    monkeypatch.setattr("sita_workbench.data.arrays.memory_size", lambda: 2_000_000)
+
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("decompressed")
+
+    monkeypatch.setattr(np.lib.format, "read_array", read)
+    with pytest.raises(InputError, match="half of the memory"):
+        open_data(f"npz:{tmp_path / 'x.npz'}")
+    with pytest.raises(InputError, match="received float64"):
+        open_data(f"npz:{tmp_path / 'y.npz'}")
+
+
 # --- ImageNet-C
 
 

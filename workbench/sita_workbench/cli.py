@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 from sita_adapters.errors import SitaError, install
 from sita_adapters.version import __version__
@@ -31,14 +31,22 @@ sita export MODEL --out model.onnx
 
 
 def main() -> None:
-    """Run the command that the user typed. A SitaError is printed as one line, without a traceback."""
+    """Run the command that the user typed. A SitaError, or a disk's, is printed as one line, without a traceback."""
     if typer is None:
         sys.exit(f"sita needs libraries that are not installed. Try: {_remedy()}")
     try:
         make_app()()
     except SitaError as error:
-        Console(stderr=True).print(Text(f"Error: {error}", "red"), soft_wrap=True)
-        sys.exit(1)
+        _fail(str(error))
+    except OSError as error:  # a full or read-only disk, a folder that is not there
+        if error.errno is None:
+            raise
+        _fail(f"{error.strerror}{f': {error.filename}' if error.filename else ''}")
+
+
+def _fail(reason: str) -> NoReturn:
+    Console(stderr=True).print(Text(f"Error: {reason}", "red"), soft_wrap=True)
+    sys.exit(1)
 
 
 def _remedy() -> str:

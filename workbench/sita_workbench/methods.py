@@ -162,7 +162,7 @@ def open_recipe(text: str, task: Task) -> Recipe:
         return resolve_recipe(text, {}, task)
     try:
         return Recipe.from_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"recipe: expected a name or a file; {text} cannot be read: {error}.") from error
 
 

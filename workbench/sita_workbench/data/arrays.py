@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from sita_adapters.errors import InputError
 
 from ..corruptions import CORRUPTIONS, SEVERITIES
 from .dataset import CLEAN, Condition, Dataset, Selection
-from .images import Fit, Size, fingerprint_file, require_folder
+from .images import Fit, Size, fingerprint_file, memory_size, require_folder
 
 _CIFAR_LAYOUT = (
     "that of CIFAR-10-C: an array of bytes (5·N, 32, 32, 3) for every corruption, such as fog.npy, its five blocks of "
@@ -130,10 +131,26 @@ def open_npz(name: str, file: Path, selection: Selection, fit: Fit) -> CleanArra
             raise InputError(f"Expected an npz in {file}; received a single array. Try: npy:{file}")
         for images, labels in _NPZ_NAMES:
             if images in stored and labels in stored:
+                _check_header(stored, images, file)
                 return CleanArray(name, file, (stored[images], stored[labels]), selection, fit)
         received = ", ".join(stored.files) or "none"
     expected = " or ".join(f"{images}, {labels}" for images, labels in _NPZ_NAMES)
     raise InputError(f"Expected arrays named {expected} in {file}; received {received}.")
+
+
+def _check_header(stored: Any, name: str, file: Path) -> None:
+    """Check an array by its header, before it is decompressed: zeros take a thousandth of their size in an npz."""
+    with stored.zip.open(f"{name}.npy") as member:
+        version = np.lib.format.read_magic(member)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(member)
+    _check_images(np.broadcast_to(np.zeros((), dtype), shape), file)
+    size, memory = math.prod(shape) * dtype.itemsize, memory_size()
+    if size > memory // 2:
+        raise InputError(
+            f"Expected images that fit half of the memory ({memory / 2e9:.1f} GB) in {file}; received "
+            f"{size / 1e9:.1f} GB. Try: npy:FILE, which stays on disk."
+        )
 
 
 def open_npy(name: str, file: Path, selection: Selection, fit: Fit) -> CleanArray:

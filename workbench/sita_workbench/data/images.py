@@ -77,6 +77,11 @@ class Fit:
         return image.resize((width, height), Resampling.BICUBIC, box=kept)
 
 
+def memory_size() -> int:
+    """Return the machine's memory in bytes; 8 GB if it does not say."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 << 30
+
+
 def read_size(size: int | tuple[int, int] | None) -> Size | None:
     """Return a size that was given as the side of a square, as (height, width), or as None."""
     if size is None:

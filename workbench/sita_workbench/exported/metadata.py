@@ -68,7 +68,7 @@ def read_metadata(text: str, where: str) -> ExportMetadata:
             fields[name] = tuple(fields[name])
         metadata = ExportMetadata(**fields)
         return replace(metadata, inputs=None if metadata.inputs is None else Inputs(**fields["inputs"]))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ExportError(
             f"Expected metadata of this version of sita-adapters; {where} has some that cannot be read: {error}. "
             "Try: export the model again."

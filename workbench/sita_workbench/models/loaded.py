@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from sita_adapters.outputs import OutputLayout, flatten
 from sita_adapters.recipe import Recipe, Task
 from sita_adapters.voting import Scores, probabilities
 
-from ..data.images import MAX_PIXELS, Fit
+from ..data.images import MAX_PIXELS, Fit, memory_size
 from ..exported.runtimes import ExportedFile
 
 if TYPE_CHECKING:
@@ -75,8 +74,7 @@ class LoadedModel:
         """The largest image that is read. If the model takes any size, its features must fit half of the memory."""
         if self.sides is not None:
             return MAX_PIXELS
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 << 30
-        return min(MAX_PIXELS, memory // 2 // _BYTES_PER_PIXEL)
+        return min(MAX_PIXELS, memory_size() // 2 // _BYTES_PER_PIXEL)
 
     def adapt(self, recipe: Recipe | str, layers: list[str] | None = None) -> Any:
         """Return the adapted model."""
