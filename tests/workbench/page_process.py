@@ -15,11 +15,13 @@ from serving_process import free_port
 
 
 @contextlib.contextmanager
-def start_page(*arguments: str, folder: Path) -> Iterator[str]:
+def start_page(*arguments: str, folder: Path, temporary: Path | None = None) -> Iterator[str]:
     """Start `sita ui` with these arguments, wait until it answers, yield its address, and end it whatever happens."""
     port = free_port()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])}
     environment.pop("KERAS_BACKEND", None)
+    if temporary is not None:
+        environment["TMPDIR"] = str(temporary)
     log = (folder / f"page-{port}.log").open("wb")
     process = subprocess.Popen(
         [sys.executable, "-m", "sita_workbench.cli", "ui", *arguments, "--port", str(port), "--no-browser"],

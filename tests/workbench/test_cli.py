@@ -234,6 +234,14 @@ def test_without_its_framework_the_demo_names_the_remedy(monkeypatch: pytest.Mon
     assert f"needs {framework}. Try: pip install 'sita-adapters[bench,{framework}]'" in str(result.exception)
 
 
+def test_onnxruntime_is_told_to_report_nothing() -> None:
+    """The command sets the variable that it reads when it is imported, unless the user has."""
+    code = "import os, sita_workbench.exported.runtimes; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    clean = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean)
+    assert done.stdout == "1\n"
+
+
 def test_importing_the_command_imports_nothing_heavy() -> None:
     done = run_python(
         "import sys, sita_workbench.cli; sita_workbench.cli.make_app();"

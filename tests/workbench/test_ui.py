@@ -114,6 +114,23 @@ def test_a_damaged_image_is_a_sentence_on_the_page(page: str, tmp_path: Path) ->
         assert console_errors(driver) == []
 
 
+def test_nothing_of_an_upload_stays_behind(tmp_path: Path) -> None:
+    temporary, picture = tmp_path / "temporary", tmp_path / "mine.png"
+    temporary.mkdir()
+    Image.fromarray(np.full((32, 32, 3), 90, np.uint8)).save(picture)
+    with start_page(folder=tmp_path, temporary=temporary) as address, open_browser(1280, 800) as driver:
+        opened = Opened(driver)
+        driver.get(address)
+        opened.answer()
+        before = len(list(temporary.rglob("mine.png")))
+        opened.find("#dropped input[type=file]").send_keys(str(picture))
+        end = time.monotonic() + 20
+        while not list(temporary.rglob("mine.png")) and time.monotonic() < end:
+            time.sleep(0.1)
+        assert len(list(temporary.rglob("mine.png"))) > before
+    assert not list(temporary.rglob("mine.png"))
+
+
 @pytest.mark.parametrize(
     ("name", "width", "height", "dark"),
     [("light", 1280, 800, False), ("dark", 1280, 800, True), ("phone", 400, 860, False)],

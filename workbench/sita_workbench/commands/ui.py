@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -99,9 +102,12 @@ def ui(
     names = loaded.names if labels is None else read_names(labels)
     page = Page(viewer, load_samples(loaded, samples, names), names, choose_start(loaded, recipe))
     page.check()
-    address = launch(build(page), port, browser)
-    console.print(Text(f"The page is at {address} (Ctrl-C ends it)"), soft_wrap=True)
-    try:
-        threading.Event().wait()
-    except KeyboardInterrupt:
-        console.print()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with tempfile.TemporaryDirectory(prefix="sita-ui-") as uploads:  # nothing of them stays behind
+        os.environ["GRADIO_TEMP_DIR"] = uploads
+        address = launch(build(page), port, browser)
+        console.print(Text(f"The page is at {address} (Ctrl-C ends it)"), soft_wrap=True)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            console.print()

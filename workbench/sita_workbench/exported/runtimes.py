@@ -95,7 +95,7 @@ def open_exported(path: Path, format: str, providers: Sequence[str] | None = Non
 
 
 def _open_onnx(path: Path, providers: Sequence[str] | None = None) -> ExportedFile:
-    onnxruntime = import_module("onnxruntime")
+    onnxruntime = import_module("onnxruntime")  # without telemetry: see sita_workbench/__init__.py
     session = onnxruntime.InferenceSession(str(path), providers=_read_providers(providers, onnxruntime))
     (image,) = session.get_inputs()
     shape = tuple(size if isinstance(size, int) else None for size in image.shape)
