@@ -18,7 +18,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile $(if 
 # Half of a test process would otherwise be Python compiling the frameworks' sources, again in every worker.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-all browser oldest lint types check dist bench speed memory camvid study zoo mutants soak fuzz clean
+.PHONY: help setup demo test test-all browser oldest lint types check dist bench speed memory camvid study zoo fuzz clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -77,17 +77,10 @@ check: lint types docs test ## Everything that CI runs
 dist: $(READY) ## Build wheel and sdist, check both, and try the wheel in an empty environment (two minutes)
 	TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python .ci/dist.py
 
-mutants: $(READY) ## Check that the tests notice defects put into copies of the source (five minutes); writes docs/mutants.md
-	$(BIN)/python benchmarks/mutants.py
-
 .PHONY: docs
 docs: $(READY) ## Build the documentation into docs/_build/html; warnings are errors
 	$(BIN)/python -m sphinx --nitpicky --fail-on-warning --keep-going --quiet --jobs auto docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
-
-soak: $(READY) ## Check that thousands of calls and adaptations leak nothing, and that threads and processes agree (a quarter of an hour)
-	$(BIN)/python benchmarks/soak.py
-	KERAS_BACKEND=tensorflow $(BIN)/python benchmarks/soak.py
 
 bench: $(READY) ## Measure the overhead on ResNet-50 at 224² (a few minutes)
 	$(BIN)/python benchmarks/overhead.py --model resnet50 --recipes augbn,ops_shared,ops
