@@ -210,7 +210,7 @@ _RECIPES = (
     Recipe(name="auto", priors=(1.0, ByShift(strength=1.0)), n_views=0, combine="mix"),
     Recipe(
         name="auto3",
-        priors=(1.0, ByShift(strength=1.0), ByShift(strength=1.0, half_shift=0.2, half_area=0.4)),
+        priors=(1.0, ByShift(strength=1.0), ByShift(strength=1.0, half_shift=0.05, half_area=0.4)),
         n_views=0,
         combine="mix",
     ),
