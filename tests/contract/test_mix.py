@@ -63,7 +63,7 @@ def test_class_scores_are_mixed_by_shift_and_confidence(backend: Any, activation
 @pytest.mark.parametrize("max_rows", [None, 1])
 def test_several_adapted_rows_share_the_weight_of_one(backend: Any, max_rows: int | None) -> None:
     """`auto3`: the source's weight is that beside one adapted row whose weight is the mean of both."""
-    batch, third = batch_of(4), reference.Rule(1.0, 0.2, 0.4)
+    batch, third = batch_of(4), reference.Rule(1.0, 0.05, 0.4)
     found = backend.run(sita.adapt(backend.model(), "auto3", max_rows=max_rows), batch)
     differences = []
     for image, answer in zip(batch, found, strict=True):
