@@ -46,6 +46,8 @@ def main() -> None:
         stored = {name: stored[name] for name in NETWORKS if name in stored}
         _STORED.parent.mkdir(exist_ok=True)
         write_json(_STORED, stored)
+    if not stored:
+        sys.exit("study: nothing is stored yet. Try: without --show.")
     docs = _ROOT / "docs"
     draw_severities(stored, docs / "study-severities.png")
     draw_kinds(stored, docs / "study-kinds.png")

@@ -37,7 +37,7 @@ def test_16_bits_are_scaled_not_clipped() -> None:
     np.testing.assert_array_equal(found[..., 0], found[..., 2])
 
 
-@pytest.mark.parametrize("value", [np.float32(0.5), np.int32(70_000), np.int32(-1)])
+@pytest.mark.parametrize("value", [np.float32(0.5), np.int32(70_000), np.int32(200)])
 def test_an_unknown_range_is_refused(value: Any) -> None:
     with pytest.raises(ImageError, match="8 or 16 bits per channel; received mode") as caught:
         read_rgb(stored(np.full((4, 4), value), "TIFF"))
@@ -96,6 +96,10 @@ def test_every_command_reads_the_same_pixels(tmp_path: Path, orientation: int) -
     exif[0x0112] = orientation
     path = tmp_path / "photo.png"
     path.write_bytes(stored(NOISE[:, :12], exif=exif))
+    gray = tmp_path / "gray.tif"
+    gray.write_bytes(stored(NOISE[:, :12, 0], "TIFF", exif=exif))
+    np.testing.assert_array_equal(np.asarray(read_rgb(gray)), np.asarray(read_rgb(gray.read_bytes())))
+    assert find_size([gray], Fit()) == np.asarray(read_rgb(gray)).shape[:2]
     fit = Fit((20, 20), 1.0)
     found = [
         read_image(path, LOADED),  # predict, score, calibrate, ui
@@ -112,4 +116,4 @@ def test_a_model_of_any_size_reads_what_fits_in_memory() -> None:
     any_size = LoadedModel("test", None, ENCODINGS["unit"])
     assert any_size.max_pixels < LOADED.max_pixels
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert any_size.max_pixels * 1024 < memory
+    assert any_size.max_pixels * 1024 <= memory

@@ -10,7 +10,7 @@ import numpy as np
 
 from sita_adapters.errors import InputError
 
-from ..data.images import ENDINGS, opened, read_rgb
+from ..data.images import ENDINGS, read_rgb
 
 if TYPE_CHECKING:
     from ..models.loaded import LoadedModel
@@ -44,8 +44,7 @@ def check_images(paths: Sequence[Path]) -> None:
 
 def check_image(path: Path) -> None:
     """Decode a file; raise where that fails."""
-    with opened(path) as image:
-        image.load()
+    read_rgb(path)
 
 
 def find_damaged(paths: Sequence[Path]) -> dict[Path, str]:

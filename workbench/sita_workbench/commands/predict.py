@@ -93,6 +93,7 @@ def predict(
       sita predict resnet50.onnx cat.jpg
     """
     require("PIL", "scipy")
+    from ..data.images import ImageError
     from ..methods import open_recipe
     from ..predictor import NoAnswerError
     from ..progress import ConsoleProgress
@@ -132,21 +133,22 @@ def predict(
     readable = [path for path in paths if path not in damaged]
     with progress.track(f"{len(readable)} images, {predictor.rows} rows each", len(readable)) as advance:
         for path in readable:
-            pixels = read_image(path, loaded)
-            if corrupt is not None:
-                from ..corruptions import corrupt as corrupt_image
-
-                # Random parts follow from the pixels: the same file gives the same answer in any list.
-                pixels = corrupt_image(pixels, corrupt, severity, seed=seed, index=zlib.crc32(pixels.tobytes()))
             try:
+                pixels = read_image(path, loaded)
+                if corrupt is not None:
+                    from ..corruptions import corrupt as corrupt_image
+
+                    # Random parts follow from the pixels: the same file gives the same answer in any list.
+                    pixels = corrupt_image(pixels, corrupt, severity, seed=seed, index=zlib.crc32(pixels.tobytes()))
                 answers.append(predict_file(predictor, path, pixels))
-            except NoAnswerError as error:
-                damaged[path] = f"{path}: {error}"
+            except (ImageError, NoAnswerError) as error:
+                damaged[path] = str(error) if isinstance(error, ImageError) else f"{path}: {error}"
                 progress.say(f"Left out: {damaged[path]}")
+            else:
+                known = _check_names(names, loaded.names, answers[0].classes)
             advance()
     if not answers:
         raise InputError(f"None of {len(paths)} images got an answer. The first: {next(iter(damaged.values()))}")
-    known = _check_names(names, loaded.names, answers[0].classes)
     maps = None if out is None else _write_maps(answers, out)
     corrupted = "" if corrupt is None else f"{corrupt}, severity {severity}"
     report = PredictionReport(loaded, predictor.recipe, answers, known, top, corrupted, maps, damaged)

@@ -45,8 +45,14 @@ def serve(
     ] = 4,
     max_mb: Annotated[float, typer.Option(min=0.001, help="The largest upload, in megabytes.")] = 10.0,
     max_pixels: Annotated[
-        float, typer.Option(min=0.0001, help="The largest image, in millions of pixels; checked before it is decoded.")
-    ] = 50.0,
+        float | None,
+        typer.Option(
+            min=0.0001,
+            help="The largest image, in millions of pixels; checked before it is decoded. By default 50, or less for a "
+            "model without a fixed size, whose features must fit the memory.",
+            show_default=False,
+        ),
+    ] = None,
     source: Annotated[
         bool,
         typer.Option(
@@ -124,7 +130,7 @@ def serve(
         with_source=source,
         batch=batch,
         max_bytes=round(max_mb * 1e6),
-        max_pixels=round(max_pixels * 1e6),
+        max_pixels=None if max_pixels is None else round(max_pixels * 1e6),
         baseline=None if baseline is None else str(baseline),
         threads=threads or max(1, (os.cpu_count() or 1) // workers),
     )

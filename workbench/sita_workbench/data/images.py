@@ -134,7 +134,9 @@ def opened(source: Path | bytes, max_pixels: int = MAX_PIXELS) -> Iterator[Image
     if isinstance(source, Path) and source.exists() and not source.is_file():
         raise ImageError("not_an_image", f"Expected an image{where}; it is no regular file.")  # a pipe would block
     try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
+        # A file object, not a path: Pillow maps a path into memory, and then scrambles TIFFs that are turned.
+        stream = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
+        with stream, Image.open(stream, formats=FORMATS) as image:
             if image.width * image.height > max_pixels:
                 raise _too_many_pixels(where, max_pixels, f"{image.width} × {image.height}")
             yield image
@@ -153,8 +155,9 @@ def opened(source: Path | bytes, max_pixels: int = MAX_PIXELS) -> Iterator[Image
 
 
 def _too_many_pixels(where: str, max_pixels: int, received: str) -> ImageError:
-    expected = f"Expected at most {max_pixels / 1e6:g} million pixels{where}"
-    return ImageError("too_many_pixels", f"{expected}; received {received}. Try: scale it down.")
+    expected = f"Expected at most {max_pixels / 1e6:.4g} million pixels{where}"
+    remedy = "Try: scale it down, or fix the model's size (--size)."
+    return ImageError("too_many_pixels", f"{expected}; received {received}. {remedy}")
 
 
 def read_rgb(source: Path | bytes, max_pixels: int = MAX_PIXELS) -> Image:
@@ -172,19 +175,25 @@ def _to_rgb(image: Image, where: str) -> Image:
     from PIL import ImageOps
 
     upright = ImageOps.exif_transpose(image)
-    low, high = upright.getextrema() if upright.mode in ("I", "F") else (0, 0)
-    if upright.mode == "F" or low < 0 or high > 65535:  # type: ignore[operator]
+    sixteen = upright.mode.startswith("I;16") or (upright.mode == "I" and image.format in ("PNG", "PPM"))
+    if upright.mode in ("I", "F") and not sixteen:
         raise ImageError(
             "depth",
             f"Expected 8 or 16 bits per channel{where}; received mode {upright.mode}, whose range is unknown. Try: "
             "convert it to 8 bits.",
         )
-    if upright.mode.startswith("I"):
+    if sixteen:
         return images.fromarray((np.asarray(upright).astype(np.float32) / 257).round().astype(np.uint8)).convert("RGB")
     if upright.has_transparency_data:
         colors = upright.convert("RGBA")
         return images.alpha_composite(images.new("RGBA", colors.size, "white"), colors).convert("RGB")
     return upright.convert("RGB")
+
+
+def upright_size(image: Image) -> Size:
+    """Return the height and width that an image has when it is turned upright; only its header is read."""
+    quarter_turn = image.getexif().get(_ORIENTATION) in (5, 6, 7, 8) and image.format != "TIFF"  # Pillow turns these
+    return (image.width, image.height) if quarter_turn else (image.height, image.width)
 
 
 def find_size(paths: Sequence[Path], fit: Fit) -> Size:
@@ -194,8 +203,7 @@ def find_size(paths: Sequence[Path], fit: Fit) -> Size:
     first: Size | None = None
     for path in paths:
         with opened(path) as image:
-            turned = image.getexif().get(_ORIENTATION, 1) >= 5  # a quarter turn
-            size = (image.width, image.height) if turned else (image.height, image.width)
+            size = upright_size(image)
         first = first or size
         if size != first:
             raise _differing(path, size, first)

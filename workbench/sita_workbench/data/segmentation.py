@@ -10,7 +10,7 @@ import numpy as np
 from sita_adapters.errors import InputError
 
 from .dataset import Condition, Dataset, Selection
-from .images import Fit, find_size, fingerprint_files, list_images, opened, read_rgb, require_folder
+from .images import Fit, find_size, fingerprint_files, list_images, opened, read_rgb, require_folder, upright_size
 
 CAMVID_CLASSES = (
     *("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist"),
@@ -157,9 +157,10 @@ def _by_stem(folder: Path, layout: str) -> dict[str, Path]:
 def _check_headers(photograph: Path, label_map: Path) -> None:
     """Raise unless a label map fits its photograph; only the files' headers are read."""
     with opened(photograph) as image, opened(label_map) as labels:
-        if image.size != labels.size:
+        height, width = upright_size(image)
+        if (height, width) != (labels.height, labels.width):
             raise InputError(
-                f"Expected the label map {label_map} at its photograph's size, {image.width}×{image.height}; "
+                f"Expected the label map {label_map} at its upright photograph's size, {width}×{height}; "
                 f"received {labels.width}×{labels.height}."
             )
         if labels.mode not in _MODES:

@@ -55,7 +55,7 @@ class DigitResNet(nn.Module):
 def load() -> DigitResNet:
     """Return the trained network."""
     network = DigitResNet()
-    network.load_state_dict(load_file(WEIGHTS), strict=False)  # num_batches_tracked is not stored
+    network.load_state_dict(load_file(WEIGHTS))
     return network.eval()
 
 

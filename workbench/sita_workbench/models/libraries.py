@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from sita_adapters.errors import InputError, SitaError, install, suggestion
@@ -18,7 +19,6 @@ from sita_adapters.inputs import ENCODINGS, Inputs
 from . import weights as model_weights
 from .loaded import LoadedModel, Size
 
-_IMAGENET = 1000
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -85,7 +85,7 @@ def _from_timm(spec: str, name: str, weights: str, size: int | None, trust: bool
     model, origin = _fill_torch(build, spec, weights, download, trust=trust)
     known = data.resolve_model_data_config(model)
     inputs = Inputs(mean=known["mean"], std=known["std"])
-    names = _imagenet_names(getattr(model, "num_classes", 0)) if weights != "random" else ()
+    names = _imagenet_names(getattr(model, "num_classes", 0)) if weights == "pretrained" else ()
     size_of = _square(known["input_size"][1:])
     return LoadedModel(spec, model, inputs, size_of, known["crop_pct"], weights=origin, names=names)
 
@@ -114,7 +114,7 @@ def _from_torchvision(spec: str, name: str, weights: str, size: int | None, trus
     # A file most often holds the weights that were published first.
     like = published.DEFAULT if weights == "pretrained" else next(iter(published))
     preset = like.transforms()
-    names = () if weights == "random" else tuple(like.meta["categories"])
+    names = tuple(like.meta["categories"]) if weights == "pretrained" else ()
     inputs = Inputs(mean=tuple(preset.mean), std=tuple(preset.std))
     if segments:
         return LoadedModel(spec, model, inputs, None, 1.0, "segmentation", weights=origin, names=names)
@@ -170,22 +170,15 @@ def _from_keras(spec: str, name: str, weights: str, size: int | None, trust: boo
     else:
         path = model_weights.find_file(spec, weights, model_weights.KERAS_ENDINGS)
         model, origin = model_weights.load_keras(build, path, spec, trust=trust), model_weights.name_file(path)
-    names = () if weights == "random" else _imagenet_names(model.output_shape[-1])
+    names = _imagenet_names(model.output_shape[-1]) if weights == "pretrained" else ()
     encoding, side = ENCODINGS[keras_encoding(application)], keras_size(model) or 224
     return LoadedModel(spec, model, encoding, side, weights=origin, names=names)
 
 
 def _imagenet_names(classes: int) -> tuple[str, ...]:
-    """Return the names of ImageNet's thousand classes, if timm or torchvision is installed and there are as many."""
-    if classes != _IMAGENET:
-        return ()
-    with suppress(Exception):  # whichever is installed
-        importlib.import_module("sita_workbench.models.torchvision_compat")
-        return tuple(importlib.import_module("torchvision.models").ResNet50_Weights.DEFAULT.meta["categories"])
-    with suppress(Exception):
-        info = importlib.import_module("timm.data").ImageNetInfo()
-        return tuple(info.index_to_description(index).split(",")[0] for index in range(_IMAGENET))
-    return ()
+    """Return the names of ImageNet's classes, if there are a thousand. What is downloaded is trained on it."""
+    names = Path(__file__).with_name("imagenet_classes.txt").read_text(encoding="utf-8").splitlines()
+    return tuple(names) if len(names) == classes else ()
 
 
 def keras_size(model: Any) -> Size:

@@ -27,8 +27,8 @@ Size = int | tuple[int, int] | None
 """Height and width, one number for a square; None: any."""
 
 
-_BYTES_PER_PIXEL = 2048
-"""About what the features of two rows take, for each pixel of an image, in a network without a fixed size."""
+_BYTES_PER_PIXEL = 1024
+"""What the features of two rows take at least, for each pixel of an image, in a network without a fixed size."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class LoadedModel:
 
     @property
     def max_pixels(self) -> int:
-        """The largest image that is read. If the model takes any size, its features must fit half of the memory."""
+        """The largest image that is read. If the model takes any size, its features must fit the memory."""
         if self.sides is not None:
             return MAX_PIXELS
-        return min(MAX_PIXELS, memory_size() // 2 // _BYTES_PER_PIXEL)
+        return min(MAX_PIXELS, memory_size() // _BYTES_PER_PIXEL)
 
     def adapt(self, recipe: Recipe | str, layers: list[str] | None = None) -> Any:
         """Return the adapted model."""

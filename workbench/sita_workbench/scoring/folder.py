@@ -22,11 +22,14 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sita_adapters.errors import InputError
 
 from ..files import write_atomically, write_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SHARD = 1000
 """How many images a shard has, in a large set."""
@@ -96,16 +99,22 @@ class OutputFolder:
     def holds(self, number: int, run: str, images: int) -> bool:
         """Return whether a shard's part is there: whole, of this run, with a row or a failure for every image."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
+        files = [path for path in (self.part(number), self.failed_part(number)) if path.exists()]
         try:
-            with pq.ParquetFile(self.part(number), page_checksum_verification=True) as file:
-                table = file.read()
-            failed = self.failed_part(number)
-            failures = pq.read_metadata(failed).num_rows if failed.exists() else 0
-        except (OSError, pa.ArrowException):
+            tables = [_read_verified(path) for path in files]
+        except (OSError, ValueError, pa.ArrowException):
             return False
-        return (table.schema.metadata or {}).get(RUN) == run.encode() and table.num_rows + failures == images
+        ours = [table for table in tables if (table.schema.metadata or {}).get(RUN) == run.encode()]
+        whole = len(ours) == len(files) and self.part(number) in files
+        return whole and sum(table.num_rows for table in ours) == images
+
+
+def _read_verified(path: Path) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        return file.read()
 
 
 @dataclass(frozen=True)

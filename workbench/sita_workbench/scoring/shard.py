@@ -68,7 +68,7 @@ def score_shard(job: Job, number: int, report: Report | None = None) -> ShardDon
         warnings.simplefilter("always", SitaWarning)
         scored = score_images(job.spec, paths, base=job.base, maps=folder.maps(number), report=report)
     if scored.failed:
-        _write(folder.failed_part(number), scored.failed, failed_schema())
+        _write(folder.failed_part(number), scored.failed, failed_schema().with_metadata({RUN: job.run}))
     else:
         folder.failed_part(number).unlink(missing_ok=True)  # of an attempt that did not get to its end
     _write(folder.part(number), scored.rows, row_schema(scored.segments).with_metadata({RUN: job.run}))
@@ -200,7 +200,7 @@ def _map_rows(scorer: Scorer, answers: Answers, batch: list[_Image], maps: Path 
         file = None
         if maps is not None:
             maps.mkdir(parents=True, exist_ok=True)
-            file = maps / f"{image.place:05d}-{Path(image.path).stem}.png"
+            file = maps / f"{image.place:05d}-{Path(image.path).stem[:100]}.png"
             write_label_map(file, labels, classes)
         rows.append(
             {

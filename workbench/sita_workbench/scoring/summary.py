@@ -83,7 +83,7 @@ def finish(folder: OutputFolder, shards: int) -> Scored:
         path.unlink(missing_ok=True)
     numbers = range(shards)
     failed = [pq.read_table(path) for number in numbers if (path := folder.failed_part(number)).exists()]
-    table = pa.concat_tables([failed_schema().empty_table(), *failed])
+    table = pa.concat_tables([failed_schema().empty_table(), *failed]).replace_schema_metadata()
     with write_atomically(folder.path / "failed.parquet") as temporary:
         pq.write_table(table, temporary)
     counts = [_count(folder.part(number)) for number in numbers]

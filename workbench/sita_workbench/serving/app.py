@@ -20,7 +20,7 @@ from .batching import Batcher, One
 from .decoding import UploadError, decode, read_upload
 from .metrics import Metrics
 from .responses import changed, prior, to_headers, to_json, to_png
-from .settings import MAX_WAITING, READ_SECONDS, ServeSettings
+from .settings import MAX_PIXELS, MAX_WAITING, READ_SECONDS, ServeSettings
 
 
 class Service:
@@ -32,7 +32,7 @@ class Service:
         self.batcher = Batcher(predictor, settings.batch, self.metrics.count_batch)
         self._decoders = ThreadPoolExecutor(2, "sita-decode")  # more would only hold more pictures in memory
         self._waiting = 0
-        self._max_pixels = min(settings.max_pixels, predictor.loaded.max_pixels)
+        self._max_pixels = settings.max_pixels or min(MAX_PIXELS, predictor.loaded.max_pixels)
 
     async def predict(self, request: Request) -> Response:
         """Answer for an image. Whatever happens, the request is counted once."""

@@ -18,11 +18,11 @@ from sita_adapters.errors import SitaError
 
 from .metrics import FOLDER
 from .settings import GRACE_SECONDS, ServeSettings
-from .worker import FAILED, READY, SETTINGS
+from .worker import READY, SETTINGS
 
 _BACKLOG = 256
-_HEALTH_SECONDS = 120
-"""A worker that does not answer uvicorn for so long, because it hangs, is killed. Imports may take a while."""
+_HEALTH_SECONDS = 30
+"""A worker that does not answer uvicorn for so long, because it hangs, is killed."""
 
 
 class ServerError(SitaError):
@@ -39,10 +39,12 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; then leave no process, and the port free."""
     import uvicorn
-    from uvicorn.supervisors import Multiprocess
+
+    from .supervisor import Supervisor
 
     listening = _bind(host, port)
-    with contextlib.closing(listening), _shared_folder() as folder, _variable(SETTINGS, settings.to_json()):
+    with contextlib.closing(listening), _shared_folder() as folder:
+        (folder / SETTINGS).write_text(settings.to_json(), encoding="utf-8")
         config = uvicorn.Config(
             "sita_workbench.serving.worker:make_worker",
             factory=True,
@@ -54,7 +56,7 @@ def serve(
             timeout_graceful_shutdown=GRACE_SECONDS,
             timeout_worker_healthcheck=_HEALTH_SECONDS,
         )
-        supervisor = Multiprocess(config, [listening])
+        supervisor = Supervisor(config, [listening], folder, say)
         shown = f"[{host}]" if ":" in host else host
         text = f"Listening on http://{shown}:{listening.getsockname()[1]} with {workers} "
         text += "worker. Ctrl-C ends it." if workers == 1 else "workers. Ctrl-C ends it."
@@ -64,8 +66,8 @@ def serve(
         announce.start()
         supervisor.run()
         announce.join()
-        if not list(folder.glob(f"{READY}*")) and (failed := sorted(folder.glob(f"{FAILED}*"))):
-            raise ServerError(failed[0].read_text(encoding="utf-8"))
+        if supervisor.failure is not None:
+            raise ServerError(supervisor.failure)
 
 
 def _announce(folder: Path, workers: int, ended: threading.Event, say: Callable[[], None]) -> None:
@@ -94,23 +96,13 @@ def _bind(host: str, port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def _shared_folder() -> Iterator[Path]:
-    """Give the workers a folder to count in, and to say that they are ready; remove it at the end."""
-    folder = tempfile.mkdtemp(prefix=f"sita-metrics-{os.getpid()}-")
+    """Give the workers a folder: for the settings, to count in, and to say that they are ready. It is removed."""
+    folder, before = tempfile.mkdtemp(prefix=f"sita-metrics-{os.getpid()}-"), os.environ.get(FOLDER)
+    os.environ[FOLDER] = folder
     try:
-        with _variable(FOLDER, folder):
-            yield Path(folder)
+        yield Path(folder)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    """Set a variable of the environment, which the workers inherit."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(name)
+        os.environ.pop(FOLDER)
         if before is not None:
-            os.environ[name] = before
+            os.environ[FOLDER] = before
+        shutil.rmtree(folder, ignore_errors=True)

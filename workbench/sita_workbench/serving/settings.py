@@ -12,6 +12,9 @@ from ..models.loaded import LoadedModel
 MAX_WAITING = 64
 """How many requests may wait in a worker; more are told to come back, before their images are read."""
 
+MAX_PIXELS = 50_000_000
+"""The largest image, unless the settings say otherwise."""
+
 READ_SECONDS = 30
 """How long a client may take to send an image."""
 
@@ -28,7 +31,8 @@ class ServeSettings:
 
     - `model` … `providers`: as `load_model` and `open_predictor` take them.
     - `batch`: how many images run at once, at most.
-    - `max_bytes`, `max_pixels`: how large an upload, and an image before it is decoded, may be.
+    - `max_bytes`, `max_pixels`: how large an upload, and an image before it is decoded, may be. None: `MAX_PIXELS`, or
+      less if the model takes any size.
     - `baseline`: results.json of `sita bench`, which says how many answers adaptation changes on clean images.
     - `threads`: how many a worker computes with.
     """
@@ -46,7 +50,7 @@ class ServeSettings:
     with_source: bool = True
     batch: int = 4
     max_bytes: int = 10_000_000
-    max_pixels: int = 50_000_000
+    max_pixels: int | None = None
     baseline: str | None = None
     threads: int = 1
 

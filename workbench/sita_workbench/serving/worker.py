@@ -20,8 +20,8 @@ from .settings import GRACE_SECONDS, ServeSettings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-SETTINGS = "SITA_SERVE"
-"""The variable that holds the settings."""
+SETTINGS = "settings.json"
+"""The file of the settings, in the folder that workers share."""
 
 READY, FAILED = "ready-", "failed-"
 """What the names of the files begin with in which workers say so; the rest is the process's number."""
@@ -38,7 +38,8 @@ def make_worker() -> FastAPI:
     If the model can't be loaded and no worker ever could, the server ends, with the reason. If others could, they go
     on, and this one is started again, after a pause.
     """
-    settings, folder = ServeSettings.from_json(os.environ[SETTINGS]), Path(os.environ[FOLDER])
+    folder = Path(os.environ[FOLDER])
+    settings = ServeSettings.from_json((folder / SETTINGS).read_text(encoding="utf-8"))
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     logging.getLogger("asyncio").addFilter(_Seldom())
     for name in _THREADS:
@@ -50,19 +51,12 @@ def make_worker() -> FastAPI:
         if any(folder.glob(f"{READY}*")):
             print(f"A worker could not load its model, and is started again: {reason}", file=sys.stderr, flush=True)
             time.sleep(_PAUSE)
-            os._exit(1)  # another code would make uvicorn end the server
+            os._exit(1)  # not uvicorn's own code for this, at which it would end the server
         (folder / f"{FAILED}{os.getpid()}").write_text(reason, encoding="utf-8")
-        os._exit(_startup_failure())
+        os._exit(1)
     from .app import make_app
 
     return make_app(service, when_ready=(folder / f"{READY}{os.getpid()}").touch)
-
-
-def _startup_failure() -> int:
-    """Return the exit code at which uvicorn ends the server."""
-    from uvicorn.config import STARTUP_FAILURE
-
-    return STARTUP_FAILURE
 
 
 def _load(settings: ServeSettings) -> Any:
