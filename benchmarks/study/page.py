@@ -82,23 +82,20 @@ def default_table(results: Mapping[str, Any]) -> str:
 
 def all_recipes_table(results: Mapping[str, Any]) -> str:
     """Return the table of docs/results.md: what each recipe gains at severity 5, and `ops` on fewer images."""
-    shown = ("bn", "auto", "auto3")
-    heads = " | ".join(f"`{recipe}` ({ROWS[recipe]})" for recipe in shown)
-    lines = [
-        f"| network | source | {heads} | what `calibrate` chose | `ops` (22) minus `auto` |",
-        f"| --- | ---: |{' --- |' * (len(shown) + 2)}",
-    ]
-    gains: list[list[float]] = []
+    shown = ("bn", "auto", "auto3", "calibrated", "calibrated, mirrored")
+    heads = " | ".join(f"{recipe} ({ROWS[recipe]})" for recipe in shown)
+    lines = [f"| network | source | {heads} | ops (22) minus auto |", f"| --- | ---: |{' --- |' * (len(shown) + 1)}"]
+    columns: list[list[float]] = [[] for _ in range(len(shown) + 1)]
     for name, found in results.items():
-        at, choice = found["severities"]["5"], found["calibrate"]["choice"]
-        ops = found["with ops"]["5"]["ops"]["over auto"]
-        each = [*(at[recipe]["gain"] for recipe in shown), at[choice]["gain"], ops]
-        gains.append([one["score"] for one in each])
-        cells = [gain(one) for one in each]
-        cells[-2] = f"{cells[-2]}, {choice} ({ROWS[choice]})"
-        lines.append(f"| {title_of(name)} | {number(at['source']['score'])} | {' | '.join(cells)} |")
-    means = [sum(column) / len(column) for column in zip(*gains, strict=True)]
-    return "\n".join([*lines, f"| **mean** | | {' | '.join(f'**{signed(mean)}**' for mean in means)} |"])
+        at = found["severities"]["5"]
+        each = [*(at[recipe]["gain"] if recipe in at else None for recipe in shown)]
+        each.append(found["with ops"]["5"]["ops"]["over auto"])
+        for column, one in zip(columns, each, strict=True):
+            column += [] if one is None else [one["score"]]
+        cells = " | ".join("" if one is None else gain(one) for one in each)
+        lines.append(f"| {title_of(name)} | {number(at['source']['score'])} | {cells} |")
+    means = [f"**{signed(sum(column) / len(column))}**" if len(column) == len(results) else "" for column in columns]
+    return "\n".join([*lines, f"| **mean** | | {' | '.join(means)} |"])
 
 
 def _mean(results: Mapping[str, Any], of: Callable[[Mapping[str, Any]], float]) -> float:
