@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,14 +27,27 @@ ROW_VALUE = 1.0
 _BATCH = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Tried:
-    """A recipe, its rows, and the percentage of its predictions that are the wanted ones."""
+    """A recipe, its rows, and the percentage of its predictions that are the wanted ones.
+
+    `right` is the same of every corrupted image, (N,).
+    """
 
     recipe: Recipe
     rows: int
     clean: float
-    corrupted: float
+    right: np.ndarray
+
+    @property
+    def corrupted(self) -> float:
+        return float(self.right.mean())
+
+    def advantage(self, other: _Tried) -> float:
+        """Return how many points it is better than another beyond chance, its rows taken into account."""
+        difference = self.right - other.right
+        chance = float(difference.std() / math.sqrt(len(difference)))
+        return float(difference.mean()) - chance - ROW_VALUE * (self.rows - other.rows)
 
 
 def calibrate(
@@ -41,7 +55,7 @@ def calibrate(
     images: Any,
     labels: Any = None,
     *,
-    min_agreement: float = 0.93,
+    min_agreement: float = 0.9,
     progress: Callable[[float], None] | None = None,
     **settings: Any,
 ) -> Recipe:
@@ -50,12 +64,12 @@ def calibrate(
     The shift that each layer measures on clean images tells from which shift on it should adapt (`ByExcessShift`). That
     rule is tried in one row, beside the source model, and, if mirrored images mean the same to the model, on the
     image and its mirror image, and compared with `auto`: on the images, and on corrupted copies of them. A prediction
-    counts as right if it is the source model's on the clean image. The best recipe is chosen; one more row must gain a
-    point.
+    counts as right if it is the source model's on the clean image. Another recipe than `auto` is chosen if it is better
+    by more than one standard error; one more row must gain a point, one row less may lose one.
 
     Args:
         model: A plain model.
-        images: 64 to 256 clean images (N, …), as the model takes them.
+        images: 128 to 256 clean images (N, …); with fewer, the choice is noisy, as the model takes them.
         labels: (N, …). If given, they say which predictions are right.
         min_agreement: The share of predictions on the clean images that must stay the source model's. With labels,
             accuracy may fall by at most the rest.
@@ -97,9 +111,8 @@ def calibrate(
     for place, recipe in enumerate(recipes):
         adapted = adapt(model, recipe, **settings)
         clean = _predict(adapted, pixels) == wanted
-        right = [(_predict(adapted, some) == wanted[which]).mean() for some, which in corrupted]
-        rows = make_plan(recipe).rows
-        tried.append(_Tried(recipe, rows, 100 * float(clean.mean()), 100 * float(np.mean(right))))
+        right = [_by_image(_predict(adapted, some) == wanted[which]) for some, which in corrupted]
+        tried.append(_Tried(recipe, make_plan(recipe).rows, 100 * float(clean.mean()), 100 * np.concatenate(right)))
         if progress is not None:
             progress((place + 1) / len(recipes))
     return _choose(tried, len(pixels), min_agreement)
@@ -126,6 +139,11 @@ def _predict(adapted: Any, images: np.ndarray) -> np.ndarray:
         threshold = 0.5 if scores.kind == "sigmoid_probabilities" else 0.0
         found.append(values > threshold if scores.kind.startswith("sigmoid") else values.argmax(scores.class_axis))
     return np.concatenate(found)
+
+
+def _by_image(right: np.ndarray) -> np.ndarray:
+    """Return the share of right predictions of every image: of its labels, or of its pixels."""
+    return np.asarray(right.reshape(len(right), -1).mean(axis=1))
 
 
 def _mean_by_name(names: Sequence[str], shifts: np.ndarray) -> dict[str, float]:
@@ -181,9 +199,9 @@ def _blur(x: np.ndarray, space: list[int], strength: float) -> np.ndarray:
 
 def _choose(tried: list[_Tried], count: int, min_agreement: float) -> Recipe:
     """Return the best recipe that changes few predictions on clean images, with notes on what was measured."""
-    source, *others = tried
-    kept = [each for each in others if source.clean - each.clean <= 100 * (1 - min_agreement) + 1e-9]
-    best = max(kept, key=lambda each: each.corrupted - ROW_VALUE * each.rows, default=source)
+    source, *others, default = tried
+    kept = [each for each in (default, *others) if source.clean - each.clean <= 100 * (1 - min_agreement) + 1e-9]
+    best = max(kept, key=lambda each: 0.0 if each is kept[0] else each.advantage(kept[0]), default=source)
     if best.corrupted <= source.corrupted:
         best = source
         warnings.warn(

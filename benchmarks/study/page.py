@@ -91,7 +91,7 @@ def all_recipes_table(results: Mapping[str, Any]) -> str:
         each = [*(at[recipe]["gain"] if recipe in at else None for recipe in shown)]
         each.append(found["with ops"]["5"]["ops"]["over auto"])
         for column, one in zip(columns, each, strict=True):
-            column += [] if one is None else [one["score"]]
+            column.extend([] if one is None else [one["score"]])
         cells = " | ".join("" if one is None else gain(one) for one in each)
         lines.append(f"| {title_of(name)} | {number(at['source']['score'])} | {cells} |")
     means = [f"**{signed(sum(column) / len(column))}**" if len(column) == len(results) else "" for column in columns]

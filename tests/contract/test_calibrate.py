@@ -47,6 +47,7 @@ def test_the_rule_has_the_mean_shift_of_every_layer(backend: Any, monkeypatch: p
 def test_every_recipe_is_tried_and_the_best_is_chosen(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The percentages on clean images against each recipe by itself; the choice against the table."""
     monkeypatch.setattr(calibration, "MIRROR_AGREEMENT", 0.0)
+    monkeypatch.setattr(calibration, "ROW_VALUE", 200.0)  # the cheapest is best
     model, batch, seen = backend.model(), images(COUNT, seed=5), []
     chosen = sita.calibrate(model, backend.to_images(batch), min_agreement=0.6, progress=seen.append)
     lines = lines_of(chosen)
@@ -65,13 +66,35 @@ def test_every_recipe_is_tried_and_the_best_is_chosen(backend: Any, monkeypatch:
         adapted = sita.adapt(model, recipe)
         assert rows == sita.describe(adapted).rows
         assert clean == pytest.approx(100 * (labels_of(backend, adapted, batch) == source).mean(), abs=0.051)
-    allowed = [line for line in lines[1:] if line[1] >= 60]
-    best = max(allowed, key=lambda line: line[2] - line[0])
-    assert best[2] > lines[0][2]
-    assert chosen == recipes[lines.index(best)]
+    assert lines[1][2] > lines[0][2]
+    assert chosen == recipes[1]
     assert seen == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     again = sita.Recipe.from_json(chosen.to_json())
     assert (again, again.notes) == (chosen, chosen.notes)
+
+
+@pytest.mark.parametrize(
+    ("rows", "won", "lost", "chosen"),
+    [
+        (1, 0, 0, "other"),  # as good as auto, in one row
+        (1, 0, 8, "auto"),
+        (2, 10, 7, "auto"),  # 3 points better, within chance
+        (2, 12, 0, "other"),
+        (3, 2, 0, "auto"),  # one more row must gain more
+        (3, 12, 0, "other"),
+    ],
+)
+def test_another_recipe_must_be_better_beyond_chance(backend: Any, rows: int, won: int, lost: int, chosen: str) -> None:
+    """On a hundred images, of which `auto` predicts fifty as wanted."""
+
+    def tried(name: str, row_count: int, right: slice) -> Any:
+        values = np.zeros(100)
+        values[right] = 100.0
+        return calibration._Tried(sita.Recipe(name=name, priors=0.9), row_count, 95.0, values)
+
+    source = calibration._Tried(sita.RECIPES["source"], 1, 100.0, np.zeros(100))
+    other, auto = tried("other", rows, slice(lost, 50 + won)), tried("auto", 2, slice(50))
+    assert calibration._choose([source, other, auto], 100, 0.9).name == chosen
 
 
 def test_a_mirror_image_answers_only_if_it_means_the_same(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def calibrate(
     ] = None,
     min_agreement: Annotated[
         float, typer.Option(min=0.01, max=1.0, help="The share of predictions on these images that must stay.")
-    ] = 0.93,
+    ] = 0.9,
     limit: Annotated[int, typer.Option(min=16, help="At most so many images, at even distances.")] = 128,
     out: Annotated[Path, typer.Option(dir_okay=False, help="The recipe, for --recipe of the other commands.")] = Path(
         "recipe.json"
