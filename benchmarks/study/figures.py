@@ -34,8 +34,9 @@ def draw_severities(results: Mapping[str, Any], path: Path) -> None:
     for axes, (name, network) in zip(panels.flat, results.items(), strict=False):
         conditions = [network["clean"]["held out"], *(network["severities"][severity] for severity in "135")]
         for offset, recipe in zip((-0.18, -0.06, 0.06, 0.18), SHOWN, strict=True):
-            gains, look = [condition[recipe]["gain"] for condition in conditions], looks[recipe]
-            x = np.arange(4) + offset
+            run = [place for place, condition in enumerate(conditions) if recipe in condition]
+            gains, look = [conditions[place][recipe]["gain"] for place in run], looks[recipe]
+            x = np.array(run) + offset
             for place, gain in zip(x, gains, strict=True):
                 axes.plot([place] * 2, [gain["low"], gain["high"]], color=look.colour, linewidth=1, alpha=0.6)
             axes.plot(x, [gain["score"] for gain in gains], look.marker, color=look.colour, markersize=look.size)

@@ -109,13 +109,17 @@ def fill_in_order(model: nn.Module, file: Path) -> nn.Module:
 
 NETWORKS = {
     "resnet20": Network("ResNet-20", "cifar", _cifar_resnet(20), looked_at=True),
-    "resnet56": Network("ResNet-56", "cifar", _cifar_resnet(56)),
-    "densenet": Network("small DenseNet", "cifar", _own("cifar10-densenet", "cifar10_densenet.safetensors")),
-    "mobilenet": Network("small MobileNet", "cifar", _own("cifar10-mobilenet", "cifar10_mobilenet.safetensors")),
+    "resnet56": Network("ResNet-56", "cifar", _cifar_resnet(56), looked_at=True),
+    "densenet": Network(
+        "small DenseNet", "cifar", _own("cifar10-densenet", "cifar10_densenet.safetensors"), looked_at=True
+    ),
+    "mobilenet": Network(
+        "small MobileNet", "cifar", _own("cifar10-mobilenet", "cifar10_mobilenet.safetensors"), looked_at=True
+    ),
     "lite0": Network("EfficientNet-Lite0", "imagenet", _lite(0, 224), looked_at=True),
     "lite1": Network("EfficientNet-Lite1", "imagenet", _lite(1, 240)),
     "resnet50": Network("ResNet-50", "imagenet", _resnet50, looked_at=True),
-    "roadnet": Network("RoadNet (segmentation)", "camvid", _roadnet),
+    "roadnet": Network("RoadNet (segmentation)", "camvid", _roadnet, looked_at=True),
 }
 
 
