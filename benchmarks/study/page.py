@@ -121,7 +121,7 @@ def title_of(name: str) -> str:
 def _network(name: str, found: Mapping[str, Any]) -> Iterator[str]:
     images = found["images"]
     yield f"## {title_of(name)}\n"
-    yield f"{images['clean']} clean images, {images['corrupted']} under each kind and severity. `sita.calibrate`, on 128 clean images of the choosing half, chose `{found['calibrate']['choice']}`.\n"
+    yield f"{images['clean']} clean images, {images['corrupted']} under each kind and severity.\n"
     yield "| recipe | rows | clean | severity 1 | severity 3 | severity 5 |"
     yield "| --- | ---: | --- | --- | --- | --- |"
     conditions = [found["clean"]["held out"], *(found["severities"][severity] for severity in "135")]
