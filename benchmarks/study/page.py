@@ -161,4 +161,4 @@ def number(value: float) -> str:
 
 def gain(found: Mapping[str, float]) -> str:
     """Return a gain with its interval for a table."""
-    return f"{found['score']:+.1f} ({found['low']:+.1f}\u00a0…\u00a0{found['high']:+.1f})".replace("-", "−")
+    return f"{found['score']:+.1f} ({found['low']:+.1f}…{found['high']:+.1f})".replace("-", "−")
