@@ -41,7 +41,7 @@ def test_the_frameworks_answer_alike_on_every_corruption(recipe: str, data: Path
     answer = adapted.predict_on_batch(np.ascontiguousarray(batch.permute(0, 2, 3, 1).numpy()))
     np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=3e-5)
     assert (answer.argmax(1) == expected.argmax(1)).all()
-    with pytest.raises(InputError, match="weights of a network of 32 layers"):
+    with pytest.raises(InputError, match="157 weights of cifar_resnet32"):
         load_cifar_resnet_keras(32, weights)
 
 

@@ -21,7 +21,7 @@ def make_cifar_resnet_keras(depth: int, classes: int = 10) -> keras.Model:
         for block in range((depth - 2) // 6):
             x = _block(x, f"layer{stage}_{block}", channels, 2 if stage > 1 and block == 0 else 1)
     x = layers.GlobalAveragePooling2D()(x)
-    return keras.Model(image, layers.Dense(classes, name="linear")(x))
+    return keras.Model(image, layers.Dense(classes, name="linear")(x), name=f"cifar_resnet{depth}")
 
 
 def load_cifar_resnet_keras(depth: int, weights: Path) -> keras.Model:
