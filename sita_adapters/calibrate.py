@@ -69,7 +69,7 @@ def calibrate(
 
     Args:
         model: A plain model.
-        images: 128 to 256 clean images (N, …); with fewer, the choice is noisy, as the model takes them.
+        images: 128 to 256 clean images (N, …), as the model takes them. With fewer, the choice is noisy.
         labels: (N, …). If given, they say which predictions are right.
         min_agreement: The share of predictions on the clean images that must stay the source model's. With labels,
             accuracy may fall by at most the rest.

@@ -91,8 +91,8 @@ def _draw_costs(axes: Axes, result: DemoResult) -> None:
 
 def _draw_kinds(axes: Axes, result: DemoResult) -> None:
     """Draw source and auto under each condition, the largest gains at the top."""
-    places = [result.recipes.index(name) for name in ("source", "auto")]
-    source, auto = result.accuracies[:, places].T
+    columns = [result.recipes.index(name) for name in ("source", "auto")]
+    source, auto = result.accuracies[:, columns].T
     kinds = sorted(result.corrupted, key=lambda index: auto[index] - source[index])
     order = [*(index for index, name in enumerate(result.conditions) if name == CLEAN), *kinds]
     for line, index in enumerate(order):
