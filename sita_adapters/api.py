@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar, cast
 
 from .backend import adaptation_of, backend_of
 from .description import Description, describe_adaptation
@@ -11,9 +12,9 @@ from .errors import OutputError, expect_integer, expect_one_of
 from .inputs import Inputs, resolve_inputs
 from .outputs import Selector, check_selector
 from .plan import make_plan, resolve_max_rows
-from .recipe import DEFAULT, Recipe, Task, resolve_recipe
+from .recipe import DEFAULT, Prior, Recipe, RecipeName, Task, resolve_recipe
 from .selection import Layers
-from .views import check_inputs
+from .views import Augment, check_inputs
 from .voting import SCORES, Scores
 
 Model = TypeVar("Model")
@@ -21,7 +22,7 @@ Model = TypeVar("Model")
 
 def adapt(
     model: Model,
-    recipe: Recipe | str = DEFAULT,
+    recipe: RecipeName | Recipe = DEFAULT,
     *,
     task: Task = "classification",
     inputs: Inputs | str | None = None,
@@ -31,7 +32,16 @@ def adapt(
     layers: Layers = None,
     max_rows: int | None = None,
     example: Any = None,
-    **changes: Any,
+    priors: Prior | Sequence[Prior] | None = None,
+    n_views: int | None = None,
+    augment: Augment | None = None,
+    shared_views: bool | None = None,
+    candidates: Literal["priors", "views"] | None = None,
+    combine: Literal["vote", "mean", "mix"] | None = None,
+    top_k: int | None = None,
+    share: Literal["image", "batch"] | None = None,
+    seed: int | None = None,
+    resample: bool | None = None,
 ) -> Model:
     """Return a model that adapts its BatchNorm statistics to each image.
 
@@ -56,7 +66,17 @@ def adapt(
             a compiled or exported model, all.
         example: What the model is called with (a batch, a tuple of arguments, or a dict of keyword arguments), to probe
             it now. PyTorch models are otherwise probed at their first call.
-        **changes: Fields of `Recipe` to change, for example priors=0.9.
+        priors: Changes this field of the recipe, for example to 0.9; so do the arguments below. `Recipe` documents
+            them. None: the recipe's own.
+        n_views: Number of augmented views.
+        augment: Which views.
+        shared_views: Whether all priors share one set of views.
+        candidates: What may answer.
+        combine: How several candidates make one answer.
+        top_k: Number of candidates that decide.
+        share: "batch" if all images of a call share their statistics.
+        seed: Seed of random views.
+        resample: Whether to draw new random views for every image.
 
     Returns:
         The adapted model, of the same class in PyTorch, a `keras.Model` in Keras.
@@ -68,6 +88,19 @@ def adapt(
         >>> adapted = sita.adapt(model)
         >>> prediction = adapted(images)
     """
+    fields = {
+        "priors": priors,
+        "n_views": n_views,
+        "augment": augment,
+        "shared_views": shared_views,
+        "candidates": candidates,
+        "combine": combine,
+        "top_k": top_k,
+        "share": share,
+        "seed": seed,
+        "resample": resample,
+    }
+    changes = {name: value for name, value in fields.items() if value is not None}
     chosen = resolve_recipe(recipe, changes, task)
     check_selector(output)
     if scores is not None:

@@ -12,11 +12,15 @@ import numpy as np
 
 from .api import adapt
 from .backend import adaptation_of, backend_of, run_batches
-from .errors import InputError, RecipeError, SitaWarning
+from .errors import InputError, SitaWarning
+from .inputs import Inputs
 from .observe import observe
+from .outputs import Selector
 from .plan import make_plan
-from .recipe import DEFAULT, RECIPES, Recipe
+from .recipe import DEFAULT, RECIPES, Recipe, Task
+from .selection import Layers
 from .shift import ByExcessShift, ByShift
+from .voting import Scores
 
 MIRROR_AGREEMENT = 0.85
 """From this share on of images that the source predicts like their mirror image, a mirror image may answer, too."""
@@ -57,7 +61,13 @@ def calibrate(
     *,
     min_agreement: float = 0.9,
     progress: Callable[[float], None] | None = None,
-    **settings: Any,
+    task: Task = "classification",
+    inputs: Inputs | str | None = None,
+    scores: Scores | None = None,
+    output: Selector = None,
+    class_axis: int | None = None,
+    layers: Layers = None,
+    max_rows: int | None = None,
 ) -> Recipe:
     """Choose the recipe for a model, from clean images like those that it was trained on.
 
@@ -74,7 +84,7 @@ def calibrate(
         min_agreement: The share of predictions on the clean images that must stay the source model's. With labels,
             accuracy may fall by at most the rest.
         progress: Called with the share that is done.
-        **settings: Arguments of `adapt` other than the recipe and its fields.
+        task, inputs, scores, output, class_axis, layers, max_rows: As for `adapt`.
 
     Returns:
         The recipe: 'auto-calibrated', or `auto` if that is as good; 'source', with a warning, if none may be used. Its
@@ -88,9 +98,15 @@ def calibrate(
         >>> print(recipe.notes)
         >>> adapted = sita.adapt(model, recipe)
     """
-    unknown = [name for name in settings if name in ("recipe", "example") or name in Recipe.__dataclass_fields__]
-    if unknown:
-        raise RecipeError(f"{unknown[0]}: calibrate chooses the recipe. Expected arguments of adapt such as scores=.")
+    settings: dict[str, Any] = {
+        "task": task,
+        "inputs": inputs,
+        "scores": scores,
+        "output": output,
+        "class_axis": class_axis,
+        "layers": layers,
+        "max_rows": max_rows,
+    }
     if not isinstance(min_agreement, int | float) or min_agreement is True or not 0 < min_agreement <= 1:
         raise InputError(f"min_agreement: expected a share above 0, at most 1; received {min_agreement!r}.")
     pixels, truth = _check_images(model, images, labels)

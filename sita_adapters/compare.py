@@ -11,7 +11,7 @@ import numpy as np
 from .api import adapt
 from .backend import adaptation_of, backend_of, run_batches
 from .errors import InputError, OutputError, RecipeError
-from .recipe import Recipe
+from .recipe import Recipe, RecipeName
 from .voting import probabilities
 
 
@@ -57,7 +57,7 @@ class Comparison:
 def compare(
     models: Mapping[str, Any],
     images: np.ndarray | Mapping[str, np.ndarray],
-    recipe: Recipe | str | None = None,
+    recipe: RecipeName | Recipe | None = None,
     *,
     batch_size: int = 8,
     **changes: Any,
@@ -70,7 +70,7 @@ def compare(
             or one array per model name.
         recipe: Adapts the models, which then must be plain. None runs plain models as they are.
         batch_size: Number of images per call. It bounds memory; the answers are the same.
-        **changes: Fields of the recipe and arguments of `adapt`.
+        **changes: Other arguments of `adapt`.
 
     Returns:
         A `Comparison`. Print it for a table.

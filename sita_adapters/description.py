@@ -15,6 +15,7 @@ from .version import __version__
 IN_WORDS = {
     "source": "runs the source model as it is",
     "auto": "runs each image as the source model and adapted to it, and mixes the two outputs by the measured shift",
+    "auto3": "runs each image as the source model and under two adaptations to it, and mixes the outputs by shift",
     "shift": "runs each image once, adapted more the further it is from the source's statistics",
     "ensemble": "averages the source model's probabilities over the image and its views",
     "ptn": "normalizes each image with its own statistics only",

@@ -66,6 +66,7 @@ def expect_one_of(name: str, value: Any, allowed: Sequence[str | bool], error: t
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean 'ops'?`, or nothing if no known word is close."""
-    close = get_close_matches(word, list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    """Return ` Did you mean 'ops'?`, or nothing if no known word is close. Case does not matter."""
+    originals = {each.lower(): each for each in known}
+    close = get_close_matches(word.lower(), originals, n=1)
+    return f" Did you mean {originals[close[0]]!r}?" if close else ""

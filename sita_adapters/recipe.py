@@ -19,6 +19,10 @@ Task: TypeAlias = Literal["classification", "segmentation"]
 Prior: TypeAlias = float | Rule
 """λ, or a rule that sets it."""
 
+RecipeName: TypeAlias = Literal[
+    "source", "auto", "auto3", "shift", "ensemble", "ptn", "bn", "augbn", "ops", "ops_shared"
+]
+
 PAPER_PRIORS = tuple(0.5 + 0.5 * p / 7 for p in range(8))
 """The eight priors of OPS: evenly spaced from 0.5 to 1."""
 
@@ -203,7 +207,7 @@ def _resolve_priors(priors: Any) -> tuple[Prior, ...]:
     return values
 
 
-DEFAULT = "auto"
+DEFAULT: RecipeName = "auto"
 
 _RECIPES = (
     Recipe(name="source", priors=1.0, n_views=0),
@@ -225,9 +229,6 @@ _RECIPES = (
 RECIPES: Mapping[str, Recipe] = MappingProxyType({recipe.name: recipe for recipe in _RECIPES})
 """The recipes by name. `ops` is the paper's, and so is `augbn` with a number for `priors`; `auto`, `shift` are ours."""
 
-_SETTINGS = ("task", "inputs", "scores", "output", "class_axis", "layers", "max_rows", "example")
-"""The arguments of `adapt` that are not fields of a recipe."""
-
 
 def resolve_recipe(recipe: Recipe | str, changes: Mapping[str, Any], task: Task = "classification") -> Recipe:
     """Return the recipe that a caller named or gave, with these fields changed.
@@ -242,10 +243,7 @@ def resolve_recipe(recipe: Recipe | str, changes: Mapping[str, Any], task: Task 
     allowed = [field.name for field in fields(Recipe)]
     for name in changes:
         if name not in allowed:
-            raise RecipeError(
-                f"{name}: not a field of a recipe ({', '.join(allowed)}) nor an argument of adapt "
-                f"({', '.join(_SETTINGS)}).{suggestion(name, [*allowed, *_SETTINGS])}"
-            )
+            raise RecipeError(f"{name}: not a field of a recipe ({', '.join(allowed)}).{suggestion(name, allowed)}")
     for_task = _segmentation_changes(chosen, changes, isinstance(recipe, str)) if task == "segmentation" else changes
     changed = replace(chosen, **for_task)
     if "augment" in changes and changed.view_count == 0:

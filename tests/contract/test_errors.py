@@ -13,8 +13,8 @@ from sita_adapters.errors import InputError, ModelError, OutputError, RecipeErro
 
 RECIPES = [
     ("opps", {}, ["'opps'", "Did you mean 'ops'"]),
+    ("AUTO", {}, ["'AUTO'", "Did you mean 'auto'"]),
     (3, {}, ["int"]),
-    ("ops", {"prior": 0.5}, ["prior: not a field", "Did you mean 'priors'"]),
     ("augbn", {"priors": 1.5}, ["priors", "from 0", "1.5"]),
     ("augbn", {"priors": -0.1}, ["-0.1"]),
     ("augbn", {"priors": float("nan")}, ["nan"]),

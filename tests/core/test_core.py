@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import fields
+from inspect import signature
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,9 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from namespaces import Namespace
 
+import sita_adapters as sita
 from sita_adapters.combining import SOURCE_SHIFT, confidence, mix_scores, mix_weights
+from sita_adapters.errors import RecipeError
 from sita_adapters.plan import make_plan
-from sita_adapters.recipe import RECIPES, Recipe, resolve_recipe
+from sita_adapters.recipe import RECIPES, Recipe, RecipeName, resolve_recipe
 from sita_adapters.shift import ByShift, scaled_divergence, shift_of
 from sita_adapters.statistics import blend_with_source, input_affine, output_affine, pool, target
 from sita_adapters.views import blur, content_seed, rotate, spatial_kind
@@ -330,3 +335,17 @@ def test_the_views_of_segmentation() -> None:
     assert views({}, "ensemble") == ["blur", "blur"]
     for changes, voters in (({}, 3), ({"priors": (0.5, 0.9)}, 2), ({"top_k": 4}, 4)):
         assert resolve_recipe("ops_shared", changes, "segmentation").effective_top_k == voters
+
+
+def test_every_recipe_and_every_field_is_an_argument_of_adapt() -> None:
+    """So a type checker finds a typo, and an editor completes names."""
+    assert set(get_args(RecipeName)) == set(RECIPES)
+    described = {"name", "notes"}  # these change nothing
+    assert {field.name for field in fields(Recipe)} - described <= set(signature(sita.adapt).parameters)
+    settings = set(signature(sita.adapt).parameters) - {field.name for field in fields(Recipe)} - {"recipe", "example"}
+    assert settings <= set(signature(sita.calibrate).parameters)
+
+
+def test_a_bracket_with_an_unknown_field() -> None:
+    with pytest.raises(RecipeError, match=r"prior: not a field of a recipe.*Did you mean 'priors'"):
+        resolve_recipe("ops", {"prior": 0.5})
