@@ -8,8 +8,8 @@ a reader's way, stands in comments that are not displayed:
     -->
     <!-- skip: the reason -->     do not run the next block
 
-A block of plain text right after a Python block is what that prints, perhaps with … in place of the rest. Models come
-with seeded weights: nothing is downloaded.
+A block of plain text right after a Python block is what that prints, perhaps with … in place of the rest. So is the
+comment after `print(…)` on the same line. Models come with seeded weights: nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -108,6 +108,8 @@ def run_page(page: Path, framework: str, folder: Path, monkeypatch: pytest.Monke
             with contextlib.redirect_stdout(out):
                 exec(code, namespace)
             printed = out.getvalue() if block.language == "python" else None
+            if comments := re.findall(r"print\(.*\)  # (.*)$", block.text, re.MULTILINE):
+                assert out.getvalue().splitlines() == comments
 
 
 def _compare(printed: str, shown: str) -> None:
