@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -18,6 +17,9 @@ from .ops import Ops
 from .outputs import ScoresLayout, flatten
 from .recipe import Recipe
 from .selection import Layers
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "sita_adapters.backends"
 """The entry-point group. An entry's name is the import package whose classes the backend's models descend from."""
@@ -81,6 +83,8 @@ def backend_of(model: Any) -> Backend:
 @functools.cache
 def _installed() -> dict[str, EntryPoint]:
     """Return the installed backends. Cached: searching all packages takes 10 ms, as long as a small model."""
+    from importlib.metadata import entry_points  # here: it takes as long to import as the whole library
+
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
