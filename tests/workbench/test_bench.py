@@ -16,7 +16,7 @@ from sklearn.metrics import jaccard_score
 from typer.testing import CliRunner
 
 import sita_adapters as sita
-from sita_adapters.errors import InputError, RecipeError
+from sita_adapters.errors import InputError, ModelError, RecipeError
 from sita_workbench import cli, metrics
 from sita_workbench.data.opening import open_data
 from sita_workbench.methods import Prediction, make_methods
@@ -226,7 +226,7 @@ def test_keras_models_run_and_baselines_on_them_are_refused(folder: Path) -> Non
     results = measure(folder, "keras", "ops", "fog", 8, model="keras_classifier")
     assert results["setup"]["framework"].startswith("keras")
     assert sum(results["methods"][1]["priors"]["corrupted"]["count"]) == 8
-    with pytest.raises(InputError, match=r"tent: these train on every image.*Try: leave them out"):
+    with pytest.raises(ModelError, match="expect a plain PyTorch model.*Try: leave them out"):
         measure(folder, "keras2", "tent", "fog", 8, model="keras_classifier")
 
 
