@@ -12,9 +12,10 @@ from sita_workbench.metrics import (
     Score,
     calibration_error,
     draw_weights,
+    join_entries,
     mean_score,
-    summarise_condition,
-    summarise_mean,
+    summarize_condition,
+    summarize_mean,
 )
 
 from .measure import COUNTS, SEVERITIES, open_log
@@ -33,7 +34,9 @@ def summarize(name: str, places: Places) -> dict[str, Any]:
     }
     clean = {"held out": entries["clean"]}
     if "clean, choose" in entries:
-        clean["all"] = _joined(entries["clean"], entries["clean, choose"])
+        clean["all"] = {
+            recipe: join_entries([kept, entries["clean, choose"][recipe]]) for recipe, kept in entries["clean"].items()
+        }
     found: dict[str, Any] = {
         "calibrate": log.entries["calibrate"],
         "images": {"clean": _count(clean["held out"]), "corrupted": _count(entries[f"{KINDS[0]}/5"])},
@@ -62,13 +65,6 @@ def _take(kept: Entry, places: Sequence[int]) -> Entry:
     return {name: values[list(places)] for name, values in kept.items()}
 
 
-def _joined(some: Mapping[str, Entry], others: Mapping[str, Entry]) -> dict[str, Entry]:
-    return {
-        recipe: {name: np.concatenate([values, others[recipe][name]]) for name, values in kept.items()}
-        for recipe, kept in some.items()
-    }
-
-
 def _count(recipes: Mapping[str, Entry]) -> int:
     return len(recipes["source"]["nll"])
 
@@ -80,11 +76,11 @@ def _compare(conditions: Sequence[Mapping[str, Entry]]) -> dict[str, Any]:
     scores: dict[str, Score] = {}
     found: dict[str, Any] = {}
     for recipe in recipes:
-        pairs = [summarise_condition([each[recipe]], weights) for each in conditions]
+        pairs = [summarize_condition(each[recipe], weights) for each in conditions]
         scores[recipe] = mean_score([score for score, _ in pairs])
-        found[recipe] = summarise_mean([score for score, _ in pairs], [facts for _, facts in pairs])
+        found[recipe] = summarize_mean([score for score, _ in pairs], [facts for _, facts in pairs])
         del found[recipe]["entropy"]
-        found[recipe]["ece"] = round(calibration_error([each[recipe] for each in conditions]), 4)
+        found[recipe]["ece"] = round(calibration_error(join_entries([each[recipe] for each in conditions])), 4)
     for recipe in recipes:
         found[recipe]["gain"] = (scores[recipe] - scores["source"]).to_dict()
         if recipe != "auto" and "auto" in scores:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from nets import CLASSES, SmallNet, dense, images, small, warm
+from nets import CLASSES, dense, images, small
 from torch import nn
 
 import sita_adapters as sita
-from sita_adapters.errors import InputError, ModelError, OutputError, SitaError
+from sita_adapters.errors import InputError, ModelError, OutputError
 from sita_workbench.baselines import BASELINES, Memo, Tent, draw_views
 from sita_workbench.models.loaded import LoadedModel
 from sita_workbench.networks.cifar_resnet import encode, load_cifar_resnet
@@ -35,21 +35,21 @@ def direct_tent(model: nn.Module, image: torch.Tensor, steps: int = 5, lr: float
             module.train()
             module.track_running_stats, module.running_mean, module.running_var = False, None, None
             affine += [module.weight.requires_grad_(), module.bias.requires_grad_()]
-    optimiser = torch.optim.Adam(affine, lr=lr, fused=False)
+    optimizer = torch.optim.Adam(affine, lr=lr, fused=False)
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         entropy(model(image)).mean().backward()
-        optimiser.step()
+        optimizer.step()
     return model(image).detach()
 
 
 def direct_memo(model: nn.Module, image: torch.Tensor, views: torch.Tensor, lr: float = 5e-3) -> torch.Tensor:
     """MEMO as one would write it down: a whole copy, the mean of probabilities, the plain SGD."""
     model = copy.deepcopy(model).requires_grad_(True)
-    optimiser = torch.optim.SGD(model.parameters(), lr=lr)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     mean = model(views).softmax(1).mean(0)
     (-(mean * mean.log()).sum()).backward()
-    optimiser.step()
+    optimizer.step()
     return model(image).detach()
 
 
@@ -108,8 +108,8 @@ def test_images_of_a_batch_are_independent_and_nothing_is_kept(name: str) -> Non
     baseline, batch = BASELINES[name](small()), images(4, 3, 16, 16)
     together = baseline(batch)
     assert together.shape == (4, CLASSES)
-    for place in (2, 0, 3, 1):
-        assert torch.equal(baseline(batch[place : place + 1]), together[place : place + 1])
+    for index in (2, 0, 3, 1):
+        assert torch.equal(baseline(batch[index : index + 1]), together[index : index + 1])
     assert torch.equal(BASELINES[name](small())(batch), together)
 
 
@@ -135,83 +135,12 @@ def test_the_model_stays_as_it_was(name: str, training: bool) -> None:
     assert_same_state(model, before)
 
 
-class Faulty(SmallNet):
-    """Raises at its n-th call."""
-
-    def __init__(self, calls: list[int]) -> None:
-        super().__init__()
-        self.calls = calls
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores = super().forward(x)
-        self.calls[0] -= 1
-        if self.calls[0] == 0:
-            raise RuntimeError("out of order")
-        return scores
-
-
-@EVERY
-@pytest.mark.parametrize("call", [1, 2])
-def test_an_error_midway_leaves_nothing_behind(name: str, call: int) -> None:
-    model, image = warm(Faulty([100]), 3, 16, 16), images(1, 3, 16, 16)
-    baseline = BASELINES[name](model)
-    before, expected = state(model), baseline(image)
-    baseline.body.calls[0] = call
-    with pytest.raises(RuntimeError, match="out of order"):
-        baseline(image)
-    assert_same_state(model, before)
-    assert torch.equal(baseline(image), expected)
-
-
-@EVERY
-def test_follows_the_source_weights(name: str) -> None:
-    """Nothing is a copy from the time of construction: weights loaded later count."""
-    model, image = small(), images(1, 3, 16, 16)
-    baseline = BASELINES[name](model)
-    with torch.no_grad():
-        model.bn2.weight.mul_(1.5)
-        model.head.weight.mul_(0.5)
-    assert torch.equal(baseline(image), BASELINES[name](copy.deepcopy(model))(image))
-
-
-def test_tent_at_a_single_value_per_channel() -> None:
-    """The variance of one value is 0 and its normalised value β, in every step."""
-
-    class Written(nn.Module):
-        """BatchNorm by its formula."""
-
-        def __init__(self, layer: nn.BatchNorm2d) -> None:
-            super().__init__()
-            self.weight, self.bias, self.eps = layer.weight, layer.bias, layer.eps
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            variance, mean = torch.var_mean(x, (0, 2, 3), correction=0, keepdim=True)
-            column = (1, -1, 1, 1)
-            return self.weight.view(column) * (x - mean) / (variance + self.eps).sqrt() + self.bias.view(column)
-
-    torch.manual_seed(0)
-    parts: list[nn.Module] = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
-    parts += [nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8), nn.Tanh(), nn.Flatten(), nn.Linear(8, CLASSES)]
-    model, image = warm(nn.Sequential(*parts), 3, 16, 16), images(1, 3, 16, 16)
-    written = copy.deepcopy(model).requires_grad_(False)
-    for place in (1, 5):
-        written[place] = Written(written[place]).requires_grad_(True)
-    optimiser = torch.optim.Adam([p for p in written.parameters() if p.requires_grad], lr=1e-2)
-    for _ in range(3):
-        optimiser.zero_grad()
-        entropy(written(image)).sum().backward()
-        optimiser.step()
-    given = Tent(model, steps=3, lr=1e-2)(image)
-    torch.testing.assert_close(given, written(image).detach(), rtol=1e-4, atol=1e-5)
-
-
 def test_a_loaded_model_runs_them() -> None:
     model, batch = small(), images(2, 3, 16, 16)
     for make in BASELINES.values():
         baseline = make(model)
         scores = LoadedModel("small", model, None).run(baseline, batch.permute(0, 2, 3, 1).numpy())
         np.testing.assert_array_equal(scores, baseline(batch).double().numpy())
-        assert not baseline.train().body.training
 
 
 def test_views_are_drawn_from_the_image_and_the_seed() -> None:
@@ -227,54 +156,19 @@ def test_views_are_drawn_from_the_image_and_the_seed() -> None:
     assert draw_views(torch.ones(1, 3, 1, 1), 2, 0).eq(1).all()
 
 
-def test_wrong_models_are_refused_with_a_remedy() -> None:
-    plain = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
-    bare = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, affine=False))
-    with pytest.raises(ModelError, match="no BatchNorm layer"):
-        Tent(plain)
-    with pytest.raises(ModelError, match="affine=False"):
-        Tent(bare)
+def test_models_that_they_cannot_train_are_refused() -> None:
+    with pytest.raises(ModelError, match="γ and β"):
+        Tent(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, affine=False)))
     for make in BASELINES.values():
-        with pytest.raises(ModelError, match="unwrap"):
+        with pytest.raises(ModelError, match="adapted"):
             make(sita.adapt(small()))
-        with pytest.raises(InputError, match=r"torch\.nn\.Module"):
-            make({"weight": 1})
     with pytest.raises(OutputError, match=r"2 classes.*\(1, 1, 16, 16\)"):
         Tent(dense(classes=1))(images(1, 3, 16, 16))
     with pytest.raises(OutputError, match="segmentation"):
         Memo(dense())(images(1, 3, 16, 16))
-
-
-def test_keras_models_are_refused() -> None:
-    """Told by where its class comes from: under Keras' torch backend a Keras model is a torch.nn.Module, too."""
-    kind = type("Sequential", (nn.Sequential,), {"__module__": "keras.src.models.sequential"})
-    for make in BASELINES.values():
-        with pytest.raises(InputError, match=r"need gradients.*PyTorch only.*Sequential.*Try"):
-            make(kind(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
-
-
-@pytest.mark.parametrize("wrong", [torch.zeros(3, 8, 8), torch.zeros(0, 3, 8, 8), torch.zeros(1, 3, 8, 8).byte(), [1]])
-def test_wrong_images_are_refused(wrong: Any) -> None:
-    for make in BASELINES.values():
-        with pytest.raises(InputError, match="N, C, H, W"):
-            make(small())(wrong)
-
-
-@pytest.mark.parametrize(
-    ("name", "setting"),
-    [
-        ("tent", {"steps": -1}),
-        ("tent", {"steps": 1.5}),
-        ("tent", {"lr": 0}),
-        ("memo", {"lr": float("nan")}),
-        ("memo", {"views": 0}),
-        ("memo", {"seed": -1}),
-        ("memo", {"seed": True}),
-    ],
-)
-def test_wrong_settings_are_refused(name: str, setting: dict[str, Any]) -> None:
-    with pytest.raises(SitaError, match=next(iter(setting))):
-        BASELINES[name](small(), **setting)
+    pooled = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(8), nn.Flatten())
+    with pytest.raises(InputError, match="one value per channel"):
+        Tent(pooled)(images(1, 3, 16, 16))
 
 
 def test_memo_needs_no_batchnorm() -> None:

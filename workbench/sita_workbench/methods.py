@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy import special
 
 import sita_adapters as sita
-from sita_adapters.errors import InputError, RecipeError, suggestion
+from sita_adapters.errors import RecipeError, suggestion
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import RECIPES, Recipe, Task, resolve_recipe
-from sita_adapters.views import is_random
 
 if TYPE_CHECKING:
     from .models.loaded import LoadedModel
@@ -24,15 +23,11 @@ if TYPE_CHECKING:
 SOURCE = "source"
 
 BASELINES = {"tent": 18, "memo": 30}
-"""The paper's comparisons that train on each image, which needs PyTorch; and roughly how many forward rows they cost.
-
-The rows only serve to estimate the time that is left.
-"""
+"""The paper's comparisons that train on each image, and roughly their cost in rows, to estimate the remaining time."""
 
 
-@dataclass(frozen=True)
-class StudyPoint:
-    """A method's place in a study: its curve, its x, and its label."""
+class StudyPoint(NamedTuple):
+    """A method's position in a study: its curve, its x, and its label."""
 
     series: str
     x: float
@@ -50,13 +45,6 @@ class Method:
     point: StudyPoint | None = None
 
     @property
-    def is_random(self) -> bool:
-        """Whether another seed may give another answer."""
-        if self.recipe is None:
-            return self.name == "memo"
-        return self.recipe.view_count > 0 and is_random(self.recipe.augment)
-
-    @property
     def rows(self) -> int | None:
         """How many rows a square image costs."""
         return None if self.recipe is None else make_plan(self.recipe).rows
@@ -65,6 +53,15 @@ class Method:
     def cost(self) -> int:
         """Roughly what an image costs, in rows."""
         return self.rows or BASELINES[self.name]
+
+    @property
+    def priors(self) -> tuple[float, ...]:
+        """The values of λ that its choices are counted by; none if it has no choice."""
+        if self.recipe is None or (len(self.recipe.prior_values) == 1 and self.recipe.rule is None):
+            return ()
+        if self.recipe.rule is not None:
+            return tuple(step / 20 for step in range(21))
+        return tuple(sorted(prior for prior in self.recipe.prior_values if isinstance(prior, float)))
 
     def __str__(self) -> str:
         if self.recipe is None:
@@ -80,6 +77,10 @@ class Prediction:
 
     probabilities: np.ndarray
     priors: np.ndarray | None = None
+
+    def __getitem__(self, which: Any) -> Prediction:
+        """Return the prediction for some of the images or pixels."""
+        return Prediction(self.probabilities[which], None if self.priors is None else self.priors[which])
 
     @cached_property
     def labels(self) -> np.ndarray:
@@ -113,8 +114,7 @@ class PreparedMethod:
         """Return the predictions for encoded images (N, h, w, channels), as many per call as memory allows."""
         at_once = self.method.batch or images_per_call(self.method.cost, *images.shape[1:3])
         batches = [images[start : start + at_once] for start in range(0, len(images), at_once)]
-        recipe = self.method.recipe
-        if recipe is None or (recipe.candidate_count == 1 and recipe.rule is None):
+        if not self.method.priors:
             return Prediction(np.concatenate([self.loaded.predict(self.model, batch) for batch in batches]))
         with sita.observe(self.model) as observation:
             p = np.concatenate([self.loaded.predict(self.model, batch) for batch in batches])
@@ -122,37 +122,19 @@ class PreparedMethod:
 
 
 def images_per_call(rows: int, height: int, width: int) -> int:
-    """Return how many images of this size, of so many rows each, to run at once: 64 rows at 224², more of smaller."""
+    """Return how many images of this size and number of rows to run at once: 64 rows at 224², more of smaller ones."""
     return max(1, int(min(512, max(8, 64 * 224**2 / (height * width)))) // rows)
 
 
-def prepare(method: Method, loaded: LoadedModel, seed: int = 0) -> PreparedMethod:
-    """Put a method on a model."""
+def prepare(method: Method, loaded: LoadedModel) -> PreparedMethod:
+    """Apply a method to a model."""
     if method.recipe is None:
-        from .baselines import Memo, Tent
+        from . import baselines
 
-        model: Any = Memo(loaded.model, seed=seed) if method.name == "memo" else Tent(loaded.model)
-    elif method.name == SOURCE:
-        model = loaded.model
-    else:
-        recipe = replace(method.recipe, seed=seed) if method.is_random else method.recipe
-        model = loaded.adapt(recipe, layers=None if method.layers is None else list(method.layers))
-    return PreparedMethod(loaded, method, model)
-
-
-def check_baselines(methods: Sequence[Method], loaded: LoadedModel) -> None:
-    """Raise, before anything runs, where a baseline cannot run."""
-    names = [method.name for method in methods if method.recipe is None]
-    if names and loaded.framework != "torch":
-        raise InputError(
-            f"{', '.join(names)}: these train on every image, which is implemented for PyTorch; {loaded.spec} is a "
-            f"Keras model. Try: leave them out of --recipes ({', '.join(RECIPES)})."
-        )
-    if loaded.task == "segmentation" and "memo" in names:
-        raise InputError(
-            "memo: its augmentations move pixels, so predictions per pixel cannot be averaged. "
-            "Try: leave it out of --recipes."
-        )
+        return PreparedMethod(loaded, method, baselines.BASELINES[method.name](loaded.model))
+    if method.name == SOURCE:
+        return PreparedMethod(loaded, method, loaded.model)
+    return PreparedMethod(loaded, method, loaded.adapt(method.recipe, list(method.layers or ())))
 
 
 def open_recipe(text: str, task: Task) -> Recipe:
@@ -166,14 +148,23 @@ def open_recipe(text: str, task: Task) -> Recipe:
         raise RecipeError(f"recipe: expected a name or a file; {text} cannot be read: {error}.") from error
 
 
-def read_methods(text: str, task: Task) -> list[Method]:
-    """Read `--recipes`: names separated by commas, each with changes in brackets, as in `ops,augbn[priors=0.9]`.
+def make_methods(recipes: str | Sequence[str | Recipe], task: Task) -> list[Method]:
+    """Return the methods of `recipes`: names, `sita calibrate`'s files, and recipes; or text as `--recipes` takes it.
 
-    `source` always comes first, because everything is compared with it.
+    A name may change fields in brackets: `augbn[priors=0.9]`. In a text, commas separate the names. `source` always
+    comes first, because everything is compared with it.
     """
+    entries = _split(recipes) if isinstance(recipes, str) else list(recipes)
     methods: dict[str, Method] = {}
-    for entry in [SOURCE, *_split(text)]:
-        methods.setdefault(entry, _read_method(entry, task))
+    for entry in [SOURCE, *entries]:
+        method = Method(entry.name, entry) if isinstance(entry, Recipe) else _read_method(entry, task)
+        if method.recipe is not None and method.recipe.share == "batch":
+            raise RecipeError(
+                f"recipes: {method.name!r} lets the images of a batch share their statistics, and its scores would "
+                "depend on the batches. Expected share='image'. Try: --study batch."
+            )
+        if methods.setdefault(method.name, method) != method:
+            raise RecipeError(f"recipes: two different recipes are named {method.name!r}. Try: rename one of them.")
     return list(methods.values())
 
 
@@ -193,27 +184,23 @@ def _read_method(entry: str, task: Task) -> Method:
     name, bracket, rest = entry.partition("[")
     if bracket and not rest.endswith("]"):
         raise RecipeError(f"recipes: expected name[field=value,…]; received {entry!r}, whose bracket does not close.")
-    if name in BASELINES:
-        if bracket:
-            raise RecipeError(f"recipes: {name!r} has no fields to change; received {entry!r}.")
-        return Method(name, None)
     if name.endswith(".json") and not bracket:
         return Method(Path(name).stem, open_recipe(name, task))
+    if name in BASELINES and not bracket:
+        return Method(name, None)
     if name not in RECIPES:
         known = (*RECIPES, *BASELINES)
         raise RecipeError(
-            f"recipes: expected {', '.join(known)}; received {name!r}.{suggestion(name, known)} "
-            "A field is changed in brackets: augbn[priors=0.9]."
+            f"recipes: expected {', '.join(known)}; received {entry!r}.{suggestion(name, known)} "
+            "A recipe's field is changed in brackets: augbn[priors=0.9]."
         )
-    changes = dict(_read_change(part, entry) for part in _split(rest.removesuffix("]")))
+    changes = {}
+    for part in _split(rest.removesuffix("]")):
+        field, equals, value = part.partition("=")
+        if not equals:
+            raise RecipeError(f"recipes: expected field=value in the brackets of {entry!r}; received {part!r}.")
+        try:
+            changes[field.strip()] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):  # a word, such as mean
+            changes[field.strip()] = value.strip()
     return Method(entry, resolve_recipe(name, changes, task))
-
-
-def _read_change(part: str, entry: str) -> tuple[str, Any]:
-    field, equals, value = part.partition("=")
-    if not equals:
-        raise RecipeError(f"recipes: expected field=value in the brackets of {entry!r}; received {part!r}.")
-    try:
-        return field.strip(), ast.literal_eval(value.strip())
-    except (ValueError, SyntaxError):  # a word, such as mean
-        return field.strip(), value.strip()

@@ -12,75 +12,107 @@ from typing import Any
 
 import numpy as np
 
-from .methods import Prediction
+from sita_adapters.errors import InputError
+
+from .methods import Prediction, PreparedMethod
+
+CHUNK = {"classification": 64, "segmentation": 8}
+"""How many images are scored at once. Batches that share statistics must divide it."""
 
 RESAMPLES = 2000
 _CALIBRATION_BINS = 15
 _ENTROPY_BINS = 10
 _DIGITS = 6
 
-Entries = Sequence[Mapping[str, np.ndarray]]
-"""What is kept of the images under one condition, one entry per seed."""
+Entry = Mapping[str, np.ndarray]
+"""What is kept of images under one condition: arrays with one element per image."""
 
 
-def make_entry(predicted: Prediction, labels: np.ndarray, ignore: int | None) -> dict[str, Any]:
-    """Return what is kept of the predictions for N images: lists with one element per image."""
-    kept = _keep_images(predicted, labels) if labels.ndim == 1 else _keep_maps(predicted, labels, ignore)
+def score_images(
+    prepared: PreparedMethod, images: np.ndarray, labels: np.ndarray, ignore: int | None
+) -> dict[str, Any]:
+    """Run a method on encoded images (N, h, w, channels); return what is kept of each, as `make_entry` does."""
+    predicted = prepared.predict(images)
+    *shape, classes = predicted.probabilities.shape
+    counted = labels if ignore is None else labels[labels != ignore]
+    if counted.size and (counted.min() < 0 or counted.max() >= classes):
+        raise InputError(
+            f"Expected labels from 0 to {classes - 1}, the model's classes; received {int(counted.min())} to "
+            f"{int(counted.max())}. Try: a model of these classes, labels in its order, or `ignore` for the label of "
+            "pixels that do not count."
+        )
+    if labels.shape != tuple(shape):
+        raise InputError(
+            f"Expected predictions for labels of shape {labels.shape}; the model returns {tuple(shape)}. "
+            "Try: labels of this shape, or a model whose output has the size of its input."
+        )
+    return make_entry(predicted, labels, ignore, prepared.method.priors)
+
+
+def make_entry(
+    predicted: Prediction, labels: np.ndarray, ignore: int | None, priors: Sequence[float] = ()
+) -> dict[str, Any]:
+    """Return what is kept of the predictions for N images: lists with one element per image.
+
+    `priors` are the values of λ to count; each chosen λ counts as the nearest of them.
+    """
+    if labels.ndim == 1:
+        kept = _keep(predicted, labels, priors)
+    else:
+        maps = [_keep_map(predicted[i], labels[i], ignore, priors) for i in range(len(labels))]
+        kept = {name: np.asarray([each[name] for each in maps]) for name in maps[0]}
     return {name: np.round(values, _DIGITS).tolist() for name, values in kept.items()}
 
 
-def _negative_log_likelihood(p: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    of_label = np.take_along_axis(p, labels[:, None], axis=1)[:, 0]
-    return np.asarray(-np.log(np.maximum(of_label, np.finfo(np.float32).tiny)))
+def join_entries(parts: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Return one entry for the images of several."""
+    return {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in parts[0]}
 
 
-def _keep_images(predicted: Prediction, labels: np.ndarray) -> dict[str, np.ndarray]:
-    p = predicted.probabilities
+def _keep(predicted: Prediction, labels: np.ndarray, priors: Sequence[float]) -> dict[str, np.ndarray]:
+    of_label = np.take_along_axis(predicted.probabilities, labels[:, None], axis=1)[:, 0]
     kept = {
         "said": predicted.labels,
         "label": labels,
-        "confidence": p.max(axis=1),
-        "nll": _negative_log_likelihood(p, labels),
+        "confidence": predicted.confidences,
+        "nll": -np.log(np.maximum(of_label, np.finfo(np.float32).tiny)),
         "entropy": predicted.entropies,
     }
-    return kept if predicted.priors is None else {**kept, "prior": predicted.priors}
+    if priors and predicted.priors is not None:
+        kept["prior"] = np.searchsorted((np.asarray(priors[1:]) + priors[:-1]) / 2, predicted.priors)
+    return kept
 
 
-def _keep_maps(predicted: Prediction, labels: np.ndarray, ignore: int | None) -> dict[str, np.ndarray]:
-    """Sums over the pixels that count: per class the predicted, the true and the correct pixels; means of the rest."""
+def _keep_map(
+    predicted: Prediction, labels: np.ndarray, ignore: int | None, priors: Sequence[float]
+) -> dict[str, np.ndarray]:
+    """Return sums over the pixels that count: predicted, true and correct ones of each class; means of the rest."""
     classes = predicted.probabilities.shape[-1]
-    values = None if predicted.priors is None else np.unique(predicted.priors)
-    images = []
-    for place, label_map in enumerate(labels):
-        counts = np.ones(label_map.shape, bool) if ignore is None else label_map != ignore
-        p, truth = predicted.probabilities[place][counts], label_map[counts]
-        claim = predicted.labels[place][counts]
-        right = claim == truth
-        count, confidence, correct = _calibration_sums(p.max(axis=1), right)
-        kept = {
-            "hits": np.bincount(truth[right], minlength=classes),
-            "claims": np.bincount(claim, minlength=classes),
-            "truth": np.bincount(truth, minlength=classes),
-            "nll": _negative_log_likelihood(p, truth).mean(),
-            "entropy": predicted.entropies[place][counts].mean(),
-            "pixels": len(truth),
-            "bin_count": count,
-            "bin_confidence": confidence,
-            "bin_right": correct,
-        }
-        if values is not None and predicted.priors is not None:
-            chosen = predicted.priors[place][counts]
-            kept["prior_values"] = values
-            kept["prior_count"] = [int((chosen == value).sum()) for value in values]
-            kept["prior_right"] = [int((right & (chosen == value)).sum()) for value in values]
-        images.append(kept)
-    return {name: np.asarray([kept[name] for kept in images]) for name in images[0]}
+    counts = np.full(labels.shape, True) if ignore is None else labels != ignore
+    pixels = _keep(predicted[counts], labels[counts], priors)
+    right = pixels["said"] == pixels["label"]
+    kept = {
+        "hits": np.bincount(pixels["label"][right], minlength=classes),
+        "claims": np.bincount(pixels["said"], minlength=classes),
+        "truth": np.bincount(pixels["label"], minlength=classes),
+        "nll": pixels["nll"].mean(),
+        "entropy": pixels["entropy"].mean(),
+        "bins": _calibration_sums(pixels["confidence"], right),
+    }
+    if "prior" in pixels:
+        kept["priors"] = _count_priors(pixels["prior"], right, len(priors))
+    return kept
 
 
-def _calibration_sums(confidence: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, ...]:
+def _count_priors(chosen: np.ndarray, right: np.ndarray, priors: int) -> np.ndarray:
+    """Return how often each prior was chosen, and how often the prediction was right then."""
+    return np.stack([np.bincount(chosen[which], minlength=priors) for which in (slice(None), right)])
+
+
+def _calibration_sums(confidence: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return per bin of confidence: how many, the sum of their confidence, and how many are right."""
     place = np.minimum((confidence * _CALIBRATION_BINS).astype(int), _CALIBRATION_BINS - 1)
-    return tuple(np.bincount(place, weights, minlength=_CALIBRATION_BINS) for weights in (None, confidence, right))
+    return np.stack([np.bincount(place, weights, _CALIBRATION_BINS) for weights in (None, confidence, right)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,16 +126,19 @@ class Score:
         return Score(self.value - other.value, self.resampled - other.resampled)
 
     def to_dict(self) -> dict[str, float]:
-        """Return the score and its interval."""
+        """Return the score and its 95 % interval."""
         low, high = np.percentile(self.resampled, [2.5, 97.5])
         return {"score": _rounded(self.value), "low": _rounded(low), "high": _rounded(high)}
 
 
+Condition = tuple[Score, dict[str, Any]]
+"""A score under one condition, and everything that the results say of it."""
+
+
 def mean_score(scores: Sequence[Score]) -> Score:
     """Return the mean over conditions, resample by resample."""
-    return Score(
-        float(np.mean([score.value for score in scores])), np.mean([score.resampled for score in scores], axis=0)
-    )
+    resampled = np.mean([score.resampled for score in scores], axis=0)
+    return Score(float(np.mean([score.value for score in scores])), resampled)
 
 
 def draw_weights(images: int, seed: int = 0) -> np.ndarray:
@@ -115,15 +150,14 @@ def _rounded(value: float) -> float:
     return round(float(value), 4)
 
 
-def score(entries: Entries, weights: np.ndarray) -> Score:
-    """Return the accuracy, or for label maps the mean IoU, over all seeds."""
-    if "said" in entries[0]:
-        right = np.mean([each["said"] == each["label"] for each in entries], axis=0)
+def score(entry: Entry, weights: np.ndarray) -> Score:
+    """Return the accuracy, or for label maps the mean IoU."""
+    if "said" in entry:
+        right = _right(entry)
         return Score(100 * float(right.mean()), 100 * weights @ right)
-    hits, claims, truth = (np.mean([each[name] for each in entries], axis=0) for name in ("hits", "claims", "truth"))
-    equal = np.full((1, len(hits)), 1 / len(hits))
-    value = _mean_iou(equal @ hits, equal @ claims, equal @ truth)
-    return Score(float(value[0]), _mean_iou(weights @ hits, weights @ claims, weights @ truth))
+    counted = entry["hits"], entry["claims"], entry["truth"]
+    value = _mean_iou(*(each.sum(axis=0, keepdims=True) for each in counted))
+    return Score(float(value[0]), _mean_iou(*(weights @ each for each in counted)))
 
 
 def _mean_iou(hits: np.ndarray, claims: np.ndarray, truth: np.ndarray) -> np.ndarray:
@@ -133,73 +167,56 @@ def _mean_iou(hits: np.ndarray, claims: np.ndarray, truth: np.ndarray) -> np.nda
     return np.asarray(100 * np.nanmean(iou, axis=1))
 
 
-def calibration_error(entries: Entries) -> float:
+def calibration_error(entry: Entry) -> float:
     """ECE = Σ_bins share · |accuracy − confidence|, in percent, over 15 equal bins of confidence."""
-    if "said" in entries[0]:
-        count, confidence, right = _calibration_sums(_joined(entries, "confidence"), _right(entries))
-    else:
-        names = ("bin_count", "bin_confidence", "bin_right")
-        count, confidence, right = (np.sum([each[name].sum(axis=0) for each in entries], axis=0) for name in names)
+    sums = _calibration_sums(entry["confidence"], _right(entry)) if "said" in entry else entry["bins"].sum(axis=0)
+    count, confidence, right = sums
     return float(100 * np.abs(right - confidence).sum() / count.sum())
 
 
-def _joined(entries: Entries, name: str) -> np.ndarray:
-    return np.concatenate([each[name] for each in entries])
+def _right(entry: Entry) -> np.ndarray:
+    return np.asarray(entry["said"] == entry["label"])
 
 
-def _right(entries: Entries) -> np.ndarray:
-    return np.concatenate([each["said"] == each["label"] for each in entries])
-
-
-def summarise_condition(entries: Entries, weights: np.ndarray) -> tuple[Score, dict[str, Any]]:
-    """Return the score under one condition, and everything that the results say of it."""
-    found = score(entries, weights)
+def summarize_condition(entry: Entry, weights: np.ndarray) -> Condition:
+    """Return the score under one condition, NLL, ECE and entropy."""
+    found = score(entry, weights)
     return found, {
-        "images": len(entries[0]["nll"]),
+        "images": len(entry["nll"]),
         **found.to_dict(),
-        "nll": _rounded(_joined(entries, "nll").mean()),
-        "ece": _rounded(calibration_error(entries)),
-        "entropy": _rounded(_joined(entries, "entropy").mean()),
+        "nll": _rounded(entry["nll"].mean()),
+        "ece": _rounded(calibration_error(entry)),
+        "entropy": _rounded(entry["entropy"].mean()),
     }
 
 
-def summarise_mean(scores: Sequence[Score], conditions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarize_mean(scores: Sequence[Score], conditions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the means over conditions."""
     means = {name: _rounded(np.mean([each[name] for each in conditions])) for name in ("nll", "ece", "entropy")}
     return {**mean_score(scores).to_dict(), **means}
 
 
-def count_priors(entries: Entries, values: Sequence[float]) -> dict[str, Any] | None:
-    """Return how often each λ, or the nearest, was the most certain, and how often the answer was right then."""
-    values = [round(value, _DIGITS) for value in sorted(values)]
-    if "prior" in entries[0]:
-        chosen, right = _nearest(_joined(entries, "prior"), values), _right(entries)
-        count = [int((chosen == place).sum()) for place in range(len(values))]
-        hits = [int((right & (chosen == place)).sum()) for place in range(len(values))]
-        return {"values": values, "count": count, "right": hits}
-    if "prior_values" not in entries[0]:
-        return None
-    totals = {value: np.zeros(2, int) for value in values}
-    for each in entries:
-        images = zip(each["prior_values"], each["prior_count"], each["prior_right"], strict=True)
-        for value, *counted in (line for image in images for line in zip(*image, strict=True)):
-            totals[values[int(_nearest(np.array([value], float), values)[0])]] += np.asarray(counted, int)
-    counts, rights = np.array(list(totals.values())).T.tolist()
-    return {"values": values, "count": counts, "right": rights}
+def summarize_group(own: Sequence[Condition], source: Sequence[Condition]) -> dict[str, Any]:
+    """Return a method's means over conditions, and its paired gain over the source model under the same conditions."""
+    scores, facts = zip(*own, strict=True)
+    gain = mean_score(scores) - mean_score([score for score, _ in source])
+    return {**summarize_mean(scores, facts), "gain": gain.to_dict()}
 
 
-def _nearest(chosen: np.ndarray, values: Sequence[float]) -> np.ndarray:
-    return np.asarray(np.abs(chosen[:, None] - np.asarray(values)).argmin(axis=1))
+def count_priors(entry: Entry, priors: Sequence[float]) -> dict[str, Any]:
+    """Return how often each λ was the most certain, and how often the prediction was right then."""
+    counts = _count_priors(entry["prior"], _right(entry), len(priors)) if "prior" in entry else entry["priors"].sum(0)
+    count, right = counts.tolist()
+    return {"values": [round(prior, _DIGITS) for prior in priors], "count": count, "right": right}
 
 
-def bin_entropies(entries: Entries, classes: int) -> dict[str, Any] | None:
+def bin_entropies(entry: Entry, classes: int) -> dict[str, Any]:
     """Return how many images have an entropy in each of ten bins up to log(classes), and how many are right."""
-    if "said" not in entries[0]:
-        return None
     edges = np.linspace(0.0, np.log(classes), _ENTROPY_BINS + 1)
-    place = np.clip(np.searchsorted(edges, _joined(entries, "entropy"), side="right") - 1, 0, _ENTROPY_BINS - 1)
+    place = np.clip(np.searchsorted(edges, entry["entropy"], side="right") - 1, 0, _ENTROPY_BINS - 1)
+    right = place[_right(entry)]
     return {
         "edges": [_rounded(edge) for edge in edges],
         "count": np.bincount(place, minlength=_ENTROPY_BINS).tolist(),
-        "right": np.bincount(place, weights=_right(entries), minlength=_ENTROPY_BINS).astype(int).tolist(),
+        "right": np.bincount(right, minlength=_ENTROPY_BINS).tolist(),
     }

@@ -16,35 +16,28 @@ SECONDS = 10.0
 
 
 class Advance(Protocol):
-    """Moves a progress bar on."""
+    """Advances a progress bar."""
 
     def __call__(self, steps: int = 1, doing: str | None = None) -> None:
         """Count steps, and show what is being done now."""
 
 
-class Progress(Protocol):
-    """Where a run reports its progress."""
+class Progress:
+    """Where a run reports its progress. This class shows nothing."""
 
     def say(self, message: str) -> None:
         """Show a message to the user."""
 
     def track(self, description: str, total: int) -> AbstractContextManager[Advance]:
         """Start a stage of `total` steps; call what is yielded as they are done."""
-
-
-class NoProgress:
-    """Shows nothing."""
-
-    def say(self, message: str) -> None:
-        """Drop the message."""
-
-    def track(self, description: str, total: int) -> AbstractContextManager[Advance]:
-        """Count nothing."""
         return contextlib.nullcontext(lambda steps=1, doing=None: None)
 
 
-class ConsoleProgress:
-    """Shows messages and bars on a console; without a terminal, a line now and then."""
+NoProgress = Progress
+
+
+class ConsoleProgress(Progress):
+    """Shows messages and bars on a console; without a terminal, a line every ten seconds."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -56,25 +49,20 @@ class ConsoleProgress:
         self.console.print(Text(message), soft_wrap=True)
 
     def track(self, description: str, total: int) -> AbstractContextManager[Advance]:
-        """Show how far a stage is, and how long the rest takes."""
+        """Show the progress of a stage, and how long the rest takes."""
         return self._bar(description, total) if self.console.is_terminal else self._lines(description, total)
 
     @contextlib.contextmanager
     def _bar(self, description: str, total: int) -> Iterator[Advance]:
         """Show a bar, and remove it at the end."""
-        from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bars
+        from rich import progress
 
-        # What is being done may hold square brackets, which are no markup: ops[combine=mean].
-        shown = TextColumn("{task.description}", markup=False)
-        columns = (shown, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        with Bars(*columns, console=self.console, transient=True) as bars:
+        # What is being done may contain square brackets, which are no markup: ops[combine=mean].
+        shown = progress.TextColumn("{task.description}", markup=False)
+        columns = shown, progress.BarColumn(), progress.TaskProgressColumn(), progress.TimeRemainingColumn()
+        with progress.Progress(*columns, console=self.console, transient=True) as bars:
             task = bars.add_task(description, total=total)
-
-            def advance(steps: int = 1, doing: str | None = None) -> None:
-                bars.update(task, advance=steps, description=doing or description)
-
-            yield advance
+            yield lambda steps=1, doing=None: bars.update(task, advance=steps, description=doing or description)
 
     @contextlib.contextmanager
     def _lines(self, description: str, total: int) -> Iterator[Advance]:
@@ -98,6 +86,4 @@ def duration(seconds: float) -> str:
     """Return a time as it is printed: 40 s, 12 min, 3.5 h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .methods import SOURCE, Method, prepare
+from .files import write_json
+from .methods import SOURCE, prepare
 from .progress import Progress
 
 if TYPE_CHECKING:
@@ -35,20 +38,15 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def timed_methods(methods: Sequence[Method]) -> list[Method]:
-    """Return the methods whose time is measured: those outside a study, on single images."""
-    return [method for method in methods if method.point is None and method.batch is None]
-
-
 def time_in_turns(
     calls: Mapping[str, Callable[[], object]],
     rounds: int,
     show: Callable[[str, int], None],
     most_seconds: float = math.inf,
 ) -> dict[str, list[float]]:
-    """Return the seconds of every call, in up to `rounds` rounds; stop early where another would exceed the time.
+    """Return the seconds of every call, in up to `rounds` rounds; stop early if another would exceed the time.
 
-    The calls take turns, so that a slow moment of the machine affects them all. A first round, in which frameworks
+    The calls take turns, because then a slow moment of the machine affects them all. A first round, in which frameworks
     compile and allocate, does not count.
     """
     taken: dict[str, list[float]] = {name: [] for name in calls}
@@ -67,26 +65,39 @@ def time_in_turns(
     return taken
 
 
-def time_methods(run: Run, rounds: int, progress: Progress) -> dict[str, Any]:
-    """Return the time of one image at a time under every method, as `timing.json` stores it."""
+def time_methods(run: Run, rounds: int, path: Path, progress: Progress) -> dict[str, Any] | None:
+    """Return the time of one image under every method outside a study, and write it to `path` (timing.json).
+
+    A file that contains the times of all these methods already is kept.
+    """
+    methods = [method for method in run.methods if method.point is None]
+    if path.exists():
+        stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if {method.name for method in methods} <= set(stored["methods"]) and rounds in (0, stored["rounds"]):
+            progress.say("Kept from an earlier run: the times.")
+            return stored
+    if not rounds:
+        return None
     image = run.loaded.encode(run.data.load(run.data.conditions[-1], 0, 1)[0])
-    calls = {method.name: partial(prepare(method, run.loaded).run, image) for method in timed_methods(run.methods)}
+    calls = {method.name: partial(prepare(method, run.loaded).run, image) for method in methods}
     with progress.track("timing", (rounds + 1) * len(calls)) as advance:
         seconds = time_in_turns(calls, rounds, lambda name, turn: advance(1, f"timing, {name}"))
-    return {
+    times = {
         "machine": f"{platform.machine()}, {platform.system()}",
-        "threads": _count_threads(run),
+        "threads": sys.modules["torch"].get_num_threads() if run.loaded.framework == "torch" else None,
         "batch": 1,
         "rounds": rounds,
-        "methods": summarise_times(seconds),
+        "methods": summarize_times(seconds),
     }
+    write_json(path, times)
+    return times
 
 
-def summarise_times(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+def summarize_times(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
     """Return every method's time in ms and relative to the source's, each the median of the rounds, with quartiles.
 
-    A method is compared with the source model in the same round, and its ms are the source's times that ratio:
-    medians of their own would contradict the ratio on a machine that is busy with other work in some of the rounds.
+    A method is compared with the source model in the same round, and its ms are the source's times that ratio: separate
+    medians would contradict the ratio on a machine that is busy with other work in some of the rounds.
     """
     source = np.asarray(seconds[SOURCE])
     unit = 1e3 * float(np.median(source))
@@ -94,19 +105,6 @@ def summarise_times(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[st
     for name, each in seconds.items():
         ratios = np.divide(each, np.median(source) if name == SOURCE else source)
         low, relative, high = np.percentile(ratios, [25, 50, 75]).tolist()
-        found[name] = {
-            "ms": round(unit * relative, 3),
-            "low": round(unit * low, 3),
-            "high": round(unit * high, 3),
-            "relative": round(relative, 3),
-        }
+        times = {"ms": unit * relative, "low": unit * low, "high": unit * high, "relative": relative}
+        found[name] = {key: round(value, 3) for key, value in times.items()}
     return found
-
-
-def _count_threads(run: Run) -> int | None:
-    """Return how many threads PyTorch computes with; None for Keras, which does not say."""
-    if run.loaded.framework != "torch":
-        return None
-    import torch
-
-    return torch.get_num_threads()
