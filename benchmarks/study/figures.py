@@ -38,8 +38,8 @@ def draw_severities(results: Mapping[str, Any], path: Path) -> None:
             gains, look = [conditions[place][recipe]["gain"] for place in run], looks[recipe]
             x = np.array(run) + offset
             for place, gain in zip(x, gains, strict=True):
-                axes.plot([place] * 2, [gain["low"], gain["high"]], color=look.colour, linewidth=1, alpha=0.6)
-            axes.plot(x, [gain["score"] for gain in gains], look.marker, color=look.colour, markersize=look.size)
+                axes.plot([place] * 2, [gain["low"], gain["high"]], color=look.color, linewidth=1, alpha=0.6)
+            axes.plot(x, [gain["score"] for gain in gains], look.marker, color=look.color, markersize=look.size)
         axes.axhline(0, color=FAINT, linewidth=0.8)
         axes.set_title(NETWORKS[name].title, fontsize=10, color=INK)
         axes.set_xticks(range(4), ["clean", "1", "3", "5"])
@@ -49,7 +49,7 @@ def draw_severities(results: Mapping[str, Any], path: Path) -> None:
         axes.set_axis_off()
     for axes in panels[:, 0]:
         axes.set_ylabel("gain over the source, points", fontsize=9)
-    handles = [Line2D([], [], linestyle="", marker=looks[n].marker, color=looks[n].colour, markersize=7) for n in SHOWN]
+    handles = [Line2D([], [], linestyle="", marker=looks[n].marker, color=looks[n].color, markersize=7) for n in SHOWN]
     figure.legend(handles, SHOWN, loc="outside lower center", ncols=len(SHOWN), frameon=False, fontsize=10)
     figure.savefig(path, dpi=110)
 

@@ -1,25 +1,24 @@
-document.querySelectorAll("table.sortable").forEach(function (table) {
-  var heads = Array.from(table.querySelectorAll("thead th"));
-  heads.forEach(function (head, column) {
-    head.querySelector("button").addEventListener("click", function () {
-      var body = table.querySelector("tbody");
-      var texts = head.classList.contains("text");
-      var before = head.getAttribute("aria-sort");
-      var up = before ? before === "descending" : texts;
-      var key = function (row) { return row.children[column].getAttribute("data-key"); };
-      var rows = Array.from(body.querySelectorAll("tr"));
-      rows.sort(function (one, other) {
-        var a = key(one), b = key(other);
-        if (a === null || b === null) { return (a === null) - (b === null); }
-        var order = texts ? a.localeCompare(b, undefined, { numeric: true }) : Number(a) - Number(b);
+// A click on a heading sorts its column: numbers from the highest, names from A; a second click turns the order round.
+document.querySelectorAll("table.numbers").forEach((table) => {
+  const body = table.tBodies[0];
+  const heads = Array.from(table.tHead.rows[0].cells);
+  heads.forEach((head, column) => {
+    head.querySelector("button").addEventListener("click", () => {
+      const before = head.getAttribute("aria-sort");
+      const up = before ? before === "descending" : column === 0;
+      const key = (row) => row.cells[column].dataset.key;
+      const rows = Array.from(body.rows).sort((one, other) => {
+        const a = key(one), b = key(other);
+        if (a === undefined || b === undefined) { return (a === undefined) - (b === undefined); }
+        const order = column === 0 ? a.localeCompare(b, undefined, { numeric: true }) : Number(a) - Number(b);
         return up ? order : -order;
       });
-      heads.forEach(function (each) { each.removeAttribute("aria-sort"); });
+      heads.forEach((each) => each.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", up ? "ascending" : "descending");
-      rows.forEach(function (row) { body.appendChild(row); });
+      body.append(...rows);
     });
   });
 });
-window.addEventListener("beforeprint", function () {
-  document.querySelectorAll("details").forEach(function (each) { each.open = true; });
+window.addEventListener("beforeprint", () => {
+  document.querySelectorAll("details").forEach((each) => { each.open = true; });
 });

@@ -4,42 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from sita_adapters.recipe import DEFAULT
 
-from .reading import (
-    Json,
-    Part,
-    certain_gains,
-    compared_methods,
-    find_source,
-    gain_of,
-    highest,
-    interval,
-    main_part,
-    number,
-    points,
-    significant,
-    study_points,
-    time_of,
-)
+from .reading import SOURCE, Json, Part, gain_of, interval, main_part, number, plain_methods, study_points, time_of
 
 ENOUGH = 50
 """Images per condition below which a report warns."""
 
-Sense = Literal["gain", "loss", ""]
+_ANSWERS = {"gain": "Yes, it helps", "loss": "No, it harms", "": "No certain gain"}
 
 
 @dataclass(frozen=True)
 class KeyFigure:
-    """A number with what it is, what to compare it with, and whether it is a certain gain or loss."""
+    """A number with what it is, what to compare it with, and whether it is a certain "gain" or "loss"."""
 
     label: str
     value: str
     unit: str
     note: str
-    sense: Sense = ""
+    sense: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,90 +41,92 @@ def summarize(results: Json, timing: Json | None) -> Summary:
     It is about the default recipe; about the best one if the default was not run.
     """
     part = main_part(results)
-    compared = [method for method in compared_methods(results, part) if gain_of(method, part)]
-    source = find_source(results)
-    if not compared or source is None or not source.get(part):
+    source = next((method for method in plain_methods(results) if method["name"] == SOURCE), {})
+    # In a study without other recipes, its points are compared with the source model.
+    compared = [method for method in plain_methods(results) if gain_of(method, part)]
+    compared = compared or [point for point in study_points(results) if gain_of(point, part)]
+    if not compared or not source.get(part):
         return Summary("Whether it helps is unknown: the source model and a recipe are needed to compare.")
-    best = highest(certain_gains(compared, part) or compared, part)
-    main = next((method for method in compared if method["name"] == DEFAULT), best)
-    best = main if best[part]["score"] <= main[part]["score"] else best
     if results["setup"]["weights"] == "random":
         return Summary("The weights are random: these scores say nothing about adaptation.")
-    notes = tuple(_notes(results, timing, main, best, part))
-    gained = _gain(main, part, results["setup"]["metric"])
-    sentence = f"{_answer(main, part)}: {main['name']} {gained}{_cost(timing, main)}."
-    return Summary(sentence, notes, tuple(_figures(results, timing, main, best, part)))
+    best = _highest([m for m in compared if _sense(gain_of(m, part)) == "gain"] or compared, part)
+    main = next((method for method in compared if method["name"] == DEFAULT), best)
+    best = main if best[part]["score"] <= main[part]["score"] else best
+    answer, gained = _ANSWERS[_sense(gain_of(main, part))], _gained(main, part, results["setup"]["metric"])
+    return Summary(
+        f"{answer}: {main['name']} {gained}{_cost(timing, main)}.",
+        tuple(_notes(results, timing, main, best)),
+        tuple(_key_figures(results, timing, source, main, best)),
+    )
 
 
-def _answer(method: Json, part: Part) -> str:
-    return {"gain": "Yes, it helps", "loss": "No, it harms", "": "No certain gain"}[_sense(gain_of(method, part) or {})]
+def _highest(methods: list[Json], part: Part) -> Json:
+    """Return the method with the highest score; among equal ones, the one with the fewest rows."""
+    return max(methods, key=lambda method: (float(method[part]["score"]), -float(method.get("rows") or 1e9)))
 
 
-def _gain(method: Json, part: Part, metric: str = "") -> str:
+def _sense(gain: Json | None) -> str:
+    if gain is None:
+        return ""
+    return "gain" if gain["low"] > 0 else "loss" if gain["high"] < 0 else ""
+
+
+def _gained(method: Json, part: Part, metric: str = "") -> str:
     gain = gain_of(method, part) or {}
-    verb = "loses" if gain["score"] < 0 else "gains"
-    amount = points(abs(gain["score"])) + (f" of {metric}" if metric else "")
-    return f"{verb} {amount} on {part} images (95 % interval {interval(gain, signed=True)})"
+    verb, amount = "loses" if gain["score"] < 0 else "gains", number(abs(gain["score"]))
+    unit = ("point" if amount == "1.0" else "points") + (f" of {metric}" if metric else "")
+    return f"{verb} {amount} {unit} on {part} images (95 % interval {interval(gain, signed=True)})"
 
 
 def _cost(timing: Json | None, method: Json) -> str:
-    relative = (time_of(timing, method) or {}).get("relative")
+    relative, rows = time_of(timing, method).get("relative"), method.get("rows")
     if relative is not None:
         return f", at {number(relative)} times the source model's time"
-    rows = method.get("rows")
     return f", for {rows} {'row' if rows == 1 else 'rows'} per image" if rows else ""
 
 
-def _notes(results: Json, timing: Json | None, main: Json, best: Json, part: Part) -> Iterator[str]:
-    images, clean = results["setup"]["images"], main.get("gain_clean")
+def _notes(results: Json, timing: Json | None, main: Json, best: Json) -> Iterator[str]:
+    part, images = main_part(results), results["setup"]["images"]
     if images < ENOUGH:
-        yield (
-            f"Only {images} {'image' if images == 1 else 'images'} per condition: a difference of a few points may be "
-            f"chance. Use at least {ENOUGH}."
-        )
+        counted = f"{images} {'image' if images == 1 else 'images'}"
+        yield f"Only {counted} per condition: a few points may be chance. Use at least {ENOUGH}."
     if best is not main:
-        yield f"Best is {best['name']}: it {_gain(best, part)}{_cost(timing, best)}."
+        yield f"{best['name']} is best: it {_gained(best, part)}{_cost(timing, best)}."
     if part == "clean":
         yield "Only clean images were run."
-    elif clean is None:
-        yield f"Clean images were not run, so what {main['name']} costs there is unknown."
+    elif not main.get("gain_clean"):
+        yield f"Clean images were not run: the effect of {main['name']} on them is unknown."
     else:
-        yield f"{main['name']} {_gain(main, 'clean')}{'' if _sense(clean) else ', no certain difference'}."
+        certain = "" if _sense(main["gain_clean"]) else ", no certain difference"
+        yield f"{main['name']} {_gained(main, 'clean')}{certain}."
     studied = [point for point in study_points(results) if point.get(part)]
     if len(studied) > 1:
-        top = highest(studied, part)
+        top = _highest(studied, part)
         yield (
             f"Of the {len(studied)} points of the study, {top['name']} is highest: {number(top[part]['score'])} %. The "
             "best of many on the same images is partly luck: confirm it on other images."
         )
 
 
-def _sense(gain: Json) -> Sense:
-    return "gain" if gain["low"] > 0 else "loss" if gain["high"] < 0 else ""
-
-
-def _figures(results: Json, timing: Json | None, main: Json, best: Json, part: Part) -> Iterator[KeyFigure]:
-    source = find_source(results) or {}
-    value = source[part]
-    note = f"{results['setup']['metric']} on {part} images ({interval(value)})"
-    yield KeyFigure("source model", number(value["score"]), "%", note)
-    for method, rank in [(main, "best" if main is best else "the default"), (best, "best")][: 1 + (main is not best)]:
-        gain = gain_of(method, part) or {}
-        yield _points_figure(f"{method['name']}, {rank}", gain, f"{number(method[part]['score'])} %; ")
-    if part == "corrupted":
-        label, gain = f"{main['name']} on clean images", main.get("gain_clean") or {}
-        if gain:
-            yield _points_figure(label, gain, "" if _sense(gain) else "no certain difference; ")
-        else:
-            yield KeyFigure(label, "not run", "", "what it costs there is unknown")
-    time, plain = time_of(timing, main), time_of(timing, source)
-    if time and plain:
-        note = f"{significant(time['ms'])} ms per image, the source model {significant(plain['ms'])} ms"
-        yield KeyFigure(f"time of {main['name']}", number(time["relative"]), "×", note)
+def _key_figures(results: Json, timing: Json | None, source: Json, main: Json, best: Json) -> Iterator[KeyFigure]:
+    part, name = main_part(results), main["name"]
+    note = f"{results['setup']['metric']} on {part} images ({interval(source[part])})"
+    yield KeyFigure("source model", number(source[part]["score"]), "%", note)
+    yield _gain_figure(f"{name}, {'best' if main is best else 'the default'}", main, part)
+    if best is not main:
+        yield _gain_figure(f"{best['name']}, best", best, part)
+    if part == "corrupted" and main.get("gain_clean"):
+        yield _gain_figure(f"{name} on clean images", main, "clean")
+    time = time_of(timing, main)
+    if time:
+        own, plain = number(time["ms"], 2), number(time_of(timing, source).get("ms"), 2)
+        note = f"{own} ms per image, the source model {plain} ms"
+        yield KeyFigure(f"time of {name}", number(time["relative"]), "×", note)
     elif main.get("rows"):
-        yield KeyFigure(f"cost of {main['name']}", str(main["rows"]), "× rows", "time was not measured")
+        yield KeyFigure(f"cost of {name}", str(main["rows"]), "× rows", "time was not measured")
 
 
-def _points_figure(label: str, gain: Json, note: str) -> KeyFigure:
-    spans = f"{note}95 % interval {interval(gain, signed=True)}"
-    return KeyFigure(label, number(gain["score"], signed=True), "points", spans, _sense(gain))
+def _gain_figure(label: str, method: Json, part: Part) -> KeyFigure:
+    gain = gain_of(method, part) or {}
+    note = f"{number(method[part]['score'])} %; 95 % interval {interval(gain, signed=True)}"
+    return KeyFigure(label, number(gain["score"], signed=True), "points", note, _sense(gain))

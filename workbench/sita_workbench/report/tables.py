@@ -1,31 +1,14 @@
-"""The tables of a benchmark, which are written as Markdown, as HTML, and on a console."""
+"""The tables of a benchmark: what is in them, and how Markdown and a console show them. For HTML, see page.html."""
 
 from __future__ import annotations
 
 import math
 import re
-import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .reading import (
-    CLEAN,
-    NOTHING,
-    Json,
-    count_corrupted,
-    describe_part,
-    describe_timing,
-    gain_of,
-    interval,
-    main_part,
-    number,
-    plain_methods,
-    significant,
-    study_points,
-    time_of,
-    words,
-)
+from .reading import CLEAN, Json, Part, gain_of, interval, main_part, number, plain_methods, study_points, time_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,196 +16,142 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell's text, the value that it is sorted by, and whether it is the best of its column or row."""
+    """A cell's text, the interval after it, the value that it is sorted by, and whether it is the best."""
 
     text: str
     key: float | str | None = None
+    detail: str = ""
     best: bool = False
 
-    @property
-    def has_key(self) -> bool:
-        """Whether there is something to sort by; NaN is not."""
-        return isinstance(self.key, str) or _is_number(self.key)
 
-    def split(self) -> tuple[str, str]:
-        """Return a number, and the interval in brackets after it."""
-        value, bracket, rest = self.text.partition(" (")
-        return (value, f"({rest}") if bracket and not isinstance(self.key, str) else (self.text, "")
+Row = tuple[Cell, ...]
 
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table: its title, a note, the column headings, the rows, and the rows of its footer."""
+    """A table: the first column is text, the others are numbers, unless all are text. The footer is not sorted."""
 
     title: str
-    note: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    footer: tuple[tuple[Cell, ...], ...] = ()
-
-    def is_text(self) -> list[bool]:
-        """Return for every column whether it holds text, which is aligned left."""
-        return [any(isinstance(row[place].key, str) for row in self.rows) for place in range(len(self.headings))]
+    headings: Sequence[str]
+    rows: Sequence[Row]
+    footer: Sequence[Row] = ()
+    note: str = ""
+    numeric: bool = True
 
 
 def make_tables(results: Json, timing: Json | None) -> list[ReportTable]:
-    """Return every table for which there is data."""
+    """Return the tables of numbers for which there is data."""
     methods, points = plain_methods(results), study_points(results)
-    tables = [_make_main(results, timing, methods, "Methods")] if methods else []
+    tables = [_make_main("Methods", methods, results, timing)]
     if points:
-        tables.append(_make_main(results, timing, points, "Points of the study"))
+        tables.append(_make_main("Points of the study", points, results, timing))
     if any(method.get("conditions") for method in methods):
         tables.append(_make_by_condition(results, methods))
-    seeded = [method for method in results["methods"] if len(method.get("seeds") or ()) > 1]
-    if seeded:
-        tables.append(_make_seeds(results, seeded))
     return tables
 
 
-def make_recipes(results: Json) -> ReportTable:
-    """Return the table of every method's recipe."""
-    rows = tuple((text_cell(method["name"]), text_cell(str(method["recipe"]))) for method in plain_methods(results))
-    return ReportTable("Recipes", "", ("method", "recipe"), rows)
+def make_setup(results: Json) -> ReportTable:
+    """Return the table of what was run, and of every method's recipe."""
+    setup = {name: value for name, value in results["setup"].items() if value is not None}
+    setup["conditions"] = f"{len(setup['conditions'])}: {', '.join(setup['conditions'])}"
+    setup |= {"command": results["command"]} if results.get("command") else {}
+    setup |= {f"recipe {method['name']}": method["recipe"] for method in plain_methods(results)}
+    rows = [(_text(name), _text(str(value))) for name, value in setup.items()]
+    return ReportTable("Setup", ("setting", "value"), rows, numeric=False)
 
 
-def text_cell(text: str) -> Cell:
-    """Return a cell that is sorted by its text."""
+def _text(text: str) -> Cell:
     return Cell(text, text)
 
 
-@dataclass(frozen=True)
-class _Column:
-    """A column of numbers: a method's value, how it is printed, and which end is good (1: high, -1: low)."""
-
-    heading: str
-    value: Callable[[Json], float | None]
-    show: Callable[[float], str] = number
-    good: int = 0
-    span: Callable[[Json], str] | None = None
+def _number(value: float | None, digits: int = 1) -> Cell:
+    """Return the cell of a number; NaN, like None, is shown as a dash and sorted last."""
+    return Cell(number(value, digits), None if value is None or math.isnan(value) else value)
 
 
-def _columns(results: Json, timing: Json | None) -> list[_Column]:
-    part = main_part(results)
-    metric = results["setup"]["metric"]
-
-    def of(where: str, key: str = "score") -> Callable[[Json], float | None]:
-        return lambda method: (method.get(where) or {}).get(key)
-
-    def span(read: Callable[[Json], Json | None], *, signed: bool) -> Callable[[Json], str]:
-        return lambda method: interval(value, signed=signed) if (value := read(method)) else ""
-
-    def timed(key: str) -> Callable[[Json], float | None]:
-        return lambda method: (time_of(timing, method) or {}).get(key)
-
-    def signed(value: float) -> str:
-        return number(value, signed=True)
-
-    def precise(value: float) -> str:
-        return number(value, 2)
-
-    gain = "gain" if part == "corrupted" else "gain_clean"
-    columns = [
-        _Column(f"{metric}, %", of(part), good=1, span=span(lambda m: m.get(part), signed=False)),
-        _Column("gain", of(gain), signed, 0, span(lambda m: gain_of(m, part), signed=True)),
-    ]
-    if part == "corrupted":
-        columns += [
-            _Column("clean, %", of(CLEAN), good=1, span=span(lambda m: m.get(CLEAN), signed=False)),
-            _Column("gain, clean", of("gain_clean"), signed, 0, span(lambda m: m.get("gain_clean"), signed=True)),
-        ]
-    return [
-        *columns,
-        _Column("NLL", of(part, "nll"), precise, -1),
-        _Column("ECE, %", of(part, "ece"), good=-1),
-        _Column("entropy", of(part, "entropy"), precise),
-        _Column("rows", lambda method: method.get("rows"), lambda value: number(value, 0)),
-        _Column("ms", timed("ms"), significant),
-        _Column("× source", timed("relative")),
-    ]
+def _score(value: Json | None, *, signed: bool = False) -> Cell:
+    if not value:
+        return Cell(number(None))
+    key = _number(value["score"]).key
+    return Cell(number(value["score"], signed=signed), key, f"({interval(value, signed=signed)})")
 
 
-def _make_main(results: Json, timing: Json | None, methods: Sequence[Json], title: str) -> ReportTable:
-    part = main_part(results)
-    columns = [c for c in _columns(results, timing) if any(_is_number(c.value(method)) for method in methods)]
-    rows = []
-    for method in methods:
-        cells = [text_cell(method["name"])]
-        for column in columns:
-            values = [column.value(each) for each in methods]
-            value = column.value(method)
-            text = _shown(value, column.show)
-            if column.span and text != NOTHING and (span := column.span(method)):
-                text += f" ({span})"
-            cells.append(Cell(text, value, _is_best(value, values, column.show, column.good)))
-        rows.append(tuple(cells))
+def _make_main(title: str, methods: Sequence[Json], results: Json, timing: Json | None) -> ReportTable:
+    part, metric = main_part(results), results["setup"]["metric"]
+    lines = [_measure(method, part, metric, time_of(timing, method)) for method in methods]
+    columns = {heading: [line[heading] for line in lines] for heading in lines[0]}
+    shown = {heading: cells for heading, cells in columns.items() if any(cell.key is not None for cell in cells)}
+    better = {f"{metric}, %": 1, "clean, %": 1, "NLL": -1, "ECE, %": -1}
+    marked = [_mark_best(cells, better.get(heading, 0)) for heading, cells in shown.items()]
+    corrupted = sum(condition != CLEAN for condition in results["setup"]["conditions"])
+    which = f"{part} images (mean of {corrupted} conditions)" if part != CLEAN and corrupted > 1 else f"{part} images"
     note = (
-        f"Scores, NLL, ECE and entropy on {describe_part(results, part)}; in brackets 95 % intervals; gains are paired "
-        "differences from source, in points; NLL and entropy in nats. Bold: the best of the column."
+        f"Scores, NLL, ECE and entropy on {which}; in brackets 95 % intervals; gains are paired differences from "
+        "source, in points; NLL and entropy in nats. Bold: the best of the column."
     )
     if timing and timing.get("methods"):
-        note += f" Times in ms per image, and × the source model's in the same rounds: {describe_timing(timing)}."
-    return ReportTable(title, note, ("method", *(column.heading for column in columns)), tuple(rows))
+        facts = [f"{name}: {timing[name]}" for name in ("threads", "batch", "rounds") if timing.get(name)]
+        where = ", ".join([*filter(None, [timing.get("machine")]), *facts])
+        note += f" Times in ms per image, and × the source model's in the same rounds: {where}."
+    names = [_text(method["name"]) for method in methods]
+    return ReportTable(title, ("method", *shown), list(zip(names, *marked, strict=True)), note=note)
+
+
+def _measure(method: Json, part: Part, metric: str, time: Json) -> dict[str, Cell]:
+    """Return a method's cells by their headings."""
+    value = method.get(part) or {}
+    cells = {f"{metric}, %": _score(value), "gain": _score(gain_of(method, part), signed=True)}
+    if part == "corrupted":
+        cells["clean, %"] = _score(method.get("clean"))
+        cells["gain, clean"] = _score(method.get("gain_clean"), signed=True)
+    return cells | {
+        "NLL": _number(value.get("nll"), 2),
+        "ECE, %": _number(value.get("ece")),
+        "entropy": _number(value.get("entropy"), 2),
+        "rows": _number(method.get("rows"), 0),
+        "ms": _number(time.get("ms"), 2),
+        "× source": _number(time.get("relative")),
+    }
 
 
 def _make_by_condition(results: Json, methods: Sequence[Json]) -> ReportTable:
     methods = [method for method in methods if method.get("conditions")]
 
-    def row(name: str, values: Sequence[float | None]) -> tuple[Cell, ...]:
-        return (text_cell(name), *(Cell(_shown(v, number), v, _is_best(v, values, number, 1)) for v in values))
+    def row(name: str, values: Sequence[Json | None]) -> Row:
+        return (_text(name), *_mark_best([_number((value or {}).get("score")) for value in values], 1))
 
-    rows, footer = [], []
-    for condition in results["setup"]["conditions"]:
-        scores = [(method["conditions"].get(condition) or {}).get("score") for method in methods]
-        rows.append(row(words(condition), scores))
-    if count_corrupted(results) > 1:
-        footer.append(row("mean of corrupted", [(method.get("corrupted") or {}).get("score") for method in methods]))
+    conditions = results["setup"]["conditions"]
+    rows = [row(name.replace("_", " "), [method["conditions"].get(name) for method in methods]) for name in conditions]
+    footer = []
+    if sum(condition != CLEAN for condition in conditions) > 1:
+        footer.append(row("mean of corrupted", [method.get("corrupted") for method in methods]))
     headings = ("condition", *(method["name"] for method in methods))
     note = f"{results['setup']['metric']}, %. Bold: the best of the row."
-    return ReportTable("By corruption", note, headings, tuple(rows), tuple(footer))
+    return ReportTable("By corruption", headings, rows, footer, note)
 
 
-def _make_seeds(results: Json, methods: Sequence[Json]) -> ReportTable:
-    rows = []
-    for method in methods:
-        mean, deviation = statistics.fmean(method["seeds"]), statistics.stdev(method["seeds"])
-        each = ", ".join(number(score, 2) for score in method["seeds"])
-        spread = Cell(number(deviation, 2), deviation)
-        rows.append((text_cell(method["name"]), Cell(number(mean, 2), mean), spread, text_cell(each)))
-    headings = ("method", "mean", "standard deviation", "each seed")
-    return ReportTable(
-        "Seeds", f"{results['setup']['metric']} on {main_part(results)} images, %.", headings, tuple(rows)
-    )
-
-
-def _is_number(value: float | None) -> bool:
-    return value is not None and not math.isnan(value)
-
-
-def _shown(value: float | None, show: Callable[[float], str]) -> str:
-    return show(value) if value is not None and _is_number(value) else NOTHING
-
-
-def _is_best(value: float | None, values: Sequence[float | None], show: Callable[[float], str], good: int) -> bool:
-    """Say whether a value is the best or printed like the best; nothing is best among fewer than two."""
-    known = [each for each in values if each is not None and _is_number(each)]
-    if not good or len(known) < 2 or value is None or not _is_number(value):
-        return False
-    return show(value) == show(max(known, key=lambda each: good * each))
+def _mark_best(cells: Sequence[Cell], better: int) -> list[Cell]:
+    """Mark the highest number (better = 1) or the lowest (-1), and those that are printed like it."""
+    known = [cell for cell in cells if isinstance(cell.key, float | int)]
+    if not better or len(known) < 2:
+        return list(cells)
+    best = max(known, key=lambda cell: better * float(cell.key or 0)).text
+    return [replace(cell, best=cell.text == best) for cell in cells]
 
 
 def as_markdown(table: ReportTable) -> str:
-    """Return a table in Markdown, with its note below."""
+    """Return a table in Markdown, with its title and its note."""
     rows = [
         [escape_markdown(heading) for heading in table.headings],
-        [":--" if text else "--:" for text in table.is_text()],
-        *([_bold_best(cell) for cell in cells] for cells in (*table.rows, *table.footer)),
+        [":--", *["--:" if table.numeric else ":--"] * (len(table.headings) - 1)],
+        *([_cell_as_markdown(cell) for cell in row] for row in (*table.rows, *table.footer)),
     ]
     text = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return f"{text}\n\n{escape_markdown(table.note)}" if table.note else text
+    return f"## {table.title}\n\n{text}" + (f"\n\n{escape_markdown(table.note)}" if table.note else "")
 
 
-def _bold_best(cell: Cell) -> str:
-    text = escape_markdown(cell.text)
+def _cell_as_markdown(cell: Cell) -> str:
+    text = escape_markdown(f"{cell.text} {cell.detail}".strip())
     return f"**{text}**" if cell.best else text
 
 
@@ -241,28 +170,22 @@ def make_bench_table(results: Json, timing: Json | None) -> Table:
     from rich.text import Text
 
     metric = results["setup"]["metric"]
-    table = Table(
-        title=f"{metric} on {main_part(results)} images, % (* best)",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    title = f"{metric} on {main_part(results)} images, % (* best)"
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     brief = {f"{metric}, %": "score", "gain": "gain (95 % interval)", "clean, %": "clean", "rows": "rows"}
     # The points of a study have long names and are not timed.
     brief |= {} if study_points(results) else {"ms": "ms", "× source": "× source"}
-    main = _make_main(results, timing, results["methods"], "")
-    shown = [place for place, heading in enumerate(main.headings) if heading in brief]
     table.add_column("method", overflow="fold", min_width=8)
-    for place in shown:
-        heading = main.headings[place]
+    main = _make_main("", results["methods"], results, timing)
+    shown = [heading for heading in main.headings if heading in brief]
+    for heading in shown:
         table.add_column(brief[heading], justify="right", no_wrap=True)
-    for name, *cells in main.rows:
-        texts = [Text(name.text)]
-        for place in shown:
-            cell = cells[place - 1]
-            text = cell.text if main.headings[place] == "gain" else cell.split()[0]
+    for row in main.rows:
+        cells = dict(zip(main.headings, row, strict=True))
+        texts = [Text(row[0].text)]
+        for heading in shown:
+            cell = cells[heading]
+            text = f"{cell.text} {cell.detail}".strip() if heading == "gain" else cell.text
             texts.append(Text(f"* {text}", "bold green") if cell.best else Text(text))
         table.add_row(*texts)
     return table
