@@ -226,7 +226,7 @@ def test_keras_models_run_and_baselines_on_them_are_refused(folder: Path) -> Non
     results = measure(folder, "keras", "ops", "fog", 8, model="keras_classifier")
     assert results["setup"]["framework"].startswith("keras")
     assert sum(results["methods"][1]["priors"]["corrupted"]["count"]) == 8
-    with pytest.raises(ModelError, match="expect a plain PyTorch model.*Try: leave them out"):
+    with pytest.raises(ModelError, match=r"expect a plain PyTorch model.*Try: leave them out"):
         measure(folder, "keras2", "tent", "fog", 8, model="keras_classifier")
 
 
