@@ -1,4 +1,4 @@
-"""A real server process on loopback, as tests and benchmarks start it."""
+"""A real server process on loopback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,17 +26,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def descendants(pid: int) -> list[int]:
-    """The processes that a process has started, and those that they have."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    found = [child for child, parent in parents.items() if parent == pid]
-    return found + [deeper for child in found for deeper in descendants(child)]
-
-
 def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -44,12 +33,21 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def wait_for(condition: Callable[[], bool], seconds: float = 120) -> bool:
+    """Wait until a condition is true; return whether it is."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not condition():
+        time.sleep(0.1)
+    return condition()
+
+
 @dataclass
 class Running:
-    """A server that answers."""
+    """A server that listens."""
 
     process: subprocess.Popen[bytes]
     port: int
+    log: Path
 
     @property
     def url(self) -> str:
@@ -59,56 +57,40 @@ class Running:
         return httpx.Client(base_url=self.url, timeout=300, trust_env=False)
 
     def workers(self) -> list[int]:
-        """The processes that hold the model; not the one that multiprocessing keeps for its own ends."""
-        lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(self.process.pid)}
-        return [pid for pid, line in lines.items() if b"spawn_main" in line]
+        """The processes that hold the model; not the one that multiprocessing keeps for its own purposes."""
+        pid = self.process.pid
+        children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
     def stop(self) -> tuple[int, list[int]]:
         """Send SIGTERM; return the exit code, and which processes are left."""
-        pids = [self.process.pid, *descendants(self.process.pid)]
+        pids = [self.process.pid, *self.workers()]
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(60)
-        end = time.monotonic() + 5
-        while time.monotonic() < end and any(map(is_running, pids)):
-            time.sleep(0.1)
+        wait_for(lambda: not any(map(is_running, pids)), 5)
         return code, [pid for pid in pids if is_running(pid)]
 
 
 @contextlib.contextmanager
-def start_server(*arguments: str, folder: Path, port: int | None = None) -> Iterator[Running]:
-    """Start `sita serve` with these arguments, wait until it answers, and end it whatever happens."""
-    port = port or free_port()
+def start_server(*arguments: str, folder: Path) -> Iterator[Running]:
+    """Start `sita serve` with these arguments, wait until all workers are ready, and end it whatever happens."""
+    port = free_port()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])}
     environment.pop("KERAS_BACKEND", None)
-    log = (folder / f"server-{port}.log").open("wb")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sita_workbench.cli", "serve", *arguments, "--port", str(port), "--threads", "1"],
-        cwd=folder,
-        env=environment,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-    )
-    running = Running(process, port)
+    command = [sys.executable, "-m", "sita_workbench.cli", "serve", *arguments, "--port", str(port), "--threads", "1"]
+    log = folder / f"server-{port}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    running = Running(process, port, log)
     try:
-        wait_until_healthy(running, Path(log.name))
+        if not wait_for(lambda: process.poll() is not None or "Listening" in log.read_text(), 300):
+            raise TimeoutError(log.read_text())
+        if process.poll() is not None:
+            raise RuntimeError(f"The server ended ({process.returncode}): {log.read_text()}")
         yield running
     finally:
         if process.poll() is None:
             running.stop()
-        log.close()
-
-
-def wait_until_healthy(running: Running, log: Path) -> None:
-    end = time.monotonic() + 300
-    with running.client() as client:
-        while time.monotonic() < end:
-            if running.process.poll() is not None:
-                raise RuntimeError(f"The server ended: {log.read_text()}")
-            with contextlib.suppress(httpx.TransportError):
-                if client.get("/health").status_code == 200:
-                    return
-            time.sleep(0.1)
-    raise TimeoutError(log.read_text())
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -117,14 +99,8 @@ def png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def values_of(page: str) -> dict[str, float]:
-    """The samples of a page of metrics, by name and labels."""
-    lines = [line for line in page.splitlines() if line and not line.startswith("#")]
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
-
-
 def noise(count: int, size: int = 20, seed: int = 0) -> np.ndarray[Any, Any]:
-    """Made-up pictures with structure."""
+    """Random images with structure."""
     random = np.random.default_rng(seed)
     coarse = random.uniform(0, 255, (count, -(-size // 4), -(-size // 4), 3)).repeat(4, axis=1).repeat(4, axis=2)
     return np.clip(coarse[:, :size, :size] + random.normal(0, 12, (count, size, size, 3)), 0, 255).astype(np.uint8)

@@ -1,47 +1,47 @@
-"""The server's parts without a server: batches, limits, the baseline."""
+"""The server's parts without a server: batches and limits."""
 
 from __future__ import annotations
 
 import asyncio
-import io
-import json
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from PIL import Image, ImageFile
+from PIL import ImageFile
 from serving_process import noise, png
 
 from sita_adapters.errors import InputError
 from sita_adapters.inputs import ENCODINGS
+from sita_workbench.data.images import ImageError
 from sita_workbench.methods import Prediction
 from sita_workbench.models.loaded import LoadedModel
 from sita_workbench.models.loading import load_model
-from sita_workbench.predictor import Answers, open_predictor
-from sita_workbench.serving.app import Service, make_app
-from sita_workbench.serving.baseline import read_baseline
-from sita_workbench.serving.batching import Batcher, One
-from sita_workbench.serving.decoding import UploadError, decode
-from sita_workbench.serving.settings import ServeSettings
+from sita_workbench.predictor import Answers, NoAnswerError, open_predictor
+from sita_workbench.serving.answers import Answer
+from sita_workbench.serving.app import Service, Settings, make_app
+from sita_workbench.serving.batching import Batcher
+from sita_workbench.serving.decoding import decode
 
-LOADED = LoadedModel("test", None, ENCODINGS["unit"], 20, 1.0)
+LOADED = LoadedModel("/secret/net.onnx", None, ENCODINGS["unit"], 20, 1.0)
+SETTINGS = Settings(lambda: LOADED)
 
 
 class Counting:
-    """Says how bright an image is, fails on black ones, and can be made to wait."""
+    """Returns how bright an image is, fails on black ones, and waits until it may run."""
 
-    loaded, recipe = LOADED, "none"
+    loaded, recipe, rows = LOADED, "none", 1
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
-        self.go = threading.Event()
+        self.busy, self.go = threading.Event(), threading.Event()
 
     def answer(self, pixels: np.ndarray) -> Answers:
+        self.busy.set()
         self.go.wait(10)
         self.sizes.append(len(pixels))
         bright = pixels.reshape(len(pixels), -1).mean(axis=1) / 255
@@ -51,53 +51,46 @@ class Counting:
         return Answers(Prediction(p, bright), None, np.arange(len(pixels)))
 
 
-def grey(level: int, size: int = 4) -> np.ndarray:
-    return np.full((size, size, 3), level, np.uint8)
+def gray(level: int, side: int = 4) -> np.ndarray:
+    return np.full((side, side, 3), level, np.uint8)
 
 
-def ask(images: list[np.ndarray], batch: int) -> tuple[list[Future[One]], Counting, list[int]]:
-    """Submit images that all wait when the first batch is taken."""
+def ask(
+    images: Sequence[np.ndarray], batch: int, cancelled: Sequence[int] = ()
+) -> tuple[list[Future[Answer]], list[int], list[int]]:
+    """Submit images that all wait while another one runs; return the answers, and the sizes of calls and batches."""
     predictor, reported = Counting(), []
     batcher = Batcher(predictor, batch, reported.append)
+    batcher.submit(gray(255))
+    assert predictor.busy.wait(10)
     found = [batcher.submit(image) for image in images]
-    batcher.start()
+    for index in cancelled:
+        found[index].cancel()
     predictor.go.set()
     batcher.stop()
-    return found, predictor, reported
+    return found, predictor.sizes[1:], reported[1:]
 
 
-def test_what_waits_runs_together_and_everybody_gets_their_own_answer() -> None:
-    levels = [10, 20, 30, 40, 50, 60, 70]
-    found, predictor, reported = ask([grey(level) for level in levels], batch=3)
-    assert predictor.sizes == reported == [3, 3, 1]
-    assert [one.result().adapted.probabilities[0] for one in found] == pytest.approx([each / 255 for each in levels])
+@pytest.mark.parametrize(
+    ("sides", "batch", "cancelled", "sizes"),
+    [([4] * 7, 3, [], [3, 3, 1]), ([4, 6, 4, 6, 4], 8, [], [3, 2]), ([4, 4], 4, [0], [1])],
+    ids=["up to the largest batch", "of one size", "without what was cancelled"],
+)
+def test_images_that_wait_run_together(sides: list[int], batch: int, cancelled: list[int], sizes: list[int]) -> None:
+    levels = range(10, 10 + len(sides))
+    found, ran, reported = ask([gray(*each) for each in zip(levels, sides, strict=True)], batch, cancelled)
+    assert ran == reported == sizes
+    for index, (level, one) in enumerate(zip(levels, found, strict=True)):
+        if index not in cancelled:
+            assert one.result().adapted.probabilities[0] == pytest.approx(level / 255)
 
 
-def test_one_that_fails_fails_alone() -> None:
-    found, predictor, reported = ask([grey(10), grey(0), grey(30)], batch=4)
+def test_an_image_that_fails_fails_alone() -> None:
+    found, ran, reported = ask([gray(10), gray(0), gray(30)], batch=4)
     assert [one.exception() is None for one in found] == [True, False, True]
     assert str(found[1].exception()) == "black"
-    assert predictor.sizes == [3, 1, 1, 1]
+    assert ran == [3, 1, 1, 1]
     assert reported == [3]
-
-
-def test_only_images_of_one_size_share_a_call() -> None:
-    sizes = [4, 6, 4, 6, 4]
-    found, predictor, _ = ask([grey(100, size) for size in sizes], batch=8)
-    assert predictor.sizes == [3, 2]
-    assert all(one.result().adapted.probabilities[0] == pytest.approx(100 / 255) for one in found)
-
-
-def test_one_that_was_cancelled_is_not_run() -> None:
-    predictor = Counting()
-    batcher = Batcher(predictor, 4)
-    first, second = batcher.submit(grey(10)), batcher.submit(grey(20))
-    first.cancel()
-    batcher.start()
-    predictor.go.set()
-    batcher.stop()
-    assert predictor.sizes == [1]
-    assert second.result().adapted.probabilities[0] == pytest.approx(20 / 255)
 
 
 @pytest.mark.parametrize("recipe", ["ops", "auto", "ops_shared"])
@@ -119,73 +112,53 @@ def test_pixels_are_counted_before_anything_is_decoded(monkeypatch: pytest.Monke
         raise AssertionError("decoded")
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", load)
-    with pytest.raises(UploadError, match=r"at most 0\.0001 million pixels.*received 20 × 20") as caught:
+    with pytest.raises(ImageError, match=r"at most 0\.0001 million pixels.*received 20 × 20"):
         decode(png(noise(1)[0]), LOADED, 100)
-    with pytest.raises(UploadError, match="decoded"):
+    with pytest.raises(ImageError, match="decoded"):
         decode(png(noise(1)[0]), LOADED, 400)
-    assert caught.value.status == 413
-
-
-def test_a_picture_is_turned_as_its_camera_says() -> None:
-    pixels = noise(1, size=20)[0]
-    buffer, exif = io.BytesIO(), Image.Exif()
-    exif[0x0112] = 3  # upside down
-    Image.fromarray(pixels).save(buffer, "PNG", exif=exif)
-    np.testing.assert_array_equal(decode(buffer.getvalue(), LOADED, 10_000), pixels[::-1, ::-1])
-
-
-def test_the_baseline_is_that_of_the_recipe(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    entries = [{"recipe": "a: 1", "changed": {"clean": 0.25}}, {"recipe": "b: 2", "changed": {"clean": None}}]
-    path.write_text(json.dumps({"methods": entries}))
-    assert read_baseline(path, "a: 1") == 0.25
-    with pytest.raises(InputError, match=r"expected results on clean images for 'b: 2'; .* has a: 1. Try"):
-        read_baseline(path, "b: 2")
-    path.write_text("[]")
-    with pytest.raises(InputError, match=r"expected results\.json of sita bench"):
-        read_baseline(path, "a: 1")
 
 
 class Failing(Counting):
     """Cannot take any image."""
 
-    def __init__(self, loaded: LoadedModel) -> None:
+    def __init__(self, loaded: LoadedModel, error: type[Exception]) -> None:
         super().__init__()
-        self.loaded = loaded
+        self.loaded, self.error = loaded, error
 
     def answer(self, pixels: np.ndarray) -> Answers:
-        raise InputError("too small")
+        raise self.error(f"{self.loaded.spec} returned NaN.")
 
 
-def post(service: Service, content: bytes) -> httpx.Response:
+def post(predictor: Any) -> httpx.Response:
     """Ask the application itself, without a server."""
 
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(make_app(service), raise_app_exceptions=False)
+        transport = httpx.ASGITransport(make_app(Service(predictor, SETTINGS)), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return await client.post("/predict", content=content)
+            return await client.post("/predict", content=png(noise(1)[0]))
 
-    service.batcher.start()
-    try:
-        return asyncio.run(ask())
-    finally:
-        service.batcher.stop()
+    predictor.go.set()
+    return asyncio.run(ask())
 
 
-def test_whose_fault_it_is_decides_the_status() -> None:
-    settings, picture = ServeSettings("test"), png(noise(1)[0])
-    told = post(Service(Failing(replace(LOADED, size=None)), settings), picture)
-    assert (told.status_code, told.json()) == (422, {"error": "too small"})
-    assert post(Service(Failing(LOADED), settings), picture).status_code == 500
-    broken = Counting()
-    broken.go.set()
-    assert post(Service(broken, settings), png(np.zeros((20, 20, 3), np.uint8))).status_code == 500
-    assert post(Service(broken, settings), picture).status_code == 200
+@pytest.mark.parametrize(
+    ("size", "error", "status"),
+    [(None, InputError, 422), (20, InputError, 500), (20, NoAnswerError, 422), (20, ValueError, 500)],
+)
+def test_the_cause_of_a_failure_decides_the_status(size: int | None, error: type[Exception], status: int) -> None:
+    """A model of any size may fail on this image's size, and NaN is no answer; else the server is the cause."""
+    response = post(Failing(replace(LOADED, size=size), error))
+    assert response.status_code == status
+    assert (
+        response.text == "Internal Server Error" if error is ValueError else "The model returned NaN" in response.text
+    )
+    assert "secret" not in response.text
+    assert post(Counting()).status_code == 200
 
 
-def test_who_comes_when_too_many_wait_is_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_is_refused_when_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sita_workbench.serving.app.MAX_WAITING", 0)
-    told = post(Service(Counting(), ServeSettings("test")), png(noise(1)[0]))
-    assert told.status_code == 503
-    assert told.headers["Retry-After"] == "1"
-    assert "waiting already" in told.json()["error"]
+    response = post(Counting())
+    assert response.status_code == 503
+    assert response.headers["Retry-After"] == "1"
+    assert "waiting already" in response.json()["error"]

@@ -1,15 +1,14 @@
 """What Prometheus reads at /metrics, counted over all workers.
 
-Each worker counts in files of its own (`prometheus_client`'s multiprocess mode), in the folder that the parent names in
-PROMETHEUS_MULTIPROC_DIR before a worker imports the library. A worker that was killed leaves its files, so that nothing
-is forgotten; any worker can read them all.
+Each worker counts in its own files (`prometheus_client`'s multiprocess mode), in the folder that
+PROMETHEUS_MULTIPROC_DIR names before the library is imported. The files of a worker that was killed remain, and any
+worker can read them all.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -21,42 +20,29 @@ _BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 class Metrics:
     """The counters of one worker, and the page of all."""
 
-    def __init__(self, baseline: float | None = None) -> None:
+    def __init__(self) -> None:
         from prometheus_client import CollectorRegistry, Counter, Histogram
 
         own = CollectorRegistry()  # of this process alone: the page is made from the files
-        self._baseline = baseline
         self._requests = Counter("sita_requests", "Requests to /predict by outcome.", ["outcome"], registry=own)
         self._seconds = Histogram(
             "sita_request_seconds", "From a request's arrival to its answer.", buckets=_SECONDS, registry=own
         )
-        self._batches = Histogram("sita_batch_images", "Images per call of the model.", buckets=_BATCHES, registry=own)
-        self._priors = Histogram(
-            "sita_prior",
-            "Chosen prior (lambda) of each image: 1 is like the training images, the lower the stranger.",
-            buckets=_PRIORS,
-            registry=own,
-        )
-        self._rows = Counter("sita_rows", "Rows of the network's batch that were run.", registry=own)
-        self._compared = Counter(
-            "sita_answers_compared", "Answers that were compared with the source model's.", registry=own
-        )
-        self._changed = Counter(
-            "sita_answers_changed", "Answers that are not the source model's; of label maps, shares.", registry=own
-        )
+        self.batches = Histogram("sita_batch_images", "Images per call of the model.", buckets=_BATCHES, registry=own)
+        about = "Chosen prior (lambda) of each image: near 1, an image is like the training images."
+        self._priors = Histogram("sita_prior", about, buckets=_PRIORS, registry=own)
+        about = "Answers that were compared with the source model's."
+        self._compared = Counter("sita_answers_compared", about, registry=own)
+        about = "Answers that are not the source model's; of label maps, shares."
+        self._changed = Counter("sita_answers_changed", about, registry=own)
 
     def count_request(self, outcome: str, seconds: float) -> None:
         """Count a request that ended."""
         self._requests.labels(outcome).inc()
         self._seconds.observe(seconds)
 
-    def count_batch(self, images: int) -> None:
-        """Count a call of the model."""
-        self._batches.observe(images)
-
-    def count_answer(self, prior: float | None, changed: float | None, rows: int) -> None:
+    def count_answer(self, prior: float | None, changed: float | None) -> None:
         """Count an answer."""
-        self._rows.inc(rows)
         if prior is not None:
             self._priors.observe(prior)
         if changed is not None:
@@ -64,40 +50,16 @@ class Metrics:
             self._changed.inc(changed)
 
     def page(self) -> tuple[bytes, str]:
-        """Return the page of all workers, and its content type."""
-        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-
-        registry = CollectorRegistry()
-        registry.register(_AllWorkers(self._baseline))
-        return generate_latest(registry), CONTENT_TYPE_LATEST
-
-
-class _AllWorkers:
-    """Collects what all workers counted, and the gauge of shift that follows from it."""
-
-    def __init__(self, baseline: float | None) -> None:
-        self._baseline = baseline
-
-    def collect(self) -> Iterator[Any]:
-        """Yield every metric."""
+        """Return the page of all workers, with the share of answers that adaptation changed, and its content type."""
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
         from prometheus_client.core import GaugeMetricFamily
         from prometheus_client.multiprocess import MultiProcessCollector
 
-        totals = {"sita_answers_compared_total": 0.0, "sita_answers_changed_total": 0.0}
-        workers = MultiProcessCollector(None, os.environ[FOLDER])  # type: ignore[no-untyped-call]
-        for metric in workers.collect():  # type: ignore[no-untyped-call]
-            for sample in metric.samples:
-                if sample.name in totals:
-                    totals[sample.name] += sample.value
-            yield metric
-        compared, changed = totals.values()
+        found = list(MultiProcessCollector(None, os.environ[FOLDER]).collect())  # type: ignore[no-untyped-call]
+        totals = {sample.name: sample.value for metric in found for sample in metric.samples if not sample.labels}
+        compared = totals.get("sita_answers_compared_total", 0)
         if compared:
-            yield GaugeMetricFamily(
-                "sita_changed_share",
-                "Share of answers that adaptation changed, since the start: the gauge of shift.",
-                value=changed / compared,
-            )
-        if self._baseline is not None:
-            yield GaugeMetricFamily(
-                "sita_changed_share_baseline", "That share on clean images, by sita bench.", value=self._baseline
-            )
+            about = "Share of answers that adaptation changed, since the start: it grows with the shift of the images."
+            share = totals["sita_answers_changed_total"] / compared
+            found.append(GaugeMetricFamily("sita_changed_share", about, value=share))
+        return generate_latest(SimpleNamespace(collect=lambda: found)), CONTENT_TYPE_LATEST  # type: ignore[arg-type]

@@ -1,108 +1,138 @@
-"""The server: a port, and uvicorn's workers on it, which uvicorn starts again if they die.
+"""The server: a port, and uvicorn's worker processes on it.
 
-This process holds the port. While a worker starts again, clients that connect wait for it; they are not refused.
+This process keeps the port open. While a worker restarts, clients that connect wait for it; they are not refused.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import os
-import shutil
 import socket
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from sita_adapters.errors import SitaError
 
-from .metrics import FOLDER
-from .settings import GRACE_SECONDS, ServeSettings
-from .worker import READY, SETTINGS
+from .app import Settings
+from .worker import FAILED, GRACE_SECONDS, STARTED, make_worker
 
-_BACKLOG = 256
+HEADER_SECONDS = 10
+"""How long a client may take to send the headers of a request."""
+
 _HEALTH_SECONDS = 30
-"""A worker that does not answer uvicorn for so long, because it hangs, is killed."""
+"""A worker that hangs, and does not answer its parent for this long, is killed."""
 
 
-class ServerError(SitaError):
-    """The server cannot start."""
-
-
-def serve(
-    settings: ServeSettings,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    workers: int = 1,
-    say: Callable[[str], None] = print,
-) -> None:
+def serve(settings: Settings, *, host: str, port: int, workers: int, say: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C; then leave no process, and the port free."""
-    import uvicorn
-
-    from .supervisor import Supervisor
-
-    listening = _bind(host, port)
-    with contextlib.closing(listening), _shared_folder() as folder:
-        (folder / SETTINGS).write_text(settings.to_json(), encoding="utf-8")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=256)
+    except (OSError, OverflowError) as error:
+        reason = f"The server cannot listen on {host}, port {port}: {error}. Try: another --port, or --host."
+        raise SitaError(reason) from error
+    with (
+        listening,
+        tempfile.TemporaryDirectory(prefix=f"sita-metrics-{os.getpid()}-", ignore_cleanup_errors=True) as folder,
+    ):
         config = uvicorn.Config(
-            "sita_workbench.serving.worker:make_worker",
+            partial(make_worker, settings, Path(folder)),
             factory=True,
             workers=workers,
-            http="sita_workbench.serving.protocol:PatientProtocol",
+            http=DeadlineProtocol,
             log_level="warning",
             access_log=False,
             lifespan="on",
             timeout_graceful_shutdown=GRACE_SECONDS,
-            timeout_worker_healthcheck=_HEALTH_SECONDS,
         )
-        supervisor = Supervisor(config, [listening], folder, say)
-        shown = f"[{host}]" if ":" in host else host
-        text = f"Listening on http://{shown}:{listening.getsockname()[1]} with {workers} "
-        text += "worker. Ctrl-C ends it." if workers == 1 else "workers. Ctrl-C ends it."
-        announce = threading.Thread(
-            target=_announce, args=(folder, workers, supervisor.should_exit, lambda: say(text)), daemon=True
-        )
-        announce.start()
+        address = f"{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+        ready = f"Listening on http://{address} with {workers} worker{'s' if workers > 1 else ''}. Ctrl-C ends it."
+        supervisor = Supervisor(config, listening, Path(folder), say, ready)
         supervisor.run()
-        announce.join()
         if supervisor.failure is not None:
-            raise ServerError(supervisor.failure)
+            raise SitaError(supervisor.failure)
 
 
-def _announce(folder: Path, workers: int, ended: threading.Event, say: Callable[[], None]) -> None:
-    """Say that the server listens as soon as all workers are ready."""
-    while not ended.wait(0.1):
-        if len(list(folder.glob(f"{READY}*"))) >= workers:
-            say()
-            return
+class Supervisor(Multiprocess):
+    """uvicorn's supervisor of workers, with other reactions to what goes wrong.
+
+    - If a worker dies before all were ready once, the server ends, and `failure` is the reason. uvicorn would restart
+      a worker that was killed forever.
+    - If one fails to load its model later, the others continue, and it restarts. uvicorn would end the server.
+    - Workers that do not end in time are killed.
+    - Closing the terminal (SIGHUP) ends the server. uvicorn would restart its workers.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, listening: socket.socket, folder: Path, say: Callable[[str], None], ready: str
+    ) -> None:
+        super().__init__(config, [listening])
+        self.failure: str | None = None
+        self._folder, self._say, self._ready = folder, say, ready
+
+    def keep_subprocess_alive(self) -> None:
+        """Restart workers that died or hang; uvicorn calls this every half second."""
+        started = (self._folder / STARTED).exists()
+        for index, process in enumerate(self.processes):
+            if self.should_exit.is_set() or process.is_alive(_HEALTH_SECONDS):
+                continue
+            process.kill()
+            process.join()
+            told = self._folder / f"{FAILED}{process.pid}"
+            died = f"Worker {process.pid} died (exit code {process.exitcode})."
+            reason = told.read_text(encoding="utf-8") if told.exists() else died
+            if not started:
+                self.failure = reason
+                self.should_exit.set()
+                return
+            self._say(f"{reason} Another worker starts.")
+            self.processes[index] = Process(self.config, self.sockets)
+            self.processes[index].start()
+        if not started and all(process.is_ready() for process in self.processes):
+            (self._folder / STARTED).touch()
+            self._say(self._ready)
+
+    def join_all(self) -> None:
+        """Wait for the workers to end, and kill those that do not."""
+        for process in self.processes:
+            process.process.join(GRACE_SECONDS + 5)
+            if process.process.is_alive():
+                process.process.kill()
+                process.process.join()
+
+    handle_hup = Multiprocess.handle_term
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-    except (OSError, OverflowError) as error:
-        listening.close()
-        raise ServerError(
-            f"The server cannot listen on {host}, port {port}: {error}. Try: another --port, or --host."
-        ) from error
-    listening.listen(_BACKLOG)
-    listening.set_inheritable(True)
-    return listening
+class DeadlineProtocol(H11Protocol):
+    """uvicorn's HTTP protocol with a deadline for headers, for which uvicorn has no setting.
 
+    A client that connects and never finishes its headers would keep a connection, and a file descriptor, forever. The
+    time counts from the connection, or from the first byte of a later request.
+    """
 
-@contextlib.contextmanager
-def _shared_folder() -> Iterator[Path]:
-    """Give the workers a folder: for the settings, to count in, and to say that they are ready. It is removed."""
-    folder, before = tempfile.mkdtemp(prefix=f"sita-metrics-{os.getpid()}-"), os.environ.get(FOLDER)
-    os.environ[FOLDER] = folder
-    try:
-        yield Path(folder)
-    finally:
-        os.environ.pop(FOLDER)
-        if before is not None:
-            os.environ[FOLDER] = before
-        shutil.rmtree(folder, ignore_errors=True)
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Start the deadline of the first request."""
+        super().connection_made(transport)
+        self._start()
+
+    def data_received(self, data: bytes) -> None:
+        """Stop the deadline if the headers are complete; start one if these bytes are a part of them."""
+        super().data_received(data)
+        waits = self.cycle is None or self.cycle.response_complete
+        if waits and self._deadline is None:
+            self._start()
+        elif not waits and self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _start(self) -> None:
+        self._deadline = self.loop.call_later(HEADER_SECONDS, self.transport.close)

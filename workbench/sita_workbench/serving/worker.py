@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import signal
 import sys
@@ -10,21 +11,21 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from sita_adapters.errors import SitaError
+import numpy as np
+from fastapi import FastAPI
 
+from sita_adapters.errors import InputError, SitaError
+
+from ..predictor import open_predictor
+from .app import Service, Settings, make_app
 from .metrics import FOLDER
-from .settings import GRACE_SECONDS, ServeSettings
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
+GRACE_SECONDS = 10
+"""How long requests that are being answered may take when the server is told to end."""
 
-SETTINGS = "settings.json"
-"""The file of the settings, in the folder that workers share."""
-
-READY, FAILED = "ready-", "failed-"
-"""What the names of the files begin with in which workers say so; the rest is the process's number."""
+STARTED, FAILED = "started", "failed-"
+"""Files in the folder that the processes share: all workers were ready; why a worker could not load, by process id."""
 
 _PAUSE = 5.0
 """Seconds between two attempts to load a model that could be loaded before."""
@@ -32,77 +33,58 @@ _PAUSE = 5.0
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 
 
-def make_worker() -> FastAPI:
-    """Return the application with its model.
+def make_worker(settings: Settings, folder: Path) -> FastAPI:
+    """Return the application with its model. If the model cannot be loaded, write the reason for the parent, and end.
 
-    If the model can't be loaded and no worker ever could, the server ends, with the reason. If others could, they go
-    on, and this one is started again, after a pause.
+    A worker that restarts ends after a pause, because the parent starts the next attempt at once.
     """
-    folder = Path(os.environ[FOLDER])
-    settings = ServeSettings.from_json((folder / SETTINGS).read_text(encoding="utf-8"))
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    logging.getLogger("asyncio").addFilter(_Seldom())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    logging.getLogger("asyncio").addFilter(_OncePerMinute())
+    os.environ[FOLDER] = str(folder)  # before prometheus_client is imported
     for name in _THREADS:
         os.environ.setdefault(name, str(settings.threads))  # before a framework is imported
     try:
-        service = _load(settings)
+        return make_app(_load(settings))
     except Exception as error:
         reason = str(error) if isinstance(error, SitaError) else f"{type(error).__name__}: {error}"
-        if any(folder.glob(f"{READY}*")):
-            print(f"A worker could not load its model, and is started again: {reason}", file=sys.stderr, flush=True)
-            time.sleep(_PAUSE)
-            os._exit(1)  # not uvicorn's own code for this, at which it would end the server
         (folder / f"{FAILED}{os.getpid()}").write_text(reason, encoding="utf-8")
+        if (folder / STARTED).exists():
+            time.sleep(_PAUSE)
         os._exit(1)
-    from .app import make_app
-
-    return make_app(service, when_ready=(folder / f"{READY}{os.getpid()}").touch)
 
 
-def _load(settings: ServeSettings) -> Any:
+def _load(settings: Settings) -> Service:
     """Return the service with its model, which has answered once: the first call of a model takes longer."""
-    import numpy as np
-
-    from ..models.loading import load_model
-    from ..predictor import open_predictor
-    from .app import Service
-    from .baseline import read_baseline
-
-    loaded = load_model(
-        settings.model,
-        settings.weights,
-        inputs=settings.inputs,
-        size=settings.size,
-        exported=True,
-        trust=settings.trust,
-        providers=settings.providers,
-    )
+    loaded = settings.load()
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(settings.threads)
-    loaded = replace(loaded, task=settings.task or loaded.task, crop=settings.crop or loaded.crop)
+    loaded = replace(loaded, task=settings.task or loaded.task, names=settings.names or loaded.names)
     predictor = open_predictor(loaded, settings.recipe, with_source=settings.with_source)
     height, width = loaded.sides or (224, 224)
     sizes = range(1, settings.batch + 1) if loaded.framework.startswith("keras") else (1, settings.batch)
     for count in sizes:  # Keras compiles for every number of images
-        predictor.answer(np.random.default_rng(0).integers(0, 256, (count, height, width, 3), np.uint8))
-    baseline = None if settings.baseline is None else read_baseline(Path(settings.baseline), predictor.recipe)
-    return Service(predictor, settings, baseline)
+        found = predictor.answer(np.random.default_rng(0).integers(0, 256, (count, height, width, 3), np.uint8))
+    classes = found.adapted.probabilities.shape[-1]
+    if settings.names and len(settings.names) != classes:
+        raise InputError(f"--labels: expected {classes} names, one per class; received {len(settings.names)}.")
+    return Service(predictor, settings)
 
 
-def _end_with_parent(parent: int) -> None:
-    """End this process when the parent has, however it did."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
+def _end_with_parent() -> None:
+    """End this process when the parent has ended, even if the parent was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE_SECONDS + 1)
     os._exit(1)
 
 
-class _Seldom(logging.Filter):
-    """Lets one message of asyncio through per minute: out of file descriptors, it would log thousands."""
+class _OncePerMinute(logging.Filter):
+    """Limits the messages of asyncio: out of file descriptors, it would log thousands."""
 
-    _last = 0.0
+    _last = float("-inf")
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to log this message."""
