@@ -11,7 +11,7 @@ from sita_adapters.inputs import resolve_inputs
 from .digits import SPECS, load_digits_model
 from .exported import is_exported, load_exported
 from .file import load_from_file
-from .libraries import LIBRARIES, OWN
+from .libraries import LIBRARIES, OWN, load_own
 from .loaded import LoadedModel
 
 
@@ -41,39 +41,40 @@ def load_model(
     encoding = resolve_inputs(inputs)
     if size is not None and size < 1:
         raise InputError(f"size: expected a whole number of pixels, 1 or more; received {size}.")
-    library, colon, name = spec.partition(":")
-    if not has_weights(spec) and spec not in (*OWN, *SPECS) and is_exported(spec):
+    library, _, name = spec.partition(":")
+    if not has_weights(spec) and spec not in OWN and is_exported(spec):
         if not exported:
-            raise _refuse_exported(spec)
+            raise InputError(
+                f"model: expected a model that can be adapted; {spec} is an exported file, which is adapted already. "
+                "Try: give it to sita predict, score or serve, or give the model that it was made from."
+            )
         loaded = load_exported(spec, weights=weights, size=size, trust=trust, providers=providers)
     elif providers:
-        raise InputError(f"--providers: these are onnxruntime's, for .onnx files; {spec} is none. Try: leave it out.")
-    elif has_weights(spec):
-        loaded = load_from_file(spec, weights, trust=trust)
+        raise InputError(f"--providers: expected an .onnx file, which onnxruntime runs; received {spec}.")
     elif spec in SPECS:
         loaded = load_digits_model(spec, weights)
-    elif colon and library in LIBRARIES:
-        loaded = LIBRARIES[library](spec, name, _require_weights(spec, weights), size, trust)
-    elif spec in OWN:
-        loaded = OWN[spec](spec, _require_weights(spec, weights), trust)
-    else:
+    elif has_weights(spec):
+        loaded = load_from_file(spec, weights, trust=trust)
+    elif spec not in OWN and (library == spec or library not in LIBRARIES):
         raise InputError(
             "model: expected timm:NAME, torchvision:NAME, torchvision:segmentation.NAME, keras:NAME, file.py:function "
             f"or one of digits, {', '.join(OWN)}; received {spec!r}.{_advise(spec)}"
         )
+    elif weights is None:
+        raise InputError(
+            f"weights: {spec} comes without. Expected a file, 'pretrained' (the library downloads them) or 'random' "
+            "(to try things out). Try: --weights FILE."
+        )
+    elif spec in OWN:
+        loaded = load_own(spec, weights, trust)
+    else:
+        loaded = LIBRARIES[library](spec, name, weights, size, trust)
     return replace(loaded, inputs=encoding or loaded.inputs, size=size or loaded.size)
 
 
-def _refuse_exported(spec: str) -> InputError:
-    return InputError(
-        f"model: expected a model that can be adapted; {spec} is an exported file, which is adapted already. Try: "
-        "give it to sita predict, score or serve, or give the model that it was made from."
-    )
-
-
 def has_weights(spec: str) -> bool:
-    """Whether the spec is a function in a file, which returns a model with weights."""
-    return spec.endswith(".py") or spec.rpartition(":")[0].endswith(".py")
+    """Whether the spec is a model that comes with its weights: a function in a file, or the digits network."""
+    return spec in SPECS or spec.endswith(".py") or spec.rpartition(":")[0].endswith(".py")
 
 
 def _advise(spec: str) -> str:
@@ -81,12 +82,3 @@ def _advise(spec: str) -> str:
     if colon:
         return suggestion(spec, (f"{known}:{name}" for known in LIBRARIES))
     return suggestion(spec, OWN) or f" Did you mean 'timm:{spec}', 'torchvision:{spec}' or 'keras:{spec}'?"
-
-
-def _require_weights(spec: str, weights: str | None) -> str:
-    if weights is None:
-        raise InputError(
-            f"weights: {spec} comes without. Expected a file, 'pretrained' (the library downloads them) or 'random' "
-            "(to try things out). Try: --weights FILE."
-        )
-    return weights

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..corruptions import corrupt_all
-from ..models.loading import load_model
+from sita_workbench.corruptions import corrupt_all
+from sita_workbench.models.loading import load_model
 
 CONDITIONS = ("clean", "contrast", "fog", "gaussian_noise", "gaussian_blur")
 """Clean, and four corruptions at severity 5."""
