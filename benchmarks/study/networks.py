@@ -70,10 +70,10 @@ def _roadnet(places: Places) -> LoadedModel:
 
 def _resnet50(places: Places) -> LoadedModel:
     """Keras' trained ResNet50 as its torchvision twin."""
+    from examples.imagenet_images import load_resnet50
     from sita_workbench.models.porting import torch_twin
 
-    weights = places.data / "weights" / "resnet50_imagenet_keras.npz"
-    twin = torch_twin(load_model("keras:ResNet50", str(weights)).model)
+    twin = torch_twin(load_resnet50(places.data))
     return LoadedModel("resnet50", twin, ENCODINGS["caffe"], 224, 1.0, weights="resnet50_imagenet_keras.npz")
 
 

@@ -99,7 +99,7 @@ def test_a_torch_twin_answers_as_the_keras_model_plain_and_adapted(architecture:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["ResNet50", *LARGER])
-def test_a_keras_twin_answers_as_the_torch_model(architecture: str) -> None:
+def test_a_keras_twin_answers_as_the_torch_model_and_nothing_changes_on_the_way_back(architecture: str) -> None:
     """The torch model has weights, and an ε, that no Keras model had."""
     size = SIZES[architecture]
     twin = torch_twin(keras_model(architecture))
@@ -112,22 +112,11 @@ def test_a_keras_twin_answers_as_the_torch_model(architecture: str) -> None:
     with torch.no_grad():
         twin.train()(nets.images(16, 3, size, size, seed=6))
     twin.eval()
-    check_same(torch_says(twin, pictures(size)), keras_says(keras_twin(twin, size=size), pictures(size)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", list(SIZES))
-def test_from_torch_to_keras_and_back_nothing_changes(architecture: str) -> None:
-    twin, size = torch_twin(keras_model(architecture)), SIZES[architecture]
-    model = keras_twin(twin, size=size, activation=None)
-    back = torch_twin(model)
-    for (key, before), after in zip(twin.state_dict().items(), back.state_dict().values(), strict=True):
-        torch.testing.assert_close(after, before, rtol=0, atol=1e-6, msg=key)
-    images = pictures(size)
-    logits = torch_says(copy.deepcopy(twin), images, softmax=False)
-    np.testing.assert_array_equal(logits, torch_says(twin, images, softmax=False))
-    if architecture == "DenseNet121":  # the others round more before their softmax
-        np.testing.assert_allclose(logits, keras_says(model, images), atol=TOLERANCE)
+    model = keras_twin(twin, size=size)
+    check_same(torch_says(twin, pictures(size)), keras_says(model, pictures(size)))
+    for (key, before), after in zip(twin.state_dict().items(), torch_twin(model).state_dict().values(), strict=True):
+        if not key.endswith("num_batches_tracked"):
+            torch.testing.assert_close(after, before, rtol=0, atol=1e-6, msg=key)
 
 
 def test_models_of_torchvision_have_no_keras_twin() -> None:
@@ -157,13 +146,12 @@ def test_models_that_have_no_twin_are_refused() -> None:
     for model in (nested, sita.adapt(keras_model("ResNet50"), "bn")):
         with pytest.raises(ModelError, match="before it is adapted or built into another"):
             torch_twin(model)
-    strided = keras.models.clone_model(
-        keras_model("ResNet50"),
-        clone_function=lambda layer: layer.__class__.from_config(
-            {**layer.get_config(), **({"strides": 1} if layer.name == "conv3_block1_1_conv" else {})}
-            | ({"strides": 1} if layer.name == "conv3_block1_0_conv" else {})
-        ),
-    )
+
+    def without_stride(layer: Any) -> Any:
+        changed = {"strides": 1} if layer.name in ("conv3_block1_0_conv", "conv3_block1_1_conv") else {}
+        return layer.__class__.from_config({**layer.get_config(), **changed})
+
+    strided = keras.models.clone_model(keras_model("ResNet50"), clone_function=without_stride)
     with pytest.raises(ModelError, match="conv3_block1_0_conv"):
         torch_twin(strided)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -71,9 +70,6 @@ def test_export_then_predict_says_the_same_as_predict(model: str, file: str, fol
         assert [one["label"] for one in ours["adapted"]["top"]] == [one["label"] for one in theirs["adapted"]["top"]]
     with pytest.raises(InputError, match=r"--recipe: .* was exported with a recipe of its own"):
         invoke("predict", file, "noise0.png", "--recipe", "bn", *trust)
-    table = invoke("predict", file, "noise0.png", *trust)
-    assert re.search(r"image +augbn +p +entropy\s", table)
-    assert "source" not in table
 
 
 def test_a_file_with_diagnostics_says_all_that_the_model_says(folder: Path) -> None:
@@ -88,7 +84,6 @@ def test_a_file_with_diagnostics_says_all_that_the_model_says(folder: Path) -> N
         assert ours["prior"] == pytest.approx(theirs["prior"], abs=1e-6)
         assert ours["source"]["label"] == theirs["source"]["label"]
         assert ours["source"]["probability"] == pytest.approx(theirs["source"]["probability"], abs=1e-4)
-    assert re.search(r"image +ops_shared +p +entropy +λ +source", invoke("predict", file, "noise0.png"))
     with pytest.raises(InputError, match=r"--providers|providers: expected some of"):
         invoke("predict", file, "noise0.png", "--providers", "Nothing")
     with pytest.raises(InputError, match="is an exported file, which is adapted already"):
@@ -159,7 +154,7 @@ def test_a_file_of_a_model_that_knew_its_pixels_knows_them(folder: Path) -> None
     adapted = sita.adapt(tiny(), "augbn", inputs="unit")
     export_checked(adapted, "knows.onnx", images(2, 3, 16, 16))
     assert "noise0.png" in invoke("predict", "knows.onnx", "noise0.png")
-    with pytest.raises(InputError, match=r"was made for images of 16; received 20"):
+    with pytest.raises(InputError, match=r"was made for images of 16 × 16; received 20"):
         invoke("predict", "knows.onnx", "noise0.png", "--size", "20")
     with pytest.raises(InputError, match=r"--weights: knows\.onnx contains its weights"):
         invoke("predict", "knows.onnx", "noise0.png", "--weights", "random")

@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,8 +78,8 @@ def net(tmp_path: Path) -> Path:
     return tmp_path / "net.py"
 
 
-def save(state: object, path: Path) -> str:
-    torch.save(state, path)
+def save(state: Any, path: Path) -> str:
+    (save_file if path.suffix == ".safetensors" else torch.save)(state, path)
     return str(path)
 
 
@@ -134,6 +135,8 @@ def test_pixels_are_encoded_as_the_formula_says(encoding: str) -> None:
     images = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 3), dtype=np.uint8)
     encoded = LoadedModel("x", None, inputs).encode(images)
     assert encoded.dtype == np.float32
+    with pytest.raises(InputError, match="uint8"):
+        LoadedModel("x", None, inputs).encode(encoded)
     for index in np.ndindex(images.shape):
         *where, channel = index
         byte = int(images[(*where, 2 - channel if inputs.order == "bgr" else channel)])
@@ -141,24 +144,16 @@ def test_pixels_are_encoded_as_the_formula_says(encoding: str) -> None:
         assert encoded[index] == pytest.approx((byte / 255 * inputs.white - mean) / std, abs=1e-4)
 
 
-def test_only_rgb_bytes_are_encoded() -> None:
-    loaded = LoadedModel("x", None, sita.inputs.ENCODINGS["unit"])
-    with pytest.raises(InputError, match="uint8"):
-        loaded.encode(np.zeros((1, 2, 2, 3)))
-    with pytest.raises(InputError, match=r"\(N, h, w, 3\)"):
-        loaded.encode(np.zeros((2, 2, 3), np.uint8))
-
-
 @pytest.mark.parametrize(
     ("name", "wrap"),
     [
         ("plain.pt", lambda state: state),
         ("wrapped.pth", lambda state: {"epoch": 3, "state_dict": state}),
-        ("model.pth", lambda state: {"model": state}),
         ("parallel.pt", lambda state: {"state_dict": {f"module.{key}": value for key, value in state.items()}}),
         ("lightning.pth.tar", lambda state: {"state_dict": {f"model.{key}": value for key, value in state.items()}}),
         ("old.pt", lambda state: {key: value for key, value in state.items() if "num_batches" not in key}),
         ("half.pt", lambda state: {key: value.half() for key, value in state.items()}),
+        ("arrays.safetensors", lambda state: state),
     ],
 )
 def test_weights_are_found_in_whatever_they_are_wrapped(name: str, wrap: object, tmp_path: Path) -> None:
@@ -168,17 +163,6 @@ def test_weights_are_found_in_whatever_they_are_wrapped(name: str, wrap: object,
     exact = 1e-3 if name == "half.pt" else 0.0
     for key, value in model.state_dict().items():
         torch.testing.assert_close(loaded.state_dict()[key], value, atol=exact, rtol=exact)
-
-
-@pytest.mark.parametrize("ending", [".safetensors", ".npz"])
-def test_weights_are_read_from_arrays(ending: str, tmp_path: Path) -> None:
-    torch.manual_seed(9)
-    state, path = cifar_resnet.CifarResNet(20).state_dict(), tmp_path / f"net{ending}"
-    if ending == ".npz":
-        np.savez(path, **{key: value.numpy() for key, value in state.items()})
-    else:
-        save_file(state, path)
-    assert torch.equal(load_model(NAME, str(path)).model.state_dict()["linear.weight"], state["linear.weight"])
 
 
 def test_a_model_is_made_for_the_classes_of_its_weights(tmp_path: Path) -> None:
@@ -198,8 +182,6 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     path = save(cifar_resnet.CifarResNet(32).state_dict(), tmp_path / "net32.pt")
     with pytest.raises(InputError, match=r"net32.pt does not fit cifar10-resnet20: 60 weights differ \(layer1.3"):
         load_model(NAME, path)
-    with pytest.raises(InputError, match=r"cifar10-resnet44: 60 weights differ .*Try: name the model"):
-        load_model("cifar10-resnet44", path)
     state = cifar_resnet.CifarResNet(20).state_dict()
     state["layer1.0.conv1.weight"] = torch.zeros(16, 16, 5, 5)
     with pytest.raises(InputError, match=r"1 weights differ \(layer1.0.conv1.weight: \(16, 16, 5, 5\) for \(16, 16, 3"):
@@ -210,13 +192,10 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.pt").write_bytes(b"no tensors")
     (tmp_path / "foreign.pt").write_bytes(pickle.dumps({"layers": nn.Linear(2, 2)}, protocol=4))
     save(nn.Linear(2, 2), tmp_path / "whole.pt")
-    np.savez(tmp_path / "objects.npz", layers=np.array([nn.Linear(2, 2)], dtype=object))
     for name in ("broken.pt", "foreign.pt", "whole.pt"):
         with pytest.raises(InputError, match=rf"{name} was not opened.*model\.state_dict\(\).*--trust") as caught:
             load_model(NAME, str(tmp_path / name))
         assert "weights_only" not in str(caught.value)
-    with pytest.raises(InputError, match=r"objects.npz cannot be read"):
-        load_model(NAME, str(tmp_path / "objects.npz"))
     with pytest.raises(InputError, match="a dict of 'epoch'"):
         load_model(NAME, save({"epoch": 3}, tmp_path / "empty.pt"))
     with pytest.raises(InputError, match=r"that ends in .safetensors, .pt.*there is no 'nowhere.pt'"):
@@ -230,11 +209,9 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
         (NAME, "pretrained", "none to download"),
         ("cifar10-resnet21", "random", "Did you mean 'cifar10-resnet"),
         ("resnet50", "random", "Did you mean 'timm:resnet50'"),
-        ("tim:resnet50", "random", "Did you mean 'timm:resnet50'"),
         ("timm:resnet5", "random", "Did you mean 'timm:resnet50'"),
         ("timm:resnet50.nobodys_tag", "random", "nobodys_tag"),
         ("torchvision:fcn_resnet50", "random", "Did you mean 'torchvision:segmentation.fcn_resnet50'"),
-        ("torchvision:resnet5", "random", "Did you mean 'torchvision:resnet50'"),
         ("nowhere.py:build", None, "there is no 'nowhere.py'"),
     ],
 )
@@ -280,6 +257,8 @@ def test_a_file_of_weights_goes_into_the_model_of_a_function(net: Path) -> None:
     loaded = load_model(f"{net}:described", path)
     assert torch.equal(loaded.model.running_mean, torch.arange(3.0))
     assert loaded.weights.startswith("norm.pt sha256 ")
+    with pytest.raises(InputError, match="decides its weights itself"):
+        load_model(f"{net}:described", "random")
 
 
 @pytest.mark.parametrize(
@@ -303,15 +282,10 @@ def test_a_wrong_function_is_refused(function: str, words: str, net: Path) -> No
     assert str(net.parent) not in sys.path
 
 
-def test_a_function_decides_its_weights(net: Path) -> None:
-    with pytest.raises(InputError, match="decides its weights itself"):
-        load_model(f"{net}:described", "random")
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_keras_applications(tmp_path: Path) -> None:
-    """One test, since importing Keras takes seconds: encodings, arrays by name, classes, sizes, files of Keras."""
+def test_keras_applications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One test, since importing Keras takes seconds: encodings, sizes, files of Keras."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import keras
 
@@ -325,12 +299,8 @@ def test_keras_applications(tmp_path: Path) -> None:
         np.testing.assert_allclose(LoadedModel("x", None, inputs).encode(images), expected, atol=1e-4)
 
     spec, batch = "keras:MobileNet", np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype(np.float32)
-    five = keras.applications.MobileNet(weights=None, classes=5, input_shape=(32, 32, 3))
-    arrays = {f"{layer.name}/{weight.name}": weight.numpy() for layer in five.layers for weight in layer.weights}
-    np.savez(tmp_path / "five.npz", **arrays)
-    loaded = load_model(spec, str(tmp_path / "five.npz"), size=32)
+    loaded = load_model(spec, "random", size=32)
     assert (loaded.size, loaded.inputs, loaded.task) == (32, sita.inputs.ENCODINGS["tf"], "classification")
-    np.testing.assert_allclose(np.asarray(loaded.model(batch)), np.asarray(five(batch)), atol=1e-6)
 
     (tmp_path / "small.py").write_text(SMALL_KERAS)
     small, again = (load_model(f"{tmp_path / 'small.py'}:build") for _ in range(2))
@@ -348,3 +318,7 @@ def test_keras_applications(tmp_path: Path) -> None:
         load_model("keras:MobilenetV3small", "random")
     with pytest.raises(InputError, match="16 × 16"):
         load_model("keras:MobileNetV2", "random", size=16)
+    # With Keras' own weights, EfficientNet has a layer more, which a model of another size would lack.
+    monkeypatch.setattr(libraries, "_download", lambda spec, download: small.model)
+    with pytest.raises(InputError, match="fit its usual size alone"):
+        load_model("keras:EfficientNetB0", "pretrained", size=64)

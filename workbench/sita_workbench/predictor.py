@@ -22,7 +22,6 @@ from sita_adapters.voting import Scores, probabilities
 
 from .exported.runtimes import ExportedFile, first_line
 from .methods import Prediction, open_recipe
-from .models.exported import channels_first
 from .models.loaded import LoadedModel
 from .recording import record_diagnostics
 
@@ -142,7 +141,7 @@ class FilePredictor:
                 f"Expected one label per image or pixel; {self.loaded.spec} has {kind or 'no class scores'}."
             )
         images = self.loaded.encode(pixels)
-        arranged = np.ascontiguousarray(np.moveaxis(images, -1, 1) if channels_first(self.file) else images)
+        arranged = np.ascontiguousarray(np.moveaxis(images, -1, 1) if self.file.channels_first else images)
         try:
             named = self.file.run(arranged)
         except Exception as error:

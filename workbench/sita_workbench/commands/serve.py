@@ -103,7 +103,7 @@ def serve(
     """
     require("fastapi", "uvicorn", "prometheus_client", "python_multipart", extra="serve")
     from ..methods import open_recipe
-    from ..models.exported import is_exported
+    from ..models.loading import is_exported
     from ..serving.baseline import read_baseline
     from ..serving.server import serve as run_server
     from ..serving.settings import ServeSettings

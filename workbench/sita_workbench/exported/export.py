@@ -56,17 +56,8 @@ def export_checked(
 ) -> CheckedExport:
     """Export an adapted model, describe the file, and compare it with the model before it is put in place.
 
-    The metadata is stored inside an ONNX file, or as `NAME.json` beside any other.
-
-    Args:
-        adapted: A model that `sita.adapt` returned.
-        path: The file to write, as in `sita.export`.
-        example: A batch of images, as in `sita.export`.
-        metadata_fields: Fields of `ExportMetadata` to set, such as `inputs`, `names` and `weights`.
-        diagnostics: Whether the file also returns `prior`, `entropy` and `source`, as in `sita.export`.
-
-    Returns:
-        The file, and how far its answers are from the adapted model's.
+    `path`, `example` and `diagnostics` are as in `sita.export`. The metadata is stored inside an ONNX file, or as
+    `NAME.json` beside any other; `metadata_fields` are fields of `ExportMetadata` to set, such as `inputs` and `names`.
 
     Raises:
         ExportError: The model cannot be exported, nothing is installed that runs the file, or its answers differ. An

@@ -34,6 +34,12 @@ class ExportedFile:
     input_shape: tuple[int | None, ...] | None
     metadata: ExportMetadata | None = None
 
+    @property
+    def channels_first(self) -> bool:
+        """Whether it takes images with their channels first."""
+        shape = self.input_shape or ()
+        return len(shape) == 4 and shape[1] == 3 and shape[-1] != 3
+
 
 def format_of(path: Path) -> str | None:
     """Return the format of an existing exported file or folder; None if it is something else."""

@@ -6,9 +6,8 @@ import importlib
 import logging
 import os
 import random
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +89,9 @@ def _from_torchvision(spec: str, name: str, weights: str, size: int | None, trus
     return LoadedModel(spec, model, inputs, side, min(1.0, side / preset.resize_size[0]), weights=origin, names=names)
 
 
-_KERAS_ENCODINGS = {
-    **dict.fromkeys(("resnet", "vgg16", "vgg19"), "caffe"),
-    "densenet": "torch",
-    **dict.fromkeys(("inception_resnet_v2", "inception_v3", "mobilenet", "mobilenet_v2"), "tf"),
-    **dict.fromkeys(("nasnet", "resnet_v2", "xception"), "tf"),
-}
+_KERAS_ENCODINGS = {"densenet": "torch", "resnet": "caffe", "vgg16": "caffe", "vgg19": "caffe"}
+_KERAS_ENCODINGS |= dict.fromkeys(("inception_resnet_v2", "inception_v3", "mobilenet", "mobilenet_v2"), "tf")
+_KERAS_ENCODINGS |= dict.fromkeys(("nasnet", "resnet_v2", "xception"), "tf")
 """What `preprocess_input` of a family's module does; all other families take bytes."""
 
 
@@ -105,14 +101,13 @@ def keras_encoding(application: Callable[..., Any]) -> str:
 
 
 def _from_keras(spec: str, name: str, weights: str, size: int | None, trust: bool) -> LoadedModel:
-    load_tensorflow_quietly()
+    quiet_tensorflow()
     keras = _import("keras", spec)
     known = [each for each in dir(keras.applications) if each[0].isupper()]
     if name not in known:
         raise _unknown(spec, "keras", known)
     application = getattr(keras.applications, name)
-    first = keras.config.image_data_format() == "channels_first"
-    shape = None if size is None else ((3, size, size) if first else (size, size, 3))
+    shape = None if size is None else (size, size, 3)
 
     def build(classes: int | None) -> Any:
         try:
@@ -121,13 +116,15 @@ def _from_keras(spec: str, name: str, weights: str, size: int | None, trust: boo
         except ValueError as error:
             raise InputError(f"{spec} cannot be made for images of {size} × {size}: {error}") from error
 
-    model, origin = None, weights
+    origin = weights
     if weights == "random":
         model = build(None)
     elif weights == "pretrained":
         model = _download(spec, application)
         if shape is not None:  # the published weights fit every size; only the input layer differs
             trained, model = model, build(None)
+            if len(trained.layers) != len(model.layers):  # EfficientNet has one more with Keras' own weights
+                raise InputError(f"{spec}: its pretrained weights fit its usual size alone. Try: leave --size out.")
             model.set_weights(trained.get_weights())
     else:
         path = model_weights.find_file(spec, weights, model_weights.KERAS_ENDINGS)
@@ -219,27 +216,8 @@ def quiet_tensorflow() -> None:
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
-def load_tensorflow_quietly() -> None:
-    """Import TensorFlow, if Keras is going to run on it, without what compiled code prints.
-
-    On some processors TensorFlow prints before it reads its own log level.
-    """
-    quiet_tensorflow()
-    if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow" or "tensorflow" in sys.modules:
-        return
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        with suppress(ImportError):  # Keras says what is missing
-            importlib.import_module("tensorflow")
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
-
-
 def _import(name: str, spec: str) -> Any:
-    """Import what a spec needs, or name the package to install."""
+    """Import what a spec needs, or say what to install."""
     package = name.partition(".")[0]
     try:
         if package in ("timm", "torchvision"):
@@ -250,9 +228,5 @@ def _import(name: str, spec: str) -> Any:
         remedy = install(missing) if missing in ("torch", "keras") else f"pip install {missing}"
         raise SitaError(f"{spec} needs {missing}. Try: {remedy}") from error
     except Exception as error:  # a compiled part that does not load, or an unknown KERAS_BACKEND
-        remedy = (
-            "set KERAS_BACKEND to one of tensorflow, jax, torch that is installed"
-            if package == "keras"
-            else ("a version that was built for the installed torch")
-        )
-        raise SitaError(f"{spec}: {name} cannot be imported: {first_line(error)} Try: {remedy}.") from error
+        wanted = "KERAS_BACKEND=tensorflow, jax or torch" if package == "keras" else "a version for the installed torch"
+        raise SitaError(f"{spec}: {name} cannot be imported: {first_line(error)} Try: {wanted}.") from error

@@ -75,8 +75,9 @@ class LoadedModel:
 
     def adapt(self, recipe: Recipe | str, layers: list[str] | None = None) -> Any:
         """Return the adapted model."""
-        settings = {"task": self.task, "inputs": self.inputs, "scores": self.scores, "layers": layers or None}
-        return sita.adapt(self.model, recipe, **settings)
+        return sita.adapt(
+            self.model, recipe, task=self.task, inputs=self.inputs, scores=self.scores, layers=layers or None
+        )
 
     def require_inputs(self) -> Inputs:
         """Return how pixels are encoded; raise where that is not known."""

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from sita_adapters.errors import InputError, suggestion
+from sita_adapters.export import SUFFIXES
 from sita_adapters.inputs import resolve_inputs
 
+from ..exported.runtimes import format_of, open_exported
 from .digits import SPECS, load_digits_model
-from .exported import is_exported, load_exported
 from .file import load_from_file
 from .libraries import LIBRARIES, OWN, load_own
 from .loaded import LoadedModel
+from .weights import refuse_untrusted
+
+_EXECUTES = {
+    "pt2": "torch.export falls back to unrestricted unpickling, which can execute code when the file is loaded",
+    "litert": "it may hold operators of TensorFlow, which can read and write files",
+    "saved_model": "its graph may hold operators of TensorFlow that read and write files",
+}
+"""Why an exported format is opened only if it is trusted. ONNX is not listed: its operators only compute."""
 
 
 def load_model(
@@ -48,7 +58,7 @@ def load_model(
                 f"model: expected a model that can be adapted; {spec} is an exported file, which is adapted already. "
                 "Try: give it to sita predict, score or serve, or give the model that it was made from."
             )
-        loaded = load_exported(spec, weights=weights, size=size, trust=trust, providers=providers)
+        loaded = _load_exported(spec, weights, size, trust, providers)
     elif providers:
         raise InputError(f"--providers: expected an .onnx file, which onnxruntime runs; received {spec}.")
     elif spec in SPECS:
@@ -82,3 +92,46 @@ def _advise(spec: str) -> str:
     if colon:
         return suggestion(spec, (f"{known}:{name}" for known in LIBRARIES))
     return suggestion(spec, OWN) or f" Did you mean 'timm:{spec}', 'torchvision:{spec}' or 'keras:{spec}'?"
+
+
+def is_exported(spec: str) -> bool:
+    """Whether a spec is an exported file; raise if it is named like one but does not exist."""
+    path = Path(spec)
+    if path.suffix.lower() in SUFFIXES and path.suffix and not path.exists():
+        raise InputError(f"Expected an exported file; {spec!r} does not exist. Try: sita export MODEL --out {spec}.")
+    return format_of(path) is not None
+
+
+def _load_exported(
+    spec: str, weights: str | None, size: int | None, trust: bool, providers: Sequence[str] | None
+) -> LoadedModel:
+    """Open an exported file. Its metadata says how images are encoded and what the scores are."""
+    format = format_of(Path(spec)) or "onnx"
+    if weights is not None or (providers and format != "onnx"):
+        option, reason = ("--weights", "contains its weights") if weights else ("--providers", "is not an .onnx file")
+        raise InputError(f"{option}: {spec} {reason}. Try: leave the option out.")
+    if format in _EXECUTES and not trust:
+        raise refuse_untrusted(spec, _EXECUTES[format], "sita export MODEL --out model.onnx")
+    file = open_exported(Path(spec), format, providers)
+    metadata = file.metadata
+    if metadata is None or len(metadata.input_shape) != 4:
+        raise InputError(
+            f"Expected a file that sita export wrote, for RGB images; {spec} has no such metadata, which says how "
+            f"pixels are encoded and what the scores are. Try: sita export MODEL --out {spec}."
+        )
+    height, width = metadata.input_shape[2:] if file.channels_first else metadata.input_shape[1:3]
+    own_size = None if height is None or width is None else (height, width)
+    if size is not None and own_size not in (None, (size, size)):
+        raise InputError(f"--size: {spec} was made for images of {width} × {height}; received {size}.")
+    return LoadedModel(
+        spec,
+        None,
+        metadata.inputs,
+        own_size,
+        metadata.crop,
+        metadata.task,
+        metadata.scores,
+        f"in the file, {metadata.model}, {metadata.weights}" if metadata.model else "in the file",
+        metadata.names,
+        file,
+    )

@@ -48,20 +48,9 @@ class _Part(NamedTuple):
 def torch_twin(keras_model: Any) -> nn.Module:
     """Return the torchvision model, in eval mode, that computes the same as a model of `keras.applications`.
 
-    It takes images (N, C, H, W) instead of (N, H, W, C). It returns logits, whether or not the Keras model ends in a
+    `keras_model` is ResNet50, DenseNet121 or InceptionV3 with its classifier; any other raises a ModelError. The twin
+    takes images (N, C, H, W) instead of (N, H, W, C). It returns logits, whether or not the Keras model ends in a
     softmax.
-
-    Args:
-        keras_model: ResNet50, DenseNet121 or InceptionV3 with its classifier.
-
-    Raises:
-        ModelError: The model is not one of these.
-
-    Example:
-        >>> keras_model = keras.applications.ResNet50(weights=None)
-        >>> twin = torch_twin(keras_model)
-        >>> twin(torch.rand(1, 3, 224, 224)).shape
-        torch.Size([1, 1000])
     """
     from . import torchvision_compat  # noqa: F401  (before torchvision)
     from torchvision import models  # isort: skip
@@ -86,15 +75,10 @@ def torch_twin(keras_model: Any) -> nn.Module:
 
 
 def keras_twin(torch_model: nn.Module, *, size: int | None = None, activation: str | None = "softmax") -> Any:
-    """Return the model of `keras.applications` that computes the same as a model of `torch_twin`.
+    """Return the model of `keras.applications` that computes the same as a model that `torch_twin` returned.
 
-    Args:
-        torch_model: A model that `torch_twin` returned.
-        size: The height and width of its images; None: the architecture's default.
-        activation: The last activation; None: the model returns logits.
-
-    Raises:
-        ModelError: The model is not one that `torch_twin` returns.
+    `size` is the height and width of its images; None: the architecture's default. `activation` is the last activation;
+    None: the model returns logits.
     """
     name = getattr(torch_model, "twin_of", None)
     if name is None:  # torchvision's own has other strides, or counts padding
@@ -166,7 +150,7 @@ def _keras_part(layer: Any) -> _Part:
     )
 
 
-def _torch_parts(module: nn.Module, prefix: str = "") -> Iterator[_Part]:
+def _torch_parts(module: Any, prefix: str = "") -> Iterator[_Part]:
     """Yield the modules with weights in the order in which Keras joins the branches."""
     # Keras joins [shortcut, residual]; torchvision registers a block's shortcut, `downsample`, last.
     for name, child in sorted(module.named_children(), key=lambda child: child[0] != "downsample"):

@@ -8,14 +8,12 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from sita_adapters.errors import InputError
 
 from ..exported.runtimes import first_line
 
-TORCH_ENDINGS = (".safetensors", ".pt", ".pth", ".pth.tar", ".bin", ".npz")
-KERAS_ENDINGS = (".keras", ".weights.h5", ".h5", ".npz", ".safetensors")
+TORCH_ENDINGS = (".safetensors", ".pt", ".pth", ".pth.tar", ".bin")
+KERAS_ENDINGS = (".keras", ".weights.h5", ".h5")
 
 Build: TypeAlias = Callable[[int | None], Any]
 """Makes the model for a number of classes; None: its own number."""
@@ -57,13 +55,10 @@ def load_torch(build: Build, path: Path, spec: str, *, trust: bool = False) -> A
     """
     model = build(None)
     state = _without_prefix(_read_state(path, trust), model.state_dict())
-    if classes := _other_classes(state, model.state_dict(), axis=0):
+    if classes := _other_classes(state, model.state_dict()):
         model = build(classes)
     own = model.state_dict()
-    # Old files lack these counters, which only training uses; evaluation needs no auxiliary classifier.
-    spare = {name for name in (*own, *state) if name.endswith("num_batches_tracked")}
-    spare |= {name for name in state.keys() - own.keys() if name.startswith("aux_classifier.")}
-    _check_fit(spec, path, state, own, spare)
+    _check_fit(spec, path, state, own)
     model.load_state_dict({name: value for name, value in state.items() if name in own}, strict=False)
     return model
 
@@ -72,9 +67,11 @@ def _read_state(path: Path, trust: bool) -> dict[str, Any]:
     """Return the tensors of a file by name, unwrapped."""
     import torch
 
-    if path.suffix.lower() in (".safetensors", ".npz"):
-        return {name: torch.from_numpy(value) for name, value in _read_arrays(path).items()}
     try:
+        if path.suffix.lower() == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # on other people's pickles, which are refused below
             found = torch.load(path, map_location="cpu", weights_only=not trust)
@@ -114,10 +111,7 @@ def load_keras(build: Build, path: Path, spec: str, *, trust: bool = False) -> A
     """
     import keras
 
-    name = path.name.lower()
-    if name.endswith((".npz", ".safetensors")):
-        return _load_keras_arrays(build, path, spec)
-    model = None if name.endswith(".keras") else build(None)
+    model = None if path.name.lower().endswith(".keras") else build(None)
     try:
         if model is None:
             return keras.saving.load_model(path, compile=False, safe_mode=not trust)
@@ -130,56 +124,26 @@ def load_keras(build: Build, path: Path, spec: str, *, trust: bool = False) -> A
     return model
 
 
-def _load_keras_arrays(build: Build, path: Path, spec: str) -> Any:
-    """Load arrays that are called `<layer>/<weight>`."""
-    model, arrays = build(None), _read_arrays(path)
-    if classes := _other_classes(arrays, _keras_variables(model), axis=-1):
-        model = build(classes)
-    variables = _keras_variables(model)
-    _check_fit(spec, path, arrays, variables)
-    for name, variable in variables.items():
-        variable.assign(arrays[name].astype(variable.dtype))
-    return model
-
-
-def _keras_variables(model: Any) -> dict[str, Any]:
-    pairs = [(f"{layer.name}/{variable.name}", variable) for layer in model.layers for variable in layer.weights]
-    if len(dict(pairs)) < len(pairs):
-        raise InputError(
-            f"weights: {model.name} has layers within layers, which makes the names <layer>/<weight> of a file of "
-            "arrays ambiguous. Try: model.save_weights('model.weights.h5')."
-        )
-    return dict(pairs)
-
-
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    try:
-        if path.suffix.lower() == ".safetensors":
-            from safetensors.numpy import load_file
-
-            return dict(load_file(path))
-        with np.load(path) as stored:  # which unpickles nothing
-            return dict(stored)
-    except Exception as error:
-        raise InputError(f"weights: expected arrays of numbers; {path} cannot be read as such.") from error
-
-
-def _other_classes(stored: Mapping[str, Any], own: Mapping[str, Any], axis: int) -> int | None:
+def _other_classes(stored: Mapping[str, Any], own: Mapping[str, Any]) -> int | None:
     """Return the file's number of classes where weights differ from the model's in that alone."""
-    shapes = [(tuple(stored[name].shape), tuple(own[name].shape)) for name in own.keys() & stored.keys()]
-    counts = {(theirs[axis], ours[axis]) for theirs, ours in shapes if theirs != ours and theirs and ours}
+    shapes = [(stored[name].shape, own[name].shape) for name in own.keys() & stored.keys()]
+    counts = {(theirs[0], ours[0]) for theirs, ours in shapes if theirs != ours and theirs and ours}
     if len(counts) != 1:
         return None
     classes, before = counts.pop()
     return None if classes == before else int(classes)
 
 
-def _check_fit(
-    spec: str, path: Path, stored: Mapping[str, Any], own: Mapping[str, Any], spare: Collection[str] = ()
-) -> None:
+def _check_fit(spec: str, path: Path, stored: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Raise unless the file's weights have the names and shapes of the model's."""
     theirs, ours = ({name: tuple(value.shape) for name, value in each.items()} for each in (stored, own))
-    wrong = [name for name in {**ours, **theirs} if name not in spare and theirs.get(name) != ours.get(name)]
+    # Old files lack these counters, which only training uses; evaluation needs no auxiliary classifier.
+    spare = {name for name in theirs if name.startswith("aux_classifier.") and name not in ours}
+    wrong = [
+        name
+        for name in {**ours, **theirs}
+        if theirs.get(name) != ours.get(name) and name not in spare and not name.endswith("num_batches_tracked")
+    ]
     if wrong:
         some = "; ".join(f"{name}: {theirs.get(name, 'none')} for {ours.get(name, 'none')}" for name in wrong[:2])
         raise InputError(
