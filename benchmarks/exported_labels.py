@@ -49,8 +49,9 @@ def load_torch(weights: Path) -> tuple[Any, Run, Callable[[Any], Run]]:
 
 def load_keras(weights: Path) -> tuple[Any, Run, Callable[[Any], Run]]:
     """Return the same in Keras."""
+    from cifar_resnet_keras import load_cifar_resnet_keras
+
     from sita_workbench.networks.cifar_resnet import encode
-    from sita_workbench.networks.cifar_resnet_keras import load_cifar_resnet_keras
 
     def channels_last(images: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(encode(images).permute(0, 2, 3, 1).numpy())
@@ -88,7 +89,7 @@ def main() -> None:
                 file = open_exported(written.path, written.format)
                 with progress.track(f"{recipe}, {name}", len(images)) as advance:
                     for batch, scores in zip(batches, expected, strict=True):
-                        answered = file.run(batch)[0]
+                        answered = file.run(batch)["scores"]
                         same += int((scores.argmax(1) == answered.argmax(1)).sum())
                         largest = max(largest, float(np.abs(softmax(scores, axis=1) - softmax(answered, axis=1)).max()))
                         advance(len(batch))

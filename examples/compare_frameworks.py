@@ -17,6 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import torch
+from imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50
 from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
@@ -29,7 +30,6 @@ import sita_adapters as sita
 import sita_workbench.models.torchvision_compat  # noqa: F401
 from sita_adapters.compare import Comparison
 from sita_workbench.models.porting import torch_twin
-from sita_workbench.networks.imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50
 
 KERAS, TORCH = "keras", "torch"
 COLOURS = {"source": "#9A9A9A", "auto": "#0072B2", "augbn": "#56B4E9", "ops": "#CC79A7", "ops_shared": "#E69F00"}

@@ -70,9 +70,8 @@ def _roadnet(places: Places) -> LoadedModel:
 
 def _resnet50(places: Places) -> LoadedModel:
     """Keras' trained ResNet50 as its torchvision twin."""
-    import sita_workbench.models.torchvision_compat  # noqa: F401  (before torchvision)
+    from examples.imagenet_images import load_resnet50
     from sita_workbench.models.porting import torch_twin
-    from sita_workbench.networks.imagenet_images import load_resnet50
 
     twin = torch_twin(load_resnet50(places.data))
     return LoadedModel("resnet50", twin, ENCODINGS["caffe"], 224, 1.0, weights="resnet50_imagenet_keras.npz")

@@ -11,7 +11,6 @@ import pytest
 from small_network import images
 
 import sita_adapters as sita
-from sita_workbench.near_ties import near_ties
 
 OPS = sita.Recipe(priors=(0.5, 0.75, 1.0), top_k=2)
 RULES = sita.Recipe(priors=(1.0, sita.ByShift(strength=0.9, half_shift=0.3, half_area=0.3)), n_views=0)
@@ -27,7 +26,7 @@ def check_file(backend: Any, file: str, folder: Path, recipe: sita.Recipe, **set
     said = exported_files.run_named(path, np.asarray(backend.to_images(batch)))
     with sita.observe(adapted) as seen:
         backend.run(adapted, batch)
-    assert not near_ties(seen.entropies, seen.kept, seen.labels).any()
+    assert np.diff(np.sort(seen.entropies, axis=1), axis=1).min(initial=1.0) > 1e-4  # rounding decides nothing
     np.testing.assert_allclose(said["prior"], seen.priors, atol=1e-6)
     np.testing.assert_allclose(said["entropy"], seen.entropies.min(axis=1), atol=1e-5)
     if 1.0 in seen.candidates:

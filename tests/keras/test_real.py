@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import sita_adapters as sita
+from examples.imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50
 from sita_adapters.errors import InputError
-from sita_workbench.networks.imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50
 
 pytestmark = pytest.mark.real
 
@@ -27,9 +27,9 @@ def model(data: Path) -> keras.Model:
 def test_the_frameworks_answer_alike_on_every_corruption(recipe: str, data: Path) -> None:
     """The same trained weights in PyTorch and in Keras, on CIFAR-10-C at severity 5."""
     torch = pytest.importorskip("torch")
+    from benchmarks.cifar_resnet_keras import load_cifar_resnet_keras
     from sita_workbench.networks.cifar_resnet import encode as encode_cifar
     from sita_workbench.networks.cifar_resnet import load_cifar_resnet
-    from sita_workbench.networks.cifar_resnet_keras import load_cifar_resnet_keras
 
     weights = data / "weights" / "cifar10_resnet20.safetensors"
     files = sorted(path for path in (data / "cifar10c").glob("*.npy") if path.stem != "labels")

@@ -1,7 +1,7 @@
 """A model that answers for batches of images: a live one, adapted, or an exported file.
 
-Both return the scores, λ, and the source model's scores if λ = 1 is a candidate, in one run. `sita predict` and
-`sita serve` treat them alike.
+Both return the scores, λ, and the source model's scores if λ = 1 is a candidate, in one run. The commands treat them
+alike.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from sita_adapters.recipe import DEFAULT, Recipe
 from sita_adapters.views import spatial_kind
 from sita_adapters.voting import Scores, probabilities
 
-from .exported.runtimes import ExportedFile, run_checked
+from .exported.runtimes import ExportedFile, first_line
 from .methods import Prediction, open_recipe
-from .models.exported import channels_first
 from .models.loaded import LoadedModel
 from .recording import record_diagnostics
 
@@ -33,7 +32,7 @@ class NoAnswerError(InputError):
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a batch of N images got: p (N, …, classes) and λ (N, …) of the adapted model, p of the source model.
+    """The answers for a batch of N images: p (N, …, classes) and λ (N, …) of the adapted model, p of the source model.
 
     - `adapted.priors` and `source` are None if an exported file returns neither.
     - `rows`: how many rows were run for each image, (N,); 0 where a file does not say.
@@ -96,7 +95,10 @@ class ModelPredictor:
         """Return an answer for every image."""
         images = self.loaded.encode(pixels)
         try:
-            found = self._answer(images)
+            found = self._adapt(images)
+            if self._runs_source:
+                source = Prediction(self.loaded.predict(self.loaded.model, images))
+                found = replace(found, source=source, rows=1 + found.rows)
         except SitaError:
             raise
         except Exception as error:
@@ -107,15 +109,8 @@ class ModelPredictor:
         check_answer(found.adapted, self.loaded)
         return found
 
-    def _answer(self, images: np.ndarray) -> Answers:
-        """Adapt to every image, and run the source model beside it where it is wanted and not among the candidates."""
-        if not self._runs_source:
-            return self._adapt(images)
-        source = Prediction(self.loaded.predict(self.loaded.model, images))
-        found = self._adapt(images)
-        return replace(found, source=source, rows=1 + found.rows)
-
     def _adapt(self, images: np.ndarray) -> Answers:
+        """Adapt to every image; the source model's answer is there if it is among the candidates."""
         kinds = self._adaptation.kinds
         plan, _ = self._adaptation.plan_for(kinds[0] if len(kinds) == 1 else spatial_kind(images.shape[1:3]))
         rows = np.full(len(images), plan.rows)
@@ -125,44 +120,45 @@ class ModelPredictor:
             return Answers(Prediction(answer.probabilities, priors), answer if self._prior == 1.0 else None, rows)
         with record_diagnostics(self._adapted) as recorded:
             p = self.loaded.predict(self._adapted, images)
-        source = None
-        if "source" in recorded:
-            scores = latest_layout(self._adaptation).require_scores()
-            values = np.moveaxis(recorded["source"], scores.class_axis, -1).astype(np.float64)
-            source = Prediction(probabilities(values, scores.kind, -1))
-        return Answers(Prediction(p, recorded["prior"]), source, rows)
+        scores, source = latest_layout(self._adaptation).require_scores(), recorded.get("source")
+        found = None if source is None else _predicted(source, scores.class_axis, scores.kind)
+        return Answers(Prediction(p, recorded["prior"]), found, rows)
 
 
-@dataclass(eq=False)
 class FilePredictor:
     """An exported file. With diagnostics it returns λ and the source model's answer; without, neither."""
 
-    loaded: LoadedModel
-    file: ExportedFile
-
-    def __post_init__(self) -> None:
-        metadata = self.file.metadata
-        self.recipe, self.rows = (metadata.recipe, metadata.rows or 1) if metadata else ("as exported", 1)
+    def __init__(self, loaded: LoadedModel, file: ExportedFile) -> None:
+        assert file.metadata is not None  # as `load_model` makes sure
+        self.loaded, self.file, self.metadata = loaded, file, file.metadata
+        self.recipe, self.rows = file.metadata.recipe, file.metadata.rows or 1
 
     def answer(self, pixels: np.ndarray) -> Answers:
         """Return an answer for every image."""
-        metadata, first = self.file.metadata, channels_first(self.file)
+        kind, axis = self.metadata.scores, self.metadata.class_axis
+        if kind is None or kind.startswith("sigmoid"):
+            raise OutputError(
+                f"Expected one label per image or pixel; {self.loaded.spec} has {kind or 'no class scores'}."
+            )
         images = self.loaded.encode(pixels)
-        named = run_checked(self.file, np.ascontiguousarray(np.moveaxis(images, -1, 1) if first else images))
-        class_axis = metadata.class_axis if metadata else (1 if first else -1)
-
-        def predicted(raw: np.ndarray) -> Prediction:
-            moved = np.moveaxis(raw, class_axis, -1).astype(np.float64)
-            return Prediction(probabilities(moved, (metadata and metadata.scores) or _guess_scores(moved), -1))
-
-        if metadata and (metadata.scores or "").startswith("sigmoid"):
-            raise OutputError(f"Expected one label per image or pixel; {self.loaded.spec} has a sigmoid per label.")
-        adapted = predicted(named[metadata.scores_name] if metadata else next(iter(named.values())))
+        arranged = np.ascontiguousarray(np.moveaxis(images, -1, 1) if self.file.channels_first else images)
+        try:
+            named = self.file.run(arranged)
+        except Exception as error:
+            raise InputError(
+                f"{self.file.path} expected images of shape {self.file.input_shape}; on {arranged.shape} it failed: "
+                f"{first_line(error)}"
+            ) from error
+        adapted = _predicted(named[self.metadata.scores_name], axis, kind)
         check_answer(adapted, self.loaded)
-        diagnostics = {name: named[name] for name in metadata.diagnostics} if metadata else {}
-        source = predicted(diagnostics["source"]) if "source" in diagnostics else None
-        rows = np.full(len(pixels), (metadata.rows if metadata else None) or 0)
+        diagnostics = {name: named[name] for name in self.metadata.diagnostics}
+        source = _predicted(diagnostics["source"], axis, kind) if "source" in diagnostics else None
+        rows = np.full(len(pixels), self.metadata.rows or 0)
         return Answers(replace(adapted, priors=diagnostics.get("prior")), source, rows)
+
+
+def _predicted(scores: np.ndarray, class_axis: int, kind: Scores) -> Prediction:
+    return Prediction(probabilities(np.moveaxis(scores, class_axis, -1).astype(np.float64), kind, -1))
 
 
 def check_answer(predicted: Prediction, loaded: LoadedModel) -> None:
@@ -180,9 +176,3 @@ def check_answer(predicted: Prediction, loaded: LoadedModel) -> None:
             f"{loaded.spec} returned NaN. Try: check the image and its encoding (--inputs); if it is every image, the "
             "weights."
         )
-
-
-def _guess_scores(raw: np.ndarray) -> Scores:
-    """Guess what the scores of a file without metadata are."""
-    sums_to_one = bool((raw >= 0).all()) and bool(np.allclose(raw.sum(axis=-1), 1.0, atol=1e-3))
-    return "probabilities" if sums_to_one else "logits"

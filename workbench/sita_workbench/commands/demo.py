@@ -77,10 +77,9 @@ def demo(
 
 def _load_framework(backend: Backend) -> Framework[Any]:
     from ..demo.demo import load_framework
-    from ..models.libraries import load_tensorflow_quietly
+    from ..models.libraries import quiet_tensorflow
 
-    if backend is Backend.keras:
-        load_tensorflow_quietly()
+    quiet_tensorflow()
     try:
         return load_framework(backend.value)
     except (ImportError, ValueError) as error:  # Keras raises a ValueError for an unknown KERAS_BACKEND

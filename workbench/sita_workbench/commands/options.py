@@ -41,7 +41,7 @@ Weights = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="A file (.safetensors, .pt, .pth, .npz, .weights.h5, .keras), pretrained (a download), or random. Your "
+        help="A file (.safetensors, .pt, .pth, .weights.h5, .keras), pretrained (a download), or random. Your "
         "own function returns a model with weights.",
         show_default=False,
     ),

@@ -12,32 +12,38 @@ import numpy as np
 
 import sita_adapters as sita
 from sita_adapters.backend import adaptation_of, backend_of
-from sita_adapters.engine import Adaptation
-from sita_adapters.export import Exported, replacing, resolve_format
+from sita_adapters.diagnostics import NAMES
+from sita_adapters.engine import Adaptation, latest_layout
+from sita_adapters.errors import ExportError
+from sita_adapters.export import TITLES, Exported, name_outputs, replacing, resolve_format
+from sita_adapters.observe import Observation
+from sita_adapters.outputs import ScoresLayout, flatten
+from sita_adapters.recipe import Recipe
 from sita_adapters.views import spatial_kind
+from sita_adapters.voting import probabilities
 
-from .check import Expected, expect, verify
+from ..recording import record_diagnostics
 from .metadata import ExportMetadata, write_beside, write_into_onnx
-from .runtimes import RUNTIMES, installed_runtime
+from .runtimes import ExportedFile, first_line, open_exported, require_runtime
+
+TOLERANCE = 1e-4
+"""How far a probability of the file may be from the adapted model's."""
+
+_NEAR = 1e-4
+"""Entropies closer than this, in nats, may change order by rounding: either candidate may win a vote."""
+
+_STRAY_PIXELS = 1e-3
+"""The share of a label map's pixels that may differ more, where rounding decides."""
 
 
 @dataclass(frozen=True)
 class CheckedExport(Exported):
-    """An exported file that was compared with its adapted model.
+    """An exported file, and the largest difference of a probability from the adapted model's."""
 
-    Attributes:
-        difference: The largest difference of a probability; None if the format's runtime is not installed, so nothing
-            was compared.
-    """
-
-    difference: float | None
+    difference: float
 
     def __str__(self) -> str:
-        if self.difference is None:
-            checked = f"not checked: {' or '.join(RUNTIMES[self.format])} is not installed"
-        else:
-            checked = f"checked: within {self.difference:.0e} of the adapted model's answers"
-        return f"{super().__str__()}; {checked}"
+        return f"{super().__str__()}; checked: within {self.difference:.0e} of the adapted model's answers"
 
 
 def export_checked(
@@ -50,38 +56,32 @@ def export_checked(
 ) -> CheckedExport:
     """Export an adapted model, describe the file, and compare it with the model before it is put in place.
 
-    The metadata is stored inside an ONNX file, or as `NAME.json` beside any other.
-
-    Args:
-        adapted: A model that `sita.adapt` returned.
-        path: The file to write, as in `sita.export`.
-        example: A batch of images, as in `sita.export`.
-        metadata_fields: Fields of `ExportMetadata` to set, such as `inputs`, `names` and `weights`.
-        diagnostics: Whether the file also returns `prior`, `entropy` and `source`, as in `sita.export`.
-
-    Returns:
-        The file, and how far its answers are from the adapted model's.
+    `path`, `example` and `diagnostics` are as in `sita.export`. The metadata is stored inside an ONNX file, or as
+    `NAME.json` beside any other; `metadata_fields` are fields of `ExportMetadata` to set, such as `inputs` and `names`.
 
     Raises:
-        ExportError: The model cannot be exported, or the file's answers differ. An existing file stays as it was.
+        ExportError: The model cannot be exported, nothing is installed that runs the file, or its answers differ. An
+            existing file stays as it was.
 
     Example:
         >>> fields = {"inputs": sita.Inputs(), "names": ("cat", "dog")}
         >>> print(export_checked(sita.adapt(model), "model.onnx", torch.rand(2, 3, 64, 64), metadata_fields=fields))
         model.onnx: ONNX, images (N, 3, 64, 64); checked: within 1e-07 of the adapted model's answers
     """
-    backend, target = backend_of(adapted), Path(path)
-    chosen = resolve_format(target, backend)
+    target = Path(path)
+    chosen = resolve_format(target, backend_of(adapted))
+    require_runtime(chosen, target)
     with replacing(target, chosen) as made:
         exported = sita.export(adapted, made, example=example, diagnostics=diagnostics)
         images = _images(example, exported)
-        several = (images, images[:1], np.concatenate([images, images[::-1]]))
-        batches = [expect(adapted, batch, diagnostics=diagnostics) for batch in several]
-        metadata = _describe_file(adaptation_of(adapted), exported, batches[0])
+        outputs, _ = _answer(adapted, images, diagnostics)
+        metadata = _describe_file(adaptation_of(adapted), exported, list(outputs))
         metadata = replace(metadata, **(metadata_fields or {}))
         if chosen == "onnx":
             write_into_onnx(made, metadata)
-        difference = None if installed_runtime(chosen) is None else verify(made, chosen, batches)
+        file = open_exported(made, chosen)
+        batches = (images, images[:1], np.concatenate([images, images[::-1]]))
+        difference = max(_compare(file, adapted, batch, diagnostics, TITLES[chosen]) for batch in batches)
     if chosen != "onnx":
         write_beside(target, metadata)
     return CheckedExport(target, chosen, exported.input_shape, difference)
@@ -96,19 +96,88 @@ def _images(example: Any, exported: Exported) -> np.ndarray:
     return images.astype(np.float32) if images.dtype.kind == "f" else images
 
 
-def _describe_file(adaptation: Adaptation, exported: Exported, expected: Expected) -> ExportMetadata:
-    """Return what the adapted model and its answers tell about the file."""
-    shape, kinds = exported.input_shape, adaptation.kinds
+def _describe_file(adaptation: Adaptation, exported: Exported, outputs: list[str]) -> ExportMetadata:
+    """Return what the adapted model tells about the file, of the names of its outputs."""
+    shape, kinds, layout = exported.input_shape, adaptation.kinds, latest_layout(adaptation)
     channel = adaptation.channel_axis % len(shape)
     spatial = [size or 0 for axis, size in enumerate(shape) if axis not in (0, channel)]
     plan, _ = adaptation.plan_for(kinds[0] if len(kinds) == 1 else spatial_kind(spatial))
     return ExportMetadata(
         recipe=str(adaptation.recipe),
-        scores=None if expected.scores is None else expected.scores.kind,
-        class_axis=-1 if expected.scores is None else expected.scores.class_axis,
-        scores_name=expected.scores_name,
+        scores=layout.scores.kind if layout.scores else None,
+        class_axis=layout.scores.class_axis if layout.scores else -1,
+        scores_name=outputs[layout.scores.index if layout.scores else 0],
         input_shape=shape,
         inputs=adaptation.settings.inputs,
-        diagnostics=expected.diagnostics,
+        diagnostics=tuple(outputs[len(layout.paths) :]),
         rows=plan.rows,
     )
+
+
+def _answer(adapted: Any, images: np.ndarray, diagnostics: bool) -> tuple[dict[str, np.ndarray], Observation]:
+    """Return the adapted model's outputs by their names in a file, and what was observed."""
+    backend = backend_of(adapted)
+    with record_diagnostics(adapted) as recorded, sita.observe(adapted) as observation:
+        output = backend.run(adapted, images)
+    own = [(path, backend.ops.to_numpy(array)) for path, array in flatten(output, backend.ops.is_array)]
+    return name_outputs(own, recorded if diagnostics else {}), observation
+
+
+def _compare(file: ExportedFile, adapted: Any, images: np.ndarray, diagnostics: bool, title: str) -> float:
+    """Return the largest difference between the answers of a file and the adapted model; raise if it is too large."""
+    expected, observation = _answer(adapted, images, diagnostics)
+    try:
+        answered = file.run(images)
+    except Exception as error:
+        raise ExportError(
+            f"{file.runtime} cannot run the exported {title} on {len(images)} images: {first_line(error)} "
+            "Try: another format."
+        ) from error
+    wanted = {name: array.shape for name, array in expected.items()}
+    given = {name: array.shape for name, array in answered.items() if name in wanted}
+    if wanted != given:
+        raise ExportError(
+            f"On {len(images)} images, expected outputs {wanted}, as the adapted model returns; the exported {title} "
+            f"returned {given}. The model's graph depends on its example. Try: another format, or an example of as "
+            "many images as you will run."
+        )
+    adaptation, largest = adaptation_of(adapted), 0.0
+    scores = latest_layout(adaptation).scores
+    for index, name in enumerate(expected):
+        is_scores, is_diagnostic = scores is not None and index == scores.index, diagnostics and name in NAMES
+        as_scores = is_scores or (is_diagnostic and name == "source")
+        gaps = _differences(expected[name], answered[name], scores if as_scores else None)
+        if adaptation.recipe.candidate_count > 1 and (is_scores or (is_diagnostic and name == "prior")):
+            ties = _near_ties(adaptation.recipe, observation, is_scores)
+            gaps = np.where(ties, 0.0, gaps) if ties.shape == gaps.shape else gaps
+        largest = max(largest, float(gaps.max(initial=0.0)))
+        stray = _STRAY_PIXELS if gaps.ndim > 1 and (is_scores or is_diagnostic) else 0.0
+        if not np.mean(~(gaps <= TOLERANCE)) <= stray:
+            raise ExportError(
+                f"Expected the exported {title} to answer as the adapted model does, within {TOLERANCE:.0e}; on "
+                f"{len(images)} images it differs by up to {largest:.1e}. No file was written. Try: another format, or "
+                "another example if two candidates of this one are equally confident."
+            )
+    return largest
+
+
+def _near_ties(recipe: Recipe, observation: Observation, of_scores: bool) -> np.ndarray:
+    """Return where rounding could change the winner of a vote, or the most confident candidate: (N, …)."""
+    close = np.diff(np.sort(observation.entropies, axis=1), axis=1) < _NEAR
+    if not of_scores:
+        return np.asarray(close[:, 0])
+    tied = np.asarray(close.any(axis=1))
+    return tied if recipe.combine == "vote" and not tied.all() else np.zeros_like(tied)
+
+
+def _differences(expected: np.ndarray, answered: np.ndarray, scores: ScoresLayout | None) -> np.ndarray:
+    """Return how far apart answers are: for scores, the largest difference of a probability at every position.
+
+    For other outputs, the difference of every number, relative to the largest of them or to 1, whichever is larger.
+    """
+    wanted, given = (array.astype(np.float64) for array in (expected, answered))
+    if scores is None:
+        return np.asarray(np.abs(wanted - given) / max(1.0, float(np.abs(wanted).max(initial=0.0))))
+    p, q = (probabilities(array, scores.kind, scores.class_axis) for array in (wanted, given))
+    gaps = np.abs(p - q)
+    return np.asarray(gaps.max(axis=scores.class_axis) if gaps.ndim > 1 else gaps)

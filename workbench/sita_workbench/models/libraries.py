@@ -6,110 +6,77 @@ import importlib
 import logging
 import os
 import random
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sita_adapters.errors import InputError, SitaError, install, suggestion
 from sita_adapters.inputs import ENCODINGS, Inputs
 
+from ..exported.runtimes import first_line
 from . import weights as model_weights
 from .loaded import LoadedModel, Size
 
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_DEPTHS = {f"cifar10-resnet{depth}": depth for depth in (20, 32, 44, 56, 110)}
+OWN = (*_DEPTHS, "cifar10-densenet", "cifar10-mobilenet", "camvid-roadnet")
+"""The networks of this package."""
 
 
-def _suggest(library: str, name: str, known: Iterable[str]) -> str:
-    return suggestion(f"{library}:{name}", (f"{library}:{each}" for each in known))
-
-
-def _fill_own(build: model_weights.Build, spec: str, weights: str, trust: bool) -> tuple[Any, str]:
+def load_own(spec: str, weights: str, trust: bool) -> LoadedModel:
+    """Return a network of this package."""
     _import("torch", spec)
     if weights == "pretrained":
         raise InputError(f"weights: there are none to download for {spec}. Try: a file, or 'random'.")
-    return _fill_torch(build, spec, weights, trust=trust)
+    if spec == "camvid-roadnet":
+        from ..data.segmentation import CAMVID_CLASSES
+        from ..networks.roadnet import SIZE, RoadNet
 
+        model, origin = _fill_torch(lambda classes: RoadNet(), spec, weights, trust)
+        return LoadedModel(spec, model, ENCODINGS["imagenet"], SIZE, 1.0, "segmentation", None, origin, CAMVID_CLASSES)
+    from ..networks import cifar_resnet, cifar_small
 
-def _from_cifar(depth: int, spec: str, weights: str, trust: bool) -> LoadedModel:
     def build(classes: int | None) -> Any:
-        from ..networks.cifar_resnet import CifarResNet
+        if spec in _DEPTHS:
+            return cifar_resnet.CifarResNet(_DEPTHS[spec], classes or 10)
+        return cifar_small.NETWORKS[spec.removeprefix("cifar10-")](classes or 10)
 
-        return CifarResNet(depth, classes or 10)
-
-    model, origin = _fill_own(build, spec, weights, trust)
+    model, origin = _fill_torch(build, spec, weights, trust)
     names = _CIFAR10 if model.linear.out_features == len(_CIFAR10) else ()
     return LoadedModel(spec, model, ENCODINGS["imagenet"], 32, 1.0, weights=origin, names=names)
 
 
-def _from_cifar_small(name: str, spec: str, weights: str, trust: bool) -> LoadedModel:
-    def build(classes: int | None) -> Any:
-        from ..networks.cifar_small import NETWORKS
-
-        return NETWORKS[name](classes or len(_CIFAR10))
-
-    model, origin = _fill_own(build, spec, weights, trust)
-    return LoadedModel(spec, model, ENCODINGS["imagenet"], 32, 1.0, weights=origin, names=_CIFAR10)
-
-
-def _from_camvid(spec: str, weights: str, trust: bool) -> LoadedModel:
-    def build(classes: int | None) -> Any:
-        from ..networks.roadnet import RoadNet
-
-        return RoadNet()
-
-    model, origin = _fill_own(build, spec, weights, trust)
-    from ..data.segmentation import CAMVID_CLASSES
-    from ..networks.roadnet import SIZE
-
-    return LoadedModel(
-        spec, model, ENCODINGS["imagenet"], SIZE, 1.0, "segmentation", weights=origin, names=CAMVID_CLASSES
-    )
-
-
 def _from_timm(spec: str, name: str, weights: str, size: int | None, trust: bool) -> LoadedModel:
-    _import("torch", spec)
-    timm = _import("timm", spec)
-    data = _import("timm.data", spec)
+    timm, data = _import("timm", spec), _import("timm.data", spec)
     if not timm.is_model(name):
-        raise InputError(f"{spec}: timm has no model of this name.{_suggest('timm', name, timm.list_models())}")
+        raise _unknown(spec, "timm", timm.list_models())
 
-    def build(classes: int | None) -> Any:
-        return timm.create_model(name, **({} if classes is None else {"num_classes": classes}))
+    def build(classes: int | None, pretrained: bool = False) -> Any:
+        return timm.create_model(name, pretrained, **({} if classes is None else {"num_classes": classes}))
 
-    def download() -> Any:
-        return timm.create_model(name, pretrained=True)
-
-    model, origin = _fill_torch(build, spec, weights, download, trust=trust)
+    model, origin = _fill_torch(build, spec, weights, trust, lambda: build(None, pretrained=True))
     known = data.resolve_model_data_config(model)
-    inputs = Inputs(mean=known["mean"], std=known["std"])
     names = _imagenet_names(getattr(model, "num_classes", 0)) if weights == "pretrained" else ()
-    size_of = _square(known["input_size"][1:])
-    return LoadedModel(spec, model, inputs, size_of, known["crop_pct"], weights=origin, names=names)
+    inputs, side = Inputs(mean=known["mean"], std=known["std"]), _square(known["input_size"][1:])
+    return LoadedModel(spec, model, inputs, side, known["crop_pct"], weights=origin, names=names)
 
 
 def _from_torchvision(spec: str, name: str, weights: str, size: int | None, trust: bool) -> LoadedModel:
-    _import("torch", spec)
     models = _import("torchvision.models", spec)
     segmenters = models.list_models(module=_import("torchvision.models.segmentation", spec))
     known = [*models.list_models(module=models), *(f"segmentation.{each}" for each in segmenters)]
     if name not in known:
-        close = [f"segmentation.{name}"] if name in segmenters else known
-        raise InputError(f"{spec}: torchvision has no model of this name.{_suggest('torchvision', name, close)}")
+        raise _unknown(spec, "torchvision", [f"segmentation.{name}"] if name in segmenters else known)
     segments, plain = name.startswith("segmentation."), name.removeprefix("segmentation.")
     fixed: dict[str, Any] = {"weights_backbone": None} if segments else {}
     if plain in ("googlenet", "inception_v3"):
-        fixed["init_weights"] = False  # their initialisation takes a minute
+        fixed["init_weights"] = False  # their initialization takes a minute
 
     def build(classes: int | None) -> Any:
         return models.get_model(plain, weights=None, **fixed, **({} if classes is None else {"num_classes": classes}))
 
-    def download() -> Any:
-        return models.get_model(plain, weights="DEFAULT")
-
-    model, origin = _fill_torch(build, spec, weights, download, trust=trust)
+    model, origin = _fill_torch(build, spec, weights, trust, lambda: models.get_model(plain, weights="DEFAULT"))
     published = models.get_model_weights(plain)
     # A file most often holds the weights that were published first.
     like = published.DEFAULT if weights == "pretrained" else next(iter(published))
@@ -122,19 +89,9 @@ def _from_torchvision(spec: str, name: str, weights: str, size: int | None, trus
     return LoadedModel(spec, model, inputs, side, min(1.0, side / preset.resize_size[0]), weights=origin, names=names)
 
 
-_KERAS_ENCODINGS = {
-    "resnet": "caffe",
-    "vgg16": "caffe",
-    "vgg19": "caffe",
-    "densenet": "torch",
-    "inception_resnet_v2": "tf",
-    "inception_v3": "tf",
-    "mobilenet": "tf",
-    "mobilenet_v2": "tf",
-    "nasnet": "tf",
-    "resnet_v2": "tf",
-    "xception": "tf",
-}
+_KERAS_ENCODINGS = {"densenet": "torch", "resnet": "caffe", "vgg16": "caffe", "vgg19": "caffe"}
+_KERAS_ENCODINGS |= dict.fromkeys(("inception_resnet_v2", "inception_v3", "mobilenet", "mobilenet_v2"), "tf")
+_KERAS_ENCODINGS |= dict.fromkeys(("nasnet", "resnet_v2", "xception"), "tf")
 """What `preprocess_input` of a family's module does; all other families take bytes."""
 
 
@@ -144,14 +101,13 @@ def keras_encoding(application: Callable[..., Any]) -> str:
 
 
 def _from_keras(spec: str, name: str, weights: str, size: int | None, trust: bool) -> LoadedModel:
-    load_tensorflow_quietly()
+    quiet_tensorflow()
     keras = _import("keras", spec)
     known = [each for each in dir(keras.applications) if each[0].isupper()]
     if name not in known:
-        raise InputError(f"{spec}: keras.applications has no model of this name.{_suggest('keras', name, known)}")
+        raise _unknown(spec, "keras", known)
     application = getattr(keras.applications, name)
-    first = keras.config.image_data_format() == "channels_first"
-    shape = None if size is None else ((3, size, size) if first else (size, size, 3))
+    shape = None if size is None else (size, size, 3)
 
     def build(classes: int | None) -> Any:
         try:
@@ -160,12 +116,15 @@ def _from_keras(spec: str, name: str, weights: str, size: int | None, trust: boo
         except ValueError as error:
             raise InputError(f"{spec} cannot be made for images of {size} × {size}: {error}") from error
 
+    origin = weights
     if weights == "random":
-        model, origin = build(None), weights
+        model = build(None)
     elif weights == "pretrained":
-        model, origin = _download(spec, application), weights
+        model = _download(spec, application)
         if shape is not None:  # the published weights fit every size; only the input layer differs
             trained, model = model, build(None)
+            if len(trained.layers) != len(model.layers):  # EfficientNet has one more with Keras' own weights
+                raise InputError(f"{spec}: its pretrained weights fit its usual size alone. Try: leave --size out.")
             model.set_weights(trained.get_weights())
     else:
         path = model_weights.find_file(spec, weights, model_weights.KERAS_ENDINGS)
@@ -173,6 +132,18 @@ def _from_keras(spec: str, name: str, weights: str, size: int | None, trust: boo
     names = _imagenet_names(model.output_shape[-1]) if weights == "pretrained" else ()
     encoding, side = ENCODINGS[keras_encoding(application)], keras_size(model) or 224
     return LoadedModel(spec, model, encoding, side, weights=origin, names=names)
+
+
+LIBRARIES: Mapping[str, Callable[[str, str, str, int | None, bool], LoadedModel]] = {
+    "timm": _from_timm,
+    "torchvision": _from_torchvision,
+    "keras": _from_keras,
+}
+
+
+def _unknown(spec: str, library: str, known: Iterable[str]) -> InputError:
+    close = suggestion(spec, (f"{library}:{each}" for each in known))
+    return InputError(f"{spec}: {library} has no model of this name.{close}")
 
 
 def _imagenet_names(classes: int) -> tuple[str, ...]:
@@ -196,12 +167,7 @@ def _square(sides: Any) -> Size:
 
 
 def _fill_torch(
-    build: model_weights.Build,
-    spec: str,
-    weights: str,
-    download: Callable[[], Any] | None = None,
-    *,
-    trust: bool = False,
+    build: model_weights.Build, spec: str, weights: str, trust: bool, download: Callable[[], Any] | None = None
 ) -> tuple[Any, str]:
     """Return the module in eval mode with the requested weights, and their origin."""
     import torch
@@ -228,7 +194,7 @@ def _download(spec: str, download: Callable[[], Any]) -> Any:
         return download()
     except Exception as error:
         raise InputError(
-            f"weights: the pretrained ones of {spec} could not be downloaded: {model_weights.first_line(error)} "
+            f"weights: the pretrained ones of {spec} could not be downloaded: {first_line(error)} "
             "Try: an internet connection, or --weights FILE."
         ) from error
 
@@ -250,53 +216,17 @@ def quiet_tensorflow() -> None:
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
-def load_tensorflow_quietly() -> None:
-    """Import TensorFlow, if Keras is going to run on it, without its greetings."""
-    quiet_tensorflow()
-    if os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow" and "tensorflow" not in sys.modules:
-        with _silent_stderr(), suppress(ImportError):  # Keras says what is missing
-            importlib.import_module("tensorflow")
-
-
-@contextmanager
-def _silent_stderr() -> Iterator[None]:
-    """Drop what compiled code prints: on some processors TensorFlow greets before it reads its own log level."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
-
-
 def _import(name: str, spec: str) -> Any:
-    """Import what a spec needs, or name the package to install."""
+    """Import what a spec needs, or say what to install."""
     package = name.partition(".")[0]
-    remedy = install(package) if package in ("torch", "keras") else f"pip install {package}"
     try:
         if package in ("timm", "torchvision"):
             importlib.import_module("sita_workbench.models.torchvision_compat")
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = (error.name or name).partition(".")[0]
+        remedy = install(missing) if missing in ("torch", "keras") else f"pip install {missing}"
         raise SitaError(f"{spec} needs {missing}. Try: {remedy}") from error
     except Exception as error:  # a compiled part that does not load, or an unknown KERAS_BACKEND
-        remedy = (
-            "set KERAS_BACKEND to one of tensorflow, jax, torch that is installed"
-            if package == "keras"
-            else "a torchvision that was built for the installed torch (timm imports it as well)"
-        )
-        raise SitaError(
-            f"{spec}: {name} is installed but cannot be imported: {model_weights.first_line(error)} Try: {remedy}."
-        ) from error
-
-
-_Loader = Callable[[str, str, str, "int | None", bool], LoadedModel]
-LIBRARIES: Mapping[str, _Loader] = {"timm": _from_timm, "torchvision": _from_torchvision, "keras": _from_keras}
-OWN: Mapping[str, Callable[[str, str, bool], LoadedModel]] = {
-    **{f"cifar10-resnet{depth}": partial(_from_cifar, depth) for depth in (20, 32, 44, 56, 110)},
-    **{f"cifar10-{name}": partial(_from_cifar_small, name) for name in ("densenet", "mobilenet")},
-    "camvid-roadnet": _from_camvid,
-}
+        wanted = "KERAS_BACKEND=tensorflow, jax or torch" if package == "keras" else "a version for the installed torch"
+        raise SitaError(f"{spec}: {name} cannot be imported: {first_line(error)} Try: {wanted}.") from error

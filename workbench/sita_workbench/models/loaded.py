@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 Size = int | tuple[int, int] | None
 """Height and width, one number for a square; None: any."""
 
-
 _BYTES_PER_PIXEL = 1024
 """What the features of two rows take at least, for each pixel of an image, in a network without a fixed size."""
 
@@ -39,7 +38,7 @@ class LoadedModel:
     - `model`: a torch Module in eval mode, or a keras.Model; None where it is an exported file.
     - `inputs`: how pixels are encoded; None where a file of the user's does not say, and then `encode` raises.
     - `size`: the height and width that it takes; None: any.
-    - `crop`: the share of an image's shorter side that the centre crop keeps.
+    - `crop`: the share of an image's shorter side that the center crop keeps.
     - `scores`: what its scores are, as `adapt` takes it.
     - `weights`: their origin: a file's name and sha256, "pretrained", "random", "its own".
     - `names`: the names of its classes where they are known; else empty.
@@ -60,9 +59,7 @@ class LoadedModel:
     @property
     def framework(self) -> str:
         """The framework's name, and for Keras its backend; of a file, what runs it."""
-        if self.file is not None:
-            return self.file.runtime
-        return backend_of(self.model).label
+        return backend_of(self.model).label if self.file is None else self.file.runtime
 
     @property
     def sides(self) -> tuple[int, int] | None:
@@ -85,14 +82,10 @@ class LoadedModel:
     def require_inputs(self) -> Inputs:
         """Return how pixels are encoded; raise where that is not known."""
         if self.inputs is None:
-            lasting = (
-                "let the function return (model, {'inputs': 'imagenet'})"
-                if self.file is None
-                else "export the model with sita export, which stores the encoding"
-            )
             raise InputError(
                 f"{self.spec} does not say how its pixels are encoded. Expected one of {', '.join(ENCODINGS)}. "
-                f"Try: --inputs imagenet (or another of these, as in training); or {lasting}."
+                "Try: --inputs imagenet (or another of these, as in training); or let the function return "
+                "(model, {'inputs': 'imagenet'})."
             )
         return self.inputs
 
@@ -147,8 +140,8 @@ class LoadedModel:
         if scores.kind.startswith("sigmoid"):
             raise OutputError(f"Expected one label per image or pixel; {self.spec} has labels with a sigmoid each.")
         arrays = flatten(output, backend.ops.is_array)
-        place = scores.index if len(arrays) == len(layout.paths) else 0  # a baseline returns the scores alone
-        array = np.moveaxis(backend.ops.to_numpy(arrays[place][1]), layout.axes[scores.index] or 0, 0)
+        index = scores.index if len(arrays) == len(layout.paths) else 0  # a baseline returns the scores alone
+        array = np.moveaxis(backend.ops.to_numpy(arrays[index][1]), layout.axes[scores.index] or 0, 0)
         return np.moveaxis(array, scores.class_axis, -1), scores.kind
 
     @cached_property

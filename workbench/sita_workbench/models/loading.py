@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from sita_adapters.errors import InputError, suggestion
+from sita_adapters.export import SUFFIXES
 from sita_adapters.inputs import resolve_inputs
 
+from ..exported.runtimes import format_of, open_exported
 from .digits import SPECS, load_digits_model
-from .exported import is_exported, load_exported
 from .file import load_from_file
-from .libraries import LIBRARIES, OWN
+from .libraries import LIBRARIES, OWN, load_own
 from .loaded import LoadedModel
+from .weights import refuse_untrusted
+
+_EXECUTES = {
+    "pt2": "torch.export falls back to unrestricted unpickling, which can execute code when the file is loaded",
+    "litert": "it may hold operators of TensorFlow, which can read and write files",
+    "saved_model": "its graph may hold operators of TensorFlow that read and write files",
+}
+"""Why an exported format is opened only if it is trusted. ONNX is not listed: its operators only compute."""
 
 
 def load_model(
@@ -41,39 +51,40 @@ def load_model(
     encoding = resolve_inputs(inputs)
     if size is not None and size < 1:
         raise InputError(f"size: expected a whole number of pixels, 1 or more; received {size}.")
-    library, colon, name = spec.partition(":")
-    if not has_weights(spec) and spec not in (*OWN, *SPECS) and is_exported(spec):
+    library, _, name = spec.partition(":")
+    if not has_weights(spec) and spec not in OWN and is_exported(spec):
         if not exported:
-            raise _refuse_exported(spec)
-        loaded = load_exported(spec, weights=weights, size=size, trust=trust, providers=providers)
+            raise InputError(
+                f"model: expected a model that can be adapted; {spec} is an exported file, which is adapted already. "
+                "Try: give it to sita predict, score or serve, or give the model that it was made from."
+            )
+        loaded = _load_exported(spec, weights, size, trust, providers)
     elif providers:
-        raise InputError(f"--providers: these are onnxruntime's, for .onnx files; {spec} is none. Try: leave it out.")
-    elif has_weights(spec):
-        loaded = load_from_file(spec, weights, trust=trust)
+        raise InputError(f"--providers: expected an .onnx file, which onnxruntime runs; received {spec}.")
     elif spec in SPECS:
         loaded = load_digits_model(spec, weights)
-    elif colon and library in LIBRARIES:
-        loaded = LIBRARIES[library](spec, name, _require_weights(spec, weights), size, trust)
-    elif spec in OWN:
-        loaded = OWN[spec](spec, _require_weights(spec, weights), trust)
-    else:
+    elif has_weights(spec):
+        loaded = load_from_file(spec, weights, trust=trust)
+    elif spec not in OWN and (library == spec or library not in LIBRARIES):
         raise InputError(
             "model: expected timm:NAME, torchvision:NAME, torchvision:segmentation.NAME, keras:NAME, file.py:function "
             f"or one of digits, {', '.join(OWN)}; received {spec!r}.{_advise(spec)}"
         )
+    elif weights is None:
+        raise InputError(
+            f"weights: {spec} comes without. Expected a file, 'pretrained' (the library downloads them) or 'random' "
+            "(to try things out). Try: --weights FILE."
+        )
+    elif spec in OWN:
+        loaded = load_own(spec, weights, trust)
+    else:
+        loaded = LIBRARIES[library](spec, name, weights, size, trust)
     return replace(loaded, inputs=encoding or loaded.inputs, size=size or loaded.size)
 
 
-def _refuse_exported(spec: str) -> InputError:
-    return InputError(
-        f"model: expected a model that can be adapted; {spec} is an exported file, which is adapted already. Try: "
-        "give it to sita predict, score or serve, or give the model that it was made from."
-    )
-
-
 def has_weights(spec: str) -> bool:
-    """Whether the spec is a function in a file, which returns a model with weights."""
-    return spec.endswith(".py") or spec.rpartition(":")[0].endswith(".py")
+    """Whether the spec is a model that comes with its weights: a function in a file, or the digits network."""
+    return spec in SPECS or spec.endswith(".py") or spec.rpartition(":")[0].endswith(".py")
 
 
 def _advise(spec: str) -> str:
@@ -83,10 +94,44 @@ def _advise(spec: str) -> str:
     return suggestion(spec, OWN) or f" Did you mean 'timm:{spec}', 'torchvision:{spec}' or 'keras:{spec}'?"
 
 
-def _require_weights(spec: str, weights: str | None) -> str:
-    if weights is None:
+def is_exported(spec: str) -> bool:
+    """Whether a spec is an exported file; raise if it is named like one but does not exist."""
+    path = Path(spec)
+    if path.suffix.lower() in SUFFIXES and path.suffix and not path.exists():
+        raise InputError(f"Expected an exported file; {spec!r} does not exist. Try: sita export MODEL --out {spec}.")
+    return format_of(path) is not None
+
+
+def _load_exported(
+    spec: str, weights: str | None, size: int | None, trust: bool, providers: Sequence[str] | None
+) -> LoadedModel:
+    """Open an exported file. Its metadata says how images are encoded and what the scores are."""
+    format = format_of(Path(spec)) or "onnx"
+    if weights is not None or (providers and format != "onnx"):
+        option, reason = ("--weights", "contains its weights") if weights else ("--providers", "is not an .onnx file")
+        raise InputError(f"{option}: {spec} {reason}. Try: leave the option out.")
+    if format in _EXECUTES and not trust:
+        raise refuse_untrusted(spec, _EXECUTES[format], "sita export MODEL --out model.onnx")
+    file = open_exported(Path(spec), format, providers)
+    metadata = file.metadata
+    if metadata is None or len(metadata.input_shape) != 4:
         raise InputError(
-            f"weights: {spec} comes without. Expected a file, 'pretrained' (the library downloads them) or 'random' "
-            "(to try things out). Try: --weights FILE."
+            f"Expected a file that sita export wrote, for RGB images; {spec} has no such metadata, which says how "
+            f"pixels are encoded and what the scores are. Try: sita export MODEL --out {spec}."
         )
-    return weights
+    height, width = metadata.input_shape[2:] if file.channels_first else metadata.input_shape[1:3]
+    own_size = None if height is None or width is None else (height, width)
+    if size is not None and own_size not in (None, (size, size)):
+        raise InputError(f"--size: {spec} was made for images of {width} × {height}; received {size}.")
+    return LoadedModel(
+        spec,
+        None,
+        metadata.inputs,
+        own_size,
+        metadata.crop,
+        metadata.task,
+        metadata.scores,
+        f"in the file, {metadata.model}, {metadata.weights}" if metadata.model else "in the file",
+        metadata.names,
+        file,
+    )

@@ -28,15 +28,5 @@ def _declare_missing_operators() -> torch.library.Library | None:
     return library
 
 
-def torchvision_hint(error: BaseException) -> str:
-    """Return what to try if torchvision, which timm imports too, was built for another torch; else nothing."""
-    if "torchvision::" not in str(error):
-        return ""
-    return (
-        " Try: a torchvision that was built for the installed torch, or, before it and timm are imported, "
-        "`import sita_workbench.models.torchvision_compat`."
-    )
-
-
 # The schemas exist as long as the library object does.
 LIBRARY = _declare_missing_operators()

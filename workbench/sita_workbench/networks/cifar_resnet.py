@@ -12,7 +12,7 @@ MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
 
-class BasicBlock(nn.Module):
+class _BasicBlock(nn.Module):
     """Two 3×3 convolutions and a shortcut without parameters: strided, with zeros for new channels."""
 
     def __init__(self, inner: int, outer: int, stride: int) -> None:
@@ -24,7 +24,6 @@ class BasicBlock(nn.Module):
         self.stride, self.padding = stride, (outer - inner) // 2
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the block's features."""
         y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
         if self.padding:
             x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.padding, self.padding))
@@ -46,11 +45,11 @@ class CifarResNet(nn.Module):
 
     @staticmethod
     def _stage(blocks: int, inner: int, outer: int, stride: int) -> nn.Sequential:
-        first = BasicBlock(inner, outer, stride)
-        return nn.Sequential(first, *(BasicBlock(outer, outer, 1) for _ in range(blocks - 1)))
+        first = _BasicBlock(inner, outer, stride)
+        return nn.Sequential(first, *(_BasicBlock(outer, outer, 1) for _ in range(blocks - 1)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the logits of images normalised with MEAN and STD."""
+        """Return the logits of images normalized with MEAN and STD."""
         x = F.relu(self.bn1(self.conv1(x)))
         x = self.layer3(self.layer2(self.layer1(x)))
         return self.linear(x.mean((2, 3)))  # type: ignore[no-any-return]

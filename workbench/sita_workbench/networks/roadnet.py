@@ -21,7 +21,7 @@ def _convolve(channels: int, width: int, kernel: int = 3, stride: int = 1, dilat
     return nn.Sequential(convolution, nn.BatchNorm2d(width))
 
 
-class Block(nn.Module):
+class _Block(nn.Module):
     """Two convolutions and a shortcut."""
 
     def __init__(self, channels: int, width: int, stride: int = 1, dilation: int = 1) -> None:
@@ -34,14 +34,13 @@ class Block(nn.Module):
         self.stride = stride
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(N, channels, h, w) → (N, width, h / stride, w / stride)."""
         # Not a strided 1 × 1 convolution, though it computes the same: on a CPU, in the channels-last layout, its
         # gradient writes beyond its memory where there are fewer than 8 channels (PyTorch 2.13).
         shortcut = self.shortcut(x[..., :: self.stride, :: self.stride])
         return torch.relu(self.second(torch.relu(self.first(x))) + shortcut)
 
 
-class Merge(nn.Module):
+class _Merge(nn.Module):
     """Upsamples coarse features to the resolution of finer ones and adds the two."""
 
     def __init__(self, coarse: int, fine: int, width: int) -> None:
@@ -51,7 +50,6 @@ class Merge(nn.Module):
         self.both = _convolve(width, width)
 
     def forward(self, coarse: torch.Tensor, fine: torch.Tensor) -> torch.Tensor:
-        """(N, coarse, h', w') and (N, fine, h, w) → (N, width, h, w)."""
         both = _resize(self.coarse(coarse), fine) + self.fine(fine)
         return torch.relu(self.both(torch.relu(both)))
 
@@ -72,20 +70,20 @@ class RoadNet(nn.Module):
         super().__init__()
         half, quarter, eighth, sixteenth = widths
         self.stem = _convolve(3, half, stride=2)
-        self.quarter = Block(half, quarter, stride=2)
-        self.eighth = nn.Sequential(Block(quarter, eighth, stride=2), Block(eighth, eighth))
+        self.quarter = _Block(half, quarter, stride=2)
+        self.eighth = nn.Sequential(_Block(quarter, eighth, stride=2), _Block(eighth, eighth))
         self.sixteenth = nn.Sequential(
-            Block(eighth, sixteenth, stride=2),
-            Block(sixteenth, sixteenth, dilation=2),
-            Block(sixteenth, sixteenth, dilation=4),
+            _Block(eighth, sixteenth, stride=2),
+            _Block(sixteenth, sixteenth, dilation=2),
+            _Block(sixteenth, sixteenth, dilation=4),
         )
-        self.to_eighth = Merge(sixteenth, eighth, sixteenth // 2)
-        self.to_quarter = Merge(sixteenth // 2, quarter, quarter)
-        self.to_half = Merge(quarter, half, half)
+        self.to_eighth = _Merge(sixteenth, eighth, sixteenth // 2)
+        self.to_quarter = _Merge(sixteenth // 2, quarter, quarter)
+        self.to_half = _Merge(quarter, half, half)
         self.head = nn.Conv2d(half, len(CAMVID_CLASSES), 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(N, 3, h, w), normalised as ImageNet's, → logits (N, 11, h, w)."""
+        """(N, 3, h, w), normalized as ImageNet's, → logits (N, 11, h, w)."""
         half = torch.relu(self.stem(x))
         quarter = self.quarter(half)
         eighth = self.eighth(quarter)

@@ -5,21 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from sita_adapters.errors import InputError
 
 if TYPE_CHECKING:
     import keras
 
-_NAMES = {
-    "kernel": "weight",
-    "gamma": "weight",
-    "bias": "bias",
-    "beta": "bias",
-    "moving_mean": "running_mean",
-    "moving_variance": "running_var",
-}
+_NAMES = {"kernel": "weight", "gamma": "weight", "bias": "bias", "beta": "bias"}
+_NAMES |= {"moving_mean": "running_mean", "moving_variance": "running_var"}
+_AXES = {4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}
+"""Keras' axes: kernels (h, w, in, out), matrices (in, out)."""
 
 
 def assign_torch_weights(model: keras.Model, file: Path) -> keras.Model:
@@ -41,10 +35,5 @@ def assign_torch_weights(model: keras.Model, file: Path) -> keras.Model:
             "depth that they were trained with."
         )
     for name, weight in wanted.items():
-        weight.assign(_transposed(stored[name]).astype(np.float32))
+        weight.assign(stored[name].transpose(_AXES[stored[name].ndim]).astype("float32"))
     return model
-
-
-def _transposed(array: np.ndarray) -> np.ndarray:
-    """Return a weight with Keras' axes: kernels (h, w, in, out), matrices (in, out)."""
-    return np.asarray(array.transpose({4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}[array.ndim]))

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import layers, ops
 
-from .torch_weights import assign_torch_weights
+from sita_workbench.networks.torch_weights import assign_torch_weights
 
 _EPSILON = 1e-5  # PyTorch's; Keras' own is 1e-3
 

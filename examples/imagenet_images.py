@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..corruptions import corrupt_all
-from ..models.loading import load_model
+from sita_workbench.corruptions import corrupt_all
 
 CONDITIONS = ("clean", "contrast", "fog", "gaussian_noise", "gaussian_blur")
 """Clean, and four corruptions at severity 5."""
@@ -43,7 +42,14 @@ def encode(images: np.ndarray) -> np.ndarray:
 
 def load_resnet50(data: Path, size: int = 224) -> Any:
     """Return Keras' ResNet50 with its ImageNet weights."""
-    return load_model("keras:ResNet50", str(data / "weights" / "resnet50_imagenet_keras.npz"), size=size).model
+    import keras
+
+    model = keras.applications.ResNet50(weights=None, input_shape=(size, size, 3))
+    with np.load(data / "weights" / "resnet50_imagenet_keras.npz") as stored:
+        for layer in model.layers:
+            for weight in layer.weights:
+                weight.assign(stored[f"{layer.name}/{weight.name}"])
+    return model
 
 
 def corrupt(images: np.ndarray, condition: str, seed: int = 0) -> np.ndarray:
