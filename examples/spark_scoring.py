@@ -1,11 +1,11 @@
-"""The function that scores a shard, in Spark: `mapInPandas` over a table of paths.
+"""Score images in Spark: `mapInPandas` over a table of paths.
 
     pip install 'sita-adapters[torch,score]' pyspark      # and Java
     python examples/spark_scoring.py MODEL WEIGHTS PATHS.parquet OUT
     python examples/spark_scoring.py timm:resnet50 pretrained paths.parquet scored
 
 Spark cuts the table, places the tasks and writes the rows; each of its Python workers loads the model once.
-`sita score` needs no Spark: this is for who has a cluster of it.
+`sita score` needs no Spark: this is for you if you have a Spark cluster.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sita_workbench import ModelSpec
-from sita_workbench.scoring import score_images
-from sita_workbench.scoring.scorer import use_one_thread
+from sita_workbench.scoring import score_images, use_one_thread
 
 if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = """path string, label int, class_name string, probability double, entropy double, prior double,
-source_label int, source_probability double, milliseconds double, reason string"""
+source_label int, source_probability double, reason string"""
 
 
 class Score:
-    """What Spark sends to its workers: a spec of some hundred bytes, and not a model."""
+    """What Spark sends to its workers: a spec of some hundred bytes, not a model."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec.resolved()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from PIL import Image
 
+from sita_workbench.progress import NoProgress
+
 NETWORKS = """
-import torch
+import time, torch
 from torch import nn
 
 
@@ -23,10 +27,10 @@ def _body():
     return body
 
 
-def build():
+def build(kind=nn.Sequential):
     body, head = _body(), nn.Linear(8, 4)
     head.weight.data *= 12
-    model = nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+    model = kind(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
     return model, {"inputs": "unit", "size": 12, "crop": 1.0}
 
 
@@ -39,6 +43,16 @@ def segment():
     head.weight.data *= 12
     model = nn.Sequential(*body, head, nn.UpsamplingBilinear2d((12, 12)))
     return model, {"inputs": "unit", "size": 12, "task": "segmentation"}
+
+
+class Moody(nn.Sequential):  # it is slow, and returns NaN for a white image
+    def forward(self, x):
+        time.sleep(0.3)
+        return torch.where((x == 1).flatten(1).all(1, keepdim=True), torch.nan, super().forward(x))
+
+
+def moody():
+    return build(Moody)
 """
 
 
@@ -47,15 +61,21 @@ def draw_images(folder: Path, count: int, sides: tuple[int, ...] = (12,)) -> lis
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
     paths = []
-    for place in range(count):
-        side = sides[place % len(sides)]
+    for number in range(count):
+        side = sides[number % len(sides)]
         pixels = random.normal(random.uniform(60, 190), random.uniform(5, 70), (side, side, 3))
-        path = folder / f"{place:03d}.png"
+        path = folder / f"{number:03d}.png"
         Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
         paths.append(f"{folder.name}/{path.name}")
     return paths
 
 
-def without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows without what differs from run to run."""
-    return [{name: value for name, value in row.items() if name != "milliseconds"} for row in rows]
+def read_rows(output: str = "out") -> list[dict[str, Any]]:
+    """Return the rows of a run, as any reader of Parquet finds them."""
+    rows: list[dict[str, Any]] = pq.read_table(f"{output}/parts").to_pylist()
+    return rows
+
+
+def progress_to(said: list[str]) -> Any:
+    """Return a progress that adds messages to a list."""
+    return SimpleNamespace(say=said.append, track=NoProgress().track)

@@ -1,18 +1,15 @@
-"""Large sets of images: an answer for each, as Parquet, by worker processes here or on a cluster.
+"""Label a large set of images, as Parquet, with worker processes on this machine or on a Ray cluster.
 
-    score                the run: the list of images, its shards, an engine, the summary        run.py
-      prepare_folder       what the output folder holds, and whether it belongs to this run     folder.py
-      run_local, run_ray   who scores which shard, and what happens if a worker is lost         local.py, ray_engine.py
-        score_shard          a shard's images into a part, the same in every process            shard.py
-          Scorer               a model made from its spec, on batches of images                 scorer.py
-      finish               failures and figures of all parts                                    summary.py
+    score                  the run: cuts the list of images into shards, and follows the workers   run.py
+      open_folder            the output folder: what it holds, and whether it is this run's        folder.py
+      run_local, run_ray     the workers; the shard of a lost worker is done again            workers.py, cluster.py
+        score_shard            writes the part of a shard, the same in every process               shard.py
 
-An engine is handed texts and numbers, never a model: what is lost can be made again anywhere.
+Workers receive text and numbers, never a model: a lost worker can be replaced anywhere.
 """
 
-from .run import score
-from .shard import ScoredImages, score_images, score_shard
-from .spec import Job, ModelSpec
-from .summary import Scored
+from .run import Scored, score
+from .shard import Report, score_images, use_one_thread
+from .spec import ModelSpec
 
-__all__ = ["Job", "ModelSpec", "Scored", "ScoredImages", "score", "score_images", "score_shard"]
+__all__ = ["ModelSpec", "Report", "Scored", "score", "score_images", "use_one_thread"]
