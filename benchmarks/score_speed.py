@@ -28,14 +28,14 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from sita_workbench.scoring.events import BatchDone
+from sita_workbench.scoring.scorer import Scorer, use_one_thread
 
 from sita_adapters.recipe import DEFAULT
 from sita_workbench import ModelSpec, score
 from sita_workbench.commands.image_files import read_image
 from sita_workbench.scoring import score_shard
-from sita_workbench.scoring.events import BatchDone
 from sita_workbench.scoring.folder import OutputFolder, choose_shard, prepare_folder
-from sita_workbench.scoring.scorer import Scorer, use_one_thread
 from sita_workbench.scoring.spec import make_job
 
 SETS = {

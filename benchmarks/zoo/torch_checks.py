@@ -132,7 +132,7 @@ class Checks:
         """Adapt the source. A warning of the library's names what it cannot do, and is kept as a note."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            adapted = sita.adapt(self.source, recipe, **changes)
+            adapted = sita.adapt(self.source, sita.RECIPES[recipe], **changes)
         for warning in caught:
             if issubclass(warning.category, sita.SitaWarning):
                 self.add_note(str(warning.message))

@@ -129,9 +129,10 @@ def images_per_call(rows: int, height: int, width: int) -> int:
 def prepare(method: Method, loaded: LoadedModel) -> PreparedMethod:
     """Apply a method to a model."""
     if method.recipe is None:
-        from . import baselines
+        from .baselines import Memo, Tent
 
-        return PreparedMethod(loaded, method, baselines.BASELINES[method.name](loaded.model))
+        model = Memo(loaded.model) if method.name == "memo" else Tent(loaded.model)
+        return PreparedMethod(loaded, method, model)
     if method.name == SOURCE:
         return PreparedMethod(loaded, method, loaded.model)
     return PreparedMethod(loaded, method, loaded.adapt(method.recipe, list(method.layers or ())))

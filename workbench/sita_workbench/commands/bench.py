@@ -96,8 +96,16 @@ def bench(
 
     loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust)
     methods = make_methods(recipes, loaded.task) if study is None else study_methods(study, loaded)
-    fit = {"size": loaded.size, "crop": loaded.crop, "ignore": ignore}
-    run = Run(loaded, open_data(data, corrupt=corrupt, severities=severities, limit=limit, **fit), methods, study)
+    opened = open_data(
+        data,
+        corrupt=corrupt,
+        severities=severities,
+        limit=limit,
+        size=loaded.size,
+        crop=loaded.crop,
+        ignore=ignore,
+    )
+    run = Run(loaded, opened, methods, study)
     _set_threads(threads, loaded)
     if restart:
         _delete_results(out)

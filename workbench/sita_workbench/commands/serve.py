@@ -71,6 +71,7 @@ def serve(
     from ..methods import open_recipe
     from ..models.loading import load_model
     from ..serving import server
+    from ..serving.app import Settings
     from .predict import read_names
 
     opened = open_recipe(recipe or DEFAULT, task or "classification")  # reports a wrong name before a model is loaded
@@ -81,7 +82,7 @@ def serve(
         )
     names = read_providers(providers)
     load = partial(load_model, model, weights, inputs=inputs, size=size, exported=True, trust=trust, providers=names)
-    settings = server.Settings(
+    settings = Settings(
         load,
         recipe=recipe,
         task=task,

@@ -53,7 +53,7 @@ def encode(images: np.ndarray) -> np.ndarray:
 
 def classifier(network: Network, recipe: str) -> Classifier:
     """Return a function that classifies images with this recipe."""
-    adapted = sita.adapt(network, recipe)
+    adapted = sita.adapt(network, sita.RECIPES[recipe])
 
     def classify(images: np.ndarray) -> np.ndarray:
         return np.asarray(np.argmax(adapted.predict_on_batch(encode(images)), axis=1))

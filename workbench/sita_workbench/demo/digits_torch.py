@@ -66,7 +66,7 @@ def encode(images: np.ndarray) -> torch.Tensor:
 
 def classifier(network: nn.Module, recipe: str) -> Classifier:
     """Return a function that classifies images with this recipe."""
-    adapted = sita.adapt(network, recipe)
+    adapted = sita.adapt(network, sita.RECIPES[recipe])
 
     def classify(images: np.ndarray) -> np.ndarray:
         with torch.inference_mode():

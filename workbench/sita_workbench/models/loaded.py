@@ -14,7 +14,7 @@ from sita_adapters.engine import latest_layout
 from sita_adapters.errors import InputError, OutputError
 from sita_adapters.inputs import ENCODINGS, Inputs
 from sita_adapters.outputs import OutputLayout, flatten
-from sita_adapters.recipe import Recipe, Task
+from sita_adapters.recipe import Recipe, Task, resolve_recipe
 from sita_adapters.voting import Scores, probabilities
 
 from ..data.images import MAX_PIXELS, Fit, memory_size
@@ -75,9 +75,8 @@ class LoadedModel:
 
     def adapt(self, recipe: Recipe | str, layers: list[str] | None = None) -> Any:
         """Return the adapted model."""
-        return sita.adapt(
-            self.model, recipe, task=self.task, inputs=self.inputs, scores=self.scores, layers=layers or None
-        )
+        chosen = resolve_recipe(recipe, {}, self.task)
+        return sita.adapt(self.model, chosen, inputs=self.inputs, scores=self.scores, layers=layers or None)
 
     def require_inputs(self) -> Inputs:
         """Return how pixels are encoded; raise where that is not known."""

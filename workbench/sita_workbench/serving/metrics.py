@@ -62,4 +62,4 @@ class Metrics:
             about = "Share of answers that adaptation changed, since the start: it grows with the shift of the images."
             share = totals["sita_answers_changed_total"] / compared
             found.append(GaugeMetricFamily("sita_changed_share", about, value=share))
-        return generate_latest(SimpleNamespace(collect=lambda: found)), CONTENT_TYPE_LATEST  # type: ignore[arg-type]
+        return generate_latest(SimpleNamespace(collect=lambda: found)), CONTENT_TYPE_LATEST
