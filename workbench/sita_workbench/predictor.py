@@ -137,9 +137,7 @@ class FilePredictor:
         """Return an answer for every image."""
         kind, axis = self.metadata.scores, self.metadata.class_axis
         if kind is None or kind.startswith("sigmoid"):
-            raise OutputError(
-                f"Expected one label per image or pixel; {self.loaded.spec} has {kind or 'no class scores'}."
-            )
+            raise OutputError(f"Expected one label per image or pixel; {self.loaded.spec} has {kind or 'no scores'}.")
         images = self.loaded.encode(pixels)
         arranged = np.ascontiguousarray(np.moveaxis(images, -1, 1) if self.file.channels_first else images)
         try:
@@ -151,10 +149,11 @@ class FilePredictor:
             ) from error
         adapted = _predicted(named[self.metadata.scores_name], axis, kind)
         check_answer(adapted, self.loaded)
-        diagnostics = {name: named[name] for name in self.metadata.diagnostics}
-        source = _predicted(diagnostics["source"], axis, kind) if "source" in diagnostics else None
-        rows = np.full(len(pixels), self.metadata.rows or 0)
-        return Answers(replace(adapted, priors=diagnostics.get("prior")), source, rows)
+        told = {name: named[name] for name in self.metadata.diagnostics}
+        source = _predicted(told["source"], axis, kind) if "source" in told else None
+        return Answers(
+            replace(adapted, priors=told.get("prior")), source, np.full(len(pixels), self.metadata.rows or 0)
+        )
 
 
 def _predicted(scores: np.ndarray, class_axis: int, kind: Scores) -> Prediction:

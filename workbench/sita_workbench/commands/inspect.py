@@ -127,8 +127,6 @@ def _measure(loaded: LoadedModel, models: dict[str, Any], sides: tuple[int, int]
     except Exception as error:
         if isinstance(error, SitaError) and not isinstance(error, InputError):
             raise
-        raise InputError(
-            f"{loaded.spec} failed on an image of {sides[1]} × {sides[0]}: {error}. Try: --size of its images, or "
-            "--no-time."
-        ) from error
+        failed = f"{loaded.spec} failed on an image of {sides[1]} × {sides[0]}: {error}"
+        raise InputError(f"{failed}. Try: --size of its images, or --no-time.") from error
     return {name: statistics.median(times) for name, times in taken.items()}

@@ -63,8 +63,8 @@ def _call(spec: str) -> Any:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
         where = f" in line {lines[-1]}" if lines else ""
-        built_for_another = "torchvision::" in str(error)
-        hint = " Try: first `import sita_workbench.models.torchvision_compat`." if built_for_another else ""
+        needs_compat = "torchvision::" in str(error)  # built for another torch
+        hint = " Try: first `import sita_workbench.models.torchvision_compat`." if needs_compat else ""
         raise InputError(f"{spec} failed{where}: {type(error).__name__}: {error}{hint}") from error
     finally:
         sys.path.remove(folder)

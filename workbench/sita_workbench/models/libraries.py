@@ -53,7 +53,7 @@ def _from_timm(spec: str, name: str, weights: str, size: int | None, trust: bool
         raise _unknown(spec, "timm", timm.list_models())
 
     def build(classes: int | None, pretrained: bool = False) -> Any:
-        return timm.create_model(name, pretrained, **({} if classes is None else {"num_classes": classes}))
+        return timm.create_model(name, pretrained=pretrained, **({} if classes is None else {"num_classes": classes}))
 
     model, origin = _fill_torch(build, spec, weights, trust, lambda: build(None, pretrained=True))
     known = data.resolve_model_data_config(model)

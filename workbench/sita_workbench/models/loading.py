@@ -38,8 +38,9 @@ def load_model(
     """Return the model that a spec names, with its weights, ready to run. Every command gets its model here.
 
     - `spec`: `timm:NAME`, `torchvision:NAME`, `torchvision:segmentation.NAME`, `keras:NAME` (keras.applications),
-      `cifar10-resnet20` (32, 44, 56, 110), `camvid-roadnet`, `digits` (`digits:keras`), or `file.py:function`, which is
-      called without arguments and returns the model, or (model, dict) with any of inputs, size, crop, task, scores.
+      `cifar10-resnet20` (32, 44, 56, 110), `cifar10-densenet`, `cifar10-mobilenet`, `camvid-roadnet`, `digits`
+      (`digits:keras`), or `file.py:function`, which is called without arguments and returns the model, or
+      (model, dict) with any of inputs, size, crop, task, scores.
       With `exported`, also a file that `sita export` wrote, which is adapted already (`LoadedModel.file`).
     - `weights`: a file, "pretrained" (the library downloads them) or "random" (always the same). Required, except for a
       function, which returns a model with weights, and for `digits`, which has its own.
@@ -123,15 +124,6 @@ def _load_exported(
     own_size = None if height is None or width is None else (height, width)
     if size is not None and own_size not in (None, (size, size)):
         raise InputError(f"--size: {spec} was made for images of {width} × {height}; received {size}.")
-    return LoadedModel(
-        spec,
-        None,
-        metadata.inputs,
-        own_size,
-        metadata.crop,
-        metadata.task,
-        metadata.scores,
-        f"in the file, {metadata.model}, {metadata.weights}" if metadata.model else "in the file",
-        metadata.names,
-        file,
-    )
+    origin = f"in the file, {metadata.model}, {metadata.weights}" if metadata.model else "in the file"
+    task, scores, names = metadata.task, metadata.scores, metadata.names
+    return LoadedModel(spec, None, metadata.inputs, own_size, metadata.crop, task, scores, origin, names, file)
