@@ -175,7 +175,7 @@ def test_inspect_reports_the_size_on_which_a_model_fails(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("recipe", ["ops", pytest.param("augbn", marks=pytest.mark.slow)])
 def test_predict_equals_the_adapted_model(recipe: str, data: Path) -> None:
     weights = data / "weights" / "cifar10_resnet20.safetensors"
-    stored = np.load(data / "cifar10" / "test_1000.npz")["images"][:5]
+    stored = np.load(data / "cifar10" / "test_1000.npz")["images"][:10]
     Path("photos").mkdir()
     for index, image in enumerate(stored):
         Image.fromarray(image).save(f"photos/{index}.png")
@@ -186,7 +186,7 @@ def test_predict_equals_the_adapted_model(recipe: str, data: Path) -> None:
         source = model(batch).argmax(1)
     options = ("--weights", weights, "--recipe", recipe, "--corrupt", "gaussian_noise")
     images = json.loads(invoke("predict", NAME, "photos", *options, "--json"))["images"]
-    assert [Path(image["file"]).name for image in images] == [f"{index}.png" for index in range(5)]
+    assert [Path(image["file"]).name for image in images] == [f"{index}.png" for index in range(10)]
     assert [image["adapted"]["label"] for image in images] == labels.tolist()
     assert [image["source"]["label"] for image in images] == source.tolist()
     assert [image["changed"] for image in images] == (labels != source).tolist()
@@ -268,7 +268,7 @@ def test_predict_turns_a_photograph_as_its_camera_says() -> None:
     ("arguments", "words"),
     [
         (("bad.png",), "PPM) in bad.png; received something else"),
-        (("big.png",), "at most 178 million pixels in big.png; received 20000 × 20000. Try: scale it down"),
+        (("big.png",), "at most 178 million pixels in big.png; received more. Try: scale it down"),
         (("good.png", "empty"), "Expected images in the folder empty"),
         (("good.png", "--corrupt", "fogg"), "Did you mean 'fog'?"),
         (("good.png", "--recipe", "opps"), "Did you mean 'ops'?"),
@@ -293,7 +293,8 @@ def test_what_cannot_be_predicted_is_refused(arguments: tuple[str, ...], words: 
 def test_a_bad_image_and_nan_are_failures_and_the_rest_is_predicted() -> None:
     for name, level in (("white", 255), ("gray", 100)):
         Image.new("RGB", (8, 8), (level, level, level)).save(f"{name}.png")
-    Path("cut.png").write_bytes(Path("gray.png").read_bytes()[:40])
+    draw("noise.png")
+    Path("cut.png").write_bytes(Path("noise.png").read_bytes()[:1500])
     files = ("white.png", "cut.png", "gray.png")
     result = CliRunner().invoke(cli.make_app(), ["predict", "streets.py:fragile", *files, "--json"])
     assert isinstance(result.exception, sita.SitaError)
