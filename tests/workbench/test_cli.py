@@ -18,7 +18,7 @@ import sita_adapters as sita
 from sita_adapters.errors import InputError
 from sita_workbench import cli
 from sita_workbench.commands import options
-from sita_workbench.demo import demo, figure
+from sita_workbench.demo import demo
 from sita_workbench.methods import open_recipe
 
 
@@ -51,17 +51,12 @@ def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_names_the_first_steps() -> None:
-    code, output = invoke("--help")
-    assert code == 0
-    for word in ("sita demo", "sita.adapt(model)", "--version"):
-        assert word in output
-
-
-def test_help_of_the_demo_fits_80_columns() -> None:
+    for arguments in ((), ("--help",)):
+        assert all(word in invoke(*arguments)[1] for word in ("sita demo", "sita.adapt(model)", "--version"))
+    assert invoke("--version") == (0, f"sita-adapters {sita.__version__}\n")
     code, output = invoke("demo", "--help")
     assert code == 0
-    for word in ("without a download", "sita demo --images 597", "--out", "--seed", "--backend", "sita-demo.png"):
-        assert word in output
+    assert "sita demo --images 597" in output
     assert max(map(len, output.splitlines())) <= 80
 
 
@@ -73,30 +68,13 @@ def test_help_keeps_what_stands_in_square_brackets(command: Callable[..., None])
         assert text is None or markup.render(text).plain == text.replace(r"\[", "[")
 
 
-def test_help_of_bench_names_a_changed_field() -> None:
-    assert "ops[combine=mean,top_k=5]" in re.sub(r"[\s│]+", "", invoke("bench", "--help")[1])
-
-
-def test_without_a_command_help_is_shown() -> None:
-    assert "sita demo" in invoke()[1]
-
-
-def test_version() -> None:
-    assert invoke("--version") == (0, f"sita-adapters {sita.__version__}\n")
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--images", "0"], "--images"),
         (["--images", "100000"], "597"),
-        (["--images", "many"], "--images"),
-        (["--seed", "-1"], "--seed"),
         (["--out", "picture.doc"], ".png, .pdf, .svg"),
         (["--out", "nowhere/picture.png"], "'nowhere' does not exist"),
-        (["--out", "."], "directory"),
         (["--backend", "caffe"], "'caffe' is not one of 'torch', 'keras'"),
-        (["--what"], "--what"),
     ],
 )
 def test_a_wrong_option_is_refused_before_any_work(arguments: list[str], words: str, cache: Path) -> None:
@@ -114,11 +92,6 @@ def test_the_demo_prints_a_table_and_draws_a_picture() -> None:
     assert max(map(len, output.splitlines()[1:])) <= 80
     for word in (*demo.SHOWN, "gaussian noise", "mean, corrupted", "ms per image", "sita.adapt(model)"):
         assert word in output
-    assert re.search(
-        r"auto reads \d+\.\d % of the corrupted digits correctly, the source model \d+\.\d %\. It corrects \d+ wrong "
-        r"answers and spoils \d+ of 20\.",
-        " ".join(output.split()),
-    )
     assert Path("sita-demo.png").read_bytes().startswith(b"\x89PNG")
     assert os.listdir() == ["sita-demo.png"]
 
@@ -155,38 +128,39 @@ def test_ctrl_c_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
         path.write_bytes(b"half a picture")
         raise KeyboardInterrupt
 
+    images, answers, times = (
+        np.zeros((2, 1, 32, 32), np.float32),
+        np.zeros((2, len(demo.SHOWN), 1)),
+        np.ones(len(demo.SHOWN)),
+    )
+    result = demo.DemoResult(("clean", "fog"), demo.SHOWN, images, np.zeros(1), answers, times, "PyTorch")
     monkeypatch.setattr(Figure, "savefig", write_half)
-    monkeypatch.setattr(demo, "run_demo", lambda *_: _small_result())
+    monkeypatch.setattr(demo, "run_demo", lambda *_: result)
     code, output = invoke("demo")
     assert code != 0
     assert "Traceback" not in output
     assert os.listdir() == []
 
 
-def test_a_sita_error_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (InputError("Expected [this] and received that. " * 5), "Error: " + "Expected [this] and received that. " * 5),
+        (OSError(28, "No space left on device", "out/part"), "Error: No space left on device: out/part"),
+    ],
+)
+def test_an_expected_error_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, line: str
+) -> None:
     def fail(*_: object) -> None:
-        raise InputError("Expected [this] and received that. " * 5)
+        raise error
 
     monkeypatch.setattr(demo, "run_demo", fail)
     monkeypatch.setattr(sys, "argv", ["sita", "demo"])
     with pytest.raises(SystemExit) as exit_:
         cli.main()
     assert exit_.value.code == 1
-    captured = capsys.readouterr()
-    assert captured.err.startswith("Error: Expected [this] and received that.")
-    assert captured.err.count("\n") == 1
-
-
-def test_an_error_of_the_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device", "out/part")
-
-    monkeypatch.setattr(demo, "run_demo", fail)
-    monkeypatch.setattr(sys, "argv", ["sita", "demo"])
-    with pytest.raises(SystemExit) as exit_:
-        cli.main()
-    assert exit_.value.code == 1
-    assert capsys.readouterr().err == "Error: No space left on device: out/part\n"
+    assert capsys.readouterr().err == f"{line}\n"
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe{}", b'{"priors": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"])
@@ -196,38 +170,18 @@ def test_a_recipe_file_that_cannot_be_read_is_a_sita_error(tmp_path: Path, conte
         open_recipe(str(tmp_path / "recipe.json"), "classification")
 
 
-def test_a_picture_that_cannot_be_written_is_a_sita_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(figure, "save", fail)
-    monkeypatch.setattr(demo, "run_demo", lambda *_: _small_result())
-    result = CliRunner().invoke(cli.make_app(), ["demo"])
-    assert isinstance(result.exception, sita.SitaError)
-    assert "could not be written" in str(result.exception)
-
-
-def _small_result() -> demo.DemoResult:
-    images, labels = np.zeros((2, 1, 32, 32), np.float32), np.zeros(1)
-    answers = np.zeros((2, len(demo.SHOWN), 1))
-    return demo.DemoResult(("clean", "fog"), demo.SHOWN, images, labels, answers, np.ones(len(demo.SHOWN)), "PyTorch")
-
-
-def test_without_its_libraries_the_command_names_the_remedy() -> None:
-    done = run_python("import sys; sys.modules['typer'] = None; from sita_workbench.cli import main; main()")
+@pytest.mark.parametrize(
+    ("missing", "extras"), [("typer=None", "[bench]"), ("typer=None, torch=None, keras=None", "[bench,torch]")]
+)
+def test_without_its_libraries_the_command_says_how_to_install_them(missing: str, extras: str) -> None:
+    done = run_python(f"import sys; sys.modules.update({missing}); from sita_workbench.cli import main; main()")
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
-    assert "pip install 'sita-adapters[bench]' (in a checkout: pip install '.[bench]')" in done.stderr
-
-
-def test_without_any_framework_the_command_advises_one() -> None:
-    missing = "import sys; sys.modules.update(typer=None, torch=None, keras=None)"
-    done = run_python(f"{missing}; from sita_workbench.cli import main; main()")
-    assert "pip install 'sita-adapters[bench,torch]'" in done.stderr
+    assert f"pip install 'sita-adapters{extras}'" in done.stderr
 
 
 @pytest.mark.parametrize("framework", ["torch", "keras"])
-def test_without_its_framework_the_demo_names_the_remedy(monkeypatch: pytest.MonkeyPatch, framework: str) -> None:
+def test_without_its_framework_the_demo_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, framework: str) -> None:
     monkeypatch.setattr(options, "find_spec", lambda name: None if name == framework else object())
     result = CliRunner().invoke(cli.make_app(), ["demo", "--backend", framework])
     assert isinstance(result.exception, sita.SitaError)
@@ -236,10 +190,8 @@ def test_without_its_framework_the_demo_names_the_remedy(monkeypatch: pytest.Mon
 
 def test_onnxruntime_is_told_to_report_nothing() -> None:
     """The command sets the variable that it reads when it is imported, unless the user has."""
-    code = "import os, sita_workbench.exported.runtimes; print(os.environ['ORT_DISABLE_TELEMETRY'])"
-    clean = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean)
-    assert done.stdout == "1\n"
+    code = "import os; os.environ.pop('ORT_DISABLE_TELEMETRY', None); import sita_workbench.exported.runtimes"
+    assert run_python(f"{code}; print(os.environ['ORT_DISABLE_TELEMETRY'])").stdout == "1\n"
 
 
 def test_importing_the_command_imports_nothing_heavy() -> None:

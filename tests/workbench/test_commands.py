@@ -85,9 +85,9 @@ def draw(path: Path | str, height: int = 32, width: int = 32, seed: int = 0) -> 
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("inspect", ("sita inspect timm:resnet50", "--no-time", "file.py:function", "ops_shared")),
-        ("predict", ("sita predict timm:resnet50 photos/", "--corrupt", "--labels", "--json", "≠")),
-        ("corruptions", ("sita corruptions --image cat.jpg", "--severity", "--list", "holdout")),
+        ("inspect", ("sita inspect timm:resnet50", "--layers", "file.py:function")),
+        ("predict", ("sita predict timm:resnet50 photos/", "--recipe", "--labels", "--crop")),
+        ("corruptions", ("sita corruptions --image cat.jpg", "--severity", "--list")),
     ],
 )
 def test_help_names_options_and_examples(command: str, words: tuple[str, ...]) -> None:
@@ -105,17 +105,8 @@ def test_inspect_shows_layers_rows_and_views() -> None:
     for word in ("weights: random", "32 × 32", "19 of 19", "rot90", "22 per image"):
         assert word in flat(output)
     rows = {line.split()[0]: line.split()[-1] for line in output.splitlines() if line.strip()}
-    expected = {
-        "source": 1,
-        "auto": 2,
-        "shift": 1,
-        "ensemble": 3,
-        "ptn": 1,
-        "bn": 1,
-        "augbn": 3,
-        "ops": 22,
-        "ops_shared": 10,
-    }
+    expected = {"source": 1, "auto": 2, "shift": 1, "ensemble": 3, "ptn": 1, "bn": 1}
+    expected |= {"augbn": 3, "ops": 22, "ops_shared": 10}
     assert {name: int(rows[name]) for name in expected} == expected
     assert max(map(len, output.splitlines())) <= 80
 
@@ -172,31 +163,22 @@ def test_inspect_reports_the_size_on_which_a_model_fails(monkeypatch: pytest.Mon
 # --- predict
 
 
-def in_python(images: np.ndarray, weights: Path, recipe: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The labels and probabilities of the adapted model, and the source's labels, without the command's code."""
-    model = cifar_resnet.load_cifar_resnet(20, weights)
-    with torch.inference_mode():
-        p = sita.adapt(model, recipe)(cifar_resnet.encode(images)).softmax(1)
-        source = model(cifar_resnet.encode(images)).argmax(1)
-    return p.argmax(1).numpy(), p.max(1).values.numpy(), source.numpy()
-
-
 @pytest.mark.real
 @pytest.mark.parametrize("recipe", ["ops", pytest.param("augbn", marks=pytest.mark.slow)])
 def test_predict_equals_the_adapted_model(recipe: str, data: Path) -> None:
     weights = data / "weights" / "cifar10_resnet20.safetensors"
-    stored = np.load(data / "cifar10" / "test_1000.npz")
+    stored = np.load(data / "cifar10" / "test_1000.npz")["images"][:10]
     Path("photos").mkdir()
-    seen = []
-    for index in range(5):
-        Image.fromarray(stored["images"][index]).save(f"photos/{index}.png")
-        content = zlib.crc32(stored["images"][index].tobytes())
-        seen.append(corrupt(stored["images"][index], "gaussian_noise", 5, seed=1, index=content))
-    labels, p, source = in_python(np.stack(seen), weights, recipe)
-    options = ("--weights", weights, "--recipe", recipe, "--corrupt", "gaussian_noise", "--seed", "1")
-    printed = json.loads(invoke("predict", NAME, "photos", *options, "--json"))
-    images = printed["images"]
-    assert [Path(image["file"]).name for image in images] == [f"{index}.png" for index in range(5)]
+    for index, image in enumerate(stored):
+        Image.fromarray(image).save(f"photos/{index}.png")
+    seen = [corrupt(image, "gaussian_noise", 5, index=zlib.crc32(image.tobytes())) for image in stored]
+    model, batch = cifar_resnet.load_cifar_resnet(20, weights), cifar_resnet.encode(np.stack(seen))
+    with torch.inference_mode():
+        p, labels = sita.adapt(model, recipe)(batch).softmax(1).max(1)
+        source = model(batch).argmax(1)
+    options = ("--weights", weights, "--recipe", recipe, "--corrupt", "gaussian_noise")
+    images = json.loads(invoke("predict", NAME, "photos", *options, "--json"))["images"]
+    assert [Path(image["file"]).name for image in images] == [f"{index}.png" for index in range(10)]
     assert [image["adapted"]["label"] for image in images] == labels.tolist()
     assert [image["source"]["label"] for image in images] == source.tolist()
     assert [image["changed"] for image in images] == (labels != source).tolist()
@@ -209,7 +191,7 @@ def test_predict_equals_the_adapted_model(recipe: str, data: Path) -> None:
     output = invoke("predict", NAME, "photos", *options)
     lines = [line for line in output.splitlines() if ".png" in line]
     assert ["≠" in line for line in lines] == (labels != source).tolist()
-    assert f"{(labels != source).sum()} of 5 labels differ" in output
+    assert f"{100 * (labels != source).float().mean():.1f} % of the labels differ" in output
 
 
 @pytest.mark.real
@@ -223,46 +205,28 @@ def test_predict_resizes_and_names_by_labels(data: Path) -> None:
     assert len([line for line in output.splitlines() if "class" in line]) == 3
 
 
-def test_file_names_are_not_wrapped_where_there_is_no_terminal() -> None:
+def test_entropy_and_top_are_of_the_prediction_and_a_long_file_name_is_one_line() -> None:
     name = "a_photograph_with_a_rather_long_name_of_its_own_00000347.png"
     draw(name)
+    printed = json.loads(invoke("predict", NAME, name, "--weights", "random", "--top", "10", "--json"))
+    found = printed["images"][0]["adapted"]
+    p = np.array([entry["probability"] for entry in found["top"]])
+    assert p.sum() == pytest.approx(1)
+    assert (np.diff(p) <= 0).all()
+    assert found["entropy"] == pytest.approx(-(p * np.log(p)).sum(), abs=1e-5)
+    assert found["label"] == found["top"][0]["label"]
     output = invoke("predict", NAME, name, "--weights", "random")
     (line,) = [line for line in output.splitlines() if name in line]
     assert len(line.split()) > 5
-
-
-def test_entropy_and_top_are_of_the_answer() -> None:
-    draw("noise.png")
-    printed = json.loads(invoke("predict", NAME, "noise.png", "--weights", "random", "--top", "10", "--json"))
-    assert printed["weights"] == "random"
-    said = printed["images"][0]["adapted"]
-    p = np.array([entry["probability"] for entry in said["top"]])
-    assert p.sum() == pytest.approx(1)
-    assert (np.diff(p) <= 0).all()
-    assert said["entropy"] == pytest.approx(-(p * np.log(p)).sum(), abs=1e-5)
-    assert said["label"] == said["top"][0]["label"]
-
-
-def test_predict_turns_a_photograph_as_its_camera_says() -> None:
-    pixels = draw("plain.png", 6, 4)
-    turned = Image.fromarray(np.rot90(pixels).copy())
-    exif = turned.getexif()
-    exif[0x0112] = 6
-    turned.save("turned.png", exif=exif)
-    first, second = (
-        json.loads(invoke("predict", "streets.py:build", f"{name}.png", "--out", "maps", "--json"))["images"][0]
-        for name in ("plain", "turned")
-    )
-    assert first["adapted"] == second["adapted"]
+    assert "Random weights" in output
 
 
 def test_predict_writes_label_maps() -> None:
     pixels = draw("street.png", 12, 20)
     Path("more").mkdir()
     draw("more/street.png", 8, 8, seed=1)
-    printed = json.loads(
-        invoke("predict", "streets.py:build", "street.png", "more", "--out", "maps", "--json", "--recipe", "augbn")
-    )
+    options = ("--out", "maps", "--recipe", "augbn")
+    printed = json.loads(invoke("predict", "streets.py:build", "street.png", "more", *options, "--json"))
     loaded = load_model("streets.py:build")
     batch = torch.from_numpy(pixels / 255).permute(2, 0, 1)[None].float()
     with torch.inference_mode():
@@ -276,20 +240,32 @@ def test_predict_writes_label_maps() -> None:
     assert first["changed"] == pytest.approx((expected != source).mean())
     shares = {entry["label"]: entry["share"] for entry in first["adapted"]["shares"]}
     assert shares == {label: pytest.approx((expected == label).mean()) for label in np.unique(expected)}
-    output = invoke("predict", "streets.py:build", "street.png", "--out", "maps", "--recipe", "augbn")
-    assert f"{100 * first['changed']:.1f} % ≠ source" in output
-    assert "Label maps: 1 in maps" in output
+    output = invoke("predict", "streets.py:build", "street.png", *options)
+    (line,) = [line for line in output.splitlines() if "street.png" in line]
+    assert f"{100 * first['changed']:.1f} %" in line
+    assert f"{100 * max(shares.values()):.1f} %" in line
+
+
+def test_predict_turns_a_photograph_as_its_camera_says() -> None:
+    pixels = draw("plain.png", 6, 4)
+    turned = Image.fromarray(np.rot90(pixels).copy())
+    exif = turned.getexif()
+    exif[0x0112] = 6
+    turned.save("turned.png", exif=exif)
+    first, second = json.loads(invoke("predict", "streets.py:build", "plain.png", "turned.png", "--json"))["images"]
+    assert first["adapted"] == second["adapted"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("bad.png",), "PPM) in bad.png; received something else"),
-        (("cut.png",), "Expected an image in cut.png"),
+        (("big.png",), "at most 178 million pixels in big.png; received more. Try: scale it down"),
         (("good.png", "empty"), "Expected images in the folder empty"),
         (("good.png", "--corrupt", "fogg"), "Did you mean 'fog'?"),
         (("good.png", "--recipe", "opps"), "Did you mean 'ops'?"),
         (("good.png", "--labels", "names.txt"), "each of the model's 10 classes; received 2"),
+        (("good.png", "--labels", "good.png"), "expected a text file"),
         (("good.png", "--out", "maps"), "--out is for label maps"),
         (("good.png", "--task", "segmentation"), "Try: --task classification"),
     ],
@@ -297,48 +273,38 @@ def test_predict_writes_label_maps() -> None:
 def test_what_cannot_be_predicted_is_refused(arguments: tuple[str, ...], words: str) -> None:
     draw("good.png")
     Path("bad.png").write_text("no image")
-    Path("cut.png").write_bytes(Path("good.png").read_bytes()[:1500])
     Path("names.txt").write_text("a\nb\n")
     Path("empty").mkdir()
+    if "big.png" in arguments:
+        Image.new("1", (20000, 20000)).save("big.png")
     with pytest.raises(sita.SitaError) as caught:
         invoke("predict", NAME, *arguments, "--weights", "random")
     assert words in str(caught.value)
 
 
-def test_predict_goes_on_after_a_bad_image_and_says_so() -> None:
-    for name in ("a", "c"):
-        draw(f"{name}.png")
-    Path("b.png").write_bytes(Path("a.png").read_bytes()[:1500])
-    files = ("a.png", "b.png", "c.png")
-    result = CliRunner().invoke(cli.make_app(), ["predict", NAME, *files, "--weights", "random", "--json"])
-    assert isinstance(result.exception, sita.SitaError)
-    assert "1 of 3 images got no answer" in str(result.exception)
-    assert "Left out: Expected an image in b.png" in result.stderr
-    printed = json.loads(result.stdout)
-    assert [entry["file"] for entry in printed["images"]] == ["a.png", "c.png"]
-    assert [entry["file"] for entry in printed["failed"]] == ["b.png"]
-    assert "cannot be read" in printed["failed"][0]["reason"]
-
-
-def test_nan_is_no_answer() -> None:
+def test_a_bad_image_and_nan_are_failures_and_the_rest_is_predicted() -> None:
     for name, level in (("white", 255), ("gray", 100)):
         Image.new("RGB", (8, 8), (level, level, level)).save(f"{name}.png")
-    done = CliRunner().invoke(cli.make_app(), ["predict", "streets.py:fragile", "white.png", "gray.png", "--json"])
-    assert isinstance(done.exception, sita.SitaError)
-    assert "1 of 2 images got no answer" in str(done.exception)
-    told = json.loads(done.stdout)
-    assert [Path(entry["file"]).name for entry in told["images"]] == ["gray.png"]
-    assert [Path(entry["file"]).name for entry in told["failed"]] == ["white.png"]
-    assert "returned NaN" in told["failed"][0]["reason"]
-    with pytest.raises(InputError, match="None of 1 images got an answer"):
+    draw("noise.png")
+    Path("cut.png").write_bytes(Path("noise.png").read_bytes()[:1500])
+    files = ("white.png", "cut.png", "gray.png")
+    result = CliRunner().invoke(cli.make_app(), ["predict", "streets.py:fragile", *files, "--json"])
+    assert isinstance(result.exception, sita.SitaError)
+    assert "2 of 3 images have no prediction" in str(result.exception)
+    assert "Skipped cut.png" in result.stderr
+    printed = json.loads(result.stdout)
+    assert [entry["file"] for entry in printed["images"]] == ["gray.png"]
+    reasons = {entry["file"]: entry["reason"] for entry in printed["failed"]}
+    assert "returned NaN" in reasons["white.png"]
+    assert "cannot be read" in reasons["cut.png"]
+    with pytest.raises(InputError, match="None of 1 images has a prediction"):
         invoke("predict", "streets.py:fragile", "white.png")
 
 
 @pytest.mark.parametrize("kind", ["gaussian_noise", "fog"])
-def test_a_corrupted_image_is_the_same_wherever_it_stands_in_the_list(kind: str) -> None:
-    random = np.random.default_rng(0)
-    for name in ("a", "b"):
-        Image.fromarray(random.integers(0, 256, (8, 8, 3), np.uint8)).save(f"{name}.png")
+def test_a_corrupted_image_is_the_same_at_any_position_in_the_list(kind: str) -> None:
+    for seed, name in enumerate(("a", "b")):
+        draw(f"{name}.png", 8, 8, seed)
 
     def entropy(*files: str) -> float:
         output = invoke("predict", "streets.py:fragile", *files, "--corrupt", kind, "--json")
@@ -346,29 +312,6 @@ def test_a_corrupted_image_is_the_same_wherever_it_stands_in_the_list(kind: str)
         return float(entry["adapted"]["entropy"])
 
     assert entropy("b.png") == pytest.approx(entropy("a.png", "b.png"), abs=1e-6)
-
-
-def test_predict_says_beforehand_what_many_rows_cost() -> None:
-    draw("good.png")
-    said = {}
-    for recipe in ("auto", "ops"):
-        arguments = ["predict", NAME, "good.png", "--weights", "random", "--recipe", recipe]
-        said[recipe] = CliRunner().invoke(cli.make_app(), arguments).stderr
-    assert "rows" not in said["auto"]
-    assert "22 rows: about 22 times the model's own time. The default recipe, auto, is several" in flat(said["ops"])
-
-
-def test_an_image_too_large_is_told_to_be_scaled_down() -> None:
-    Image.new("1", (20000, 20000)).save("big.png")
-    with pytest.raises(InputError, match=r"at most 178 million pixels in big\.png; .*Try: scale it down") as caught:
-        invoke("predict", NAME, "big.png", "--weights", "random")
-    assert "download" not in str(caught.value)
-
-
-def test_a_bad_file_is_refused_before_a_model_is_loaded() -> None:
-    Path("bad.png").write_text("no image")
-    with pytest.raises(InputError, match=r"bad\.png"):
-        invoke("predict", "nowhere.py:build", "bad.png")
 
 
 def test_a_function_without_an_encoding_needs_inputs() -> None:
@@ -394,10 +337,9 @@ def test_corruptions_are_listed() -> None:
 
 def test_corruptions_draws_a_sheet() -> None:
     draw("cat.png", 40, 30)
-    output = invoke("corruptions", "--image", "cat.png", "--severity", "5", "--out", "sheet.png")
+    invoke("corruptions", "--image", "cat.png", "--severity", "5", "--out", "sheet.png")
     with Image.open("sheet.png") as picture:
         assert min(picture.size) > 500
-    assert "cat.png, under 19 kinds of corruption at severity 5" in output
 
 
 def test_corruptions_has_an_image_and_resizes_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from safetensors.numpy import save_file
 from sita_workbench.cli import make_app
 
 BLOCKS = {page: documented.blocks_of(page) for page in PAGES}
-LANGUAGES = {"python", "console", "text", "run", "toctree", "include", "literalinclude", "eval-rst"}
+LANGUAGES = {"python", "console", "bibtex", "text", "run", "toctree", "include", "literalinclude", "eval-rst"}
 QUICK = {"corruptions", "predict"}
 """Commands that are run. The others are read by the parser of the command alone."""
 

@@ -1,8 +1,9 @@
-"""The `sita` command. A command imports its libraries when it runs, so that `sita --help` is quick."""
+"""The `sita` command. A command imports its libraries when it runs: `sita --help` is quick."""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, NoReturn
 
@@ -13,8 +14,10 @@ try:
     import typer
     from rich.console import Console
     from rich.text import Text
-except ImportError:  # main names the remedy
+except ImportError:  # main says how to install them
     typer = None  # type: ignore[assignment]
+
+_COMMANDS = ("demo", "ui", "bench", "inspect", "calibrate", "predict", "score", "serve", "export", "corruptions")
 
 _ABOUT = """Adapt trained BatchNorm image models to every single image.
 
@@ -33,12 +36,13 @@ sita export MODEL --out model.onnx
 def main() -> None:
     """Run the command that the user typed. A SitaError, or a disk's, is printed as one line, without a traceback."""
     if typer is None:
-        sys.exit(f"sita needs libraries that are not installed. Try: {_remedy()}")
+        extras = ["bench"] if find_spec("torch") or find_spec("keras") else ["bench", "torch"]
+        sys.exit(f"sita needs libraries that are not installed. Try: {install(*extras)}")
     try:
         make_app()()
     except SitaError as error:
         _fail(str(error))
-    except OSError as error:  # a full or read-only disk, a folder that is not there
+    except OSError as error:  # a full or read-only disk, a missing folder
         if error.errno is None:
             raise
         _fail(f"{error.strerror}{f': {error.filename}' if error.filename else ''}")
@@ -49,24 +53,8 @@ def _fail(reason: str) -> NoReturn:
     sys.exit(1)
 
 
-def _remedy() -> str:
-    """Return how to install the command's libraries, and a framework where none is there."""
-    return install("bench") if find_spec("torch") or find_spec("keras") else install("bench", "torch")
-
-
 def make_app() -> typer.Typer:
     """Return the application with all its commands."""
-    from .commands.bench import bench
-    from .commands.calibrate import calibrate
-    from .commands.corruptions import corruptions
-    from .commands.demo import demo
-    from .commands.export import export
-    from .commands.inspect import inspect
-    from .commands.predict import predict
-    from .commands.score import score
-    from .commands.serve import serve
-    from .commands.ui import ui
-
     app = typer.Typer(
         name="sita",
         help=_ABOUT,
@@ -76,8 +64,8 @@ def make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_sita)
-    for command in (demo, ui, bench, inspect, calibrate, predict, score, serve, export, corruptions):
-        app.command()(command)
+    for name in _COMMANDS:
+        app.command()(getattr(import_module(f".commands.{name}", __package__), name))
     return app
 
 
@@ -89,8 +77,7 @@ def _print_version(wanted: bool) -> None:
 
 def _sita(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass

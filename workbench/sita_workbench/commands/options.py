@@ -8,12 +8,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from sita_adapters.errors import SitaError, install
+from sita_adapters.errors import InputError, SitaError, install
 from sita_adapters.inputs import ENCODINGS
-from sita_adapters.recipe import RECIPES
+from sita_adapters.recipe import DEFAULT, RECIPES
 
 USUAL_SIDE = 224
 """The side of an example image where a model takes any size."""
+
+_RECIPES = f"One of {', '.join(RECIPES)}, or a file that sita calibrate wrote."
 
 ModelSpec = Annotated[
     str,
@@ -22,7 +24,6 @@ ModelSpec = Annotated[
         help="timm:NAME, torchvision:NAME, torchvision:segmentation.NAME, keras:NAME, cifar10-resnet20 (or 32, 44, 56, "
         "110), camvid-roadnet, digits (the demo's network), or file.py:function: your own function that returns the "
         "model, or the model and a dict with any of inputs, size, crop, task, scores.",
-        show_default=False,
     ),
 ]
 
@@ -30,10 +31,8 @@ AnyModel = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="As for sita inspect: timm:NAME, torchvision:NAME, keras:NAME, cifar10-resnet20, file.py:function, …; or "
-        "a file that sita export wrote (.onnx, .pt2, .tflite, a SavedModel's folder), which contains its weights "
-        "and its recipe.",
-        show_default=False,
+        help="A model as sita inspect takes it (timm:NAME, keras:NAME, file.py:function, …), or a file that sita "
+        "export wrote (.onnx, .pt2, .tflite, a SavedModel's folder).",
     ),
 ]
 
@@ -41,54 +40,55 @@ Weights = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="A file (.safetensors, .pt, .pth, .weights.h5, .keras), pretrained (a download), or random. Your "
-        "own function returns a model with weights.",
-        show_default=False,
+        help="A file (.safetensors, .pt, .pth, .weights.h5, .keras), pretrained (a download), or random.",
     ),
 ]
 
 Trust = Annotated[
     bool,
-    typer.Option(
-        "--trust",
-        help="Open files that can execute code when they are loaded, too: pickles, .pt2, Lambda layers. "
-        "SECURITY.md says which files execute what.",
-    ),
+    typer.Option("--trust", help="Also open files that can execute code: pickles, .pt2, Lambda layers (SECURITY.md)."),
 ]
 
 Providers = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME,…",
-        help="What onnxruntime runs an .onnx file on, by preference: CUDA,CPU for one. By default the CPU.",
-        show_default=False,
-    ),
+    typer.Option(metavar="NAME,…", help="What onnxruntime runs an .onnx file on, by preference; CUDA,CPU for example."),
 ]
 
-RecipeName = Annotated[
-    str, typer.Option(metavar="NAME", help=f"One of {', '.join(RECIPES)}, or a file that sita calibrate wrote.")
+RecipeName = Annotated[str, typer.Option(metavar="NAME", help=_RECIPES)]
+
+OptionalRecipe = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help=f"{_RECIPES} By default {DEFAULT}; an exported file contains its own."),
+]
+
+Labels = Annotated[
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, help="The class names, one per line."),
 ]
 
 PixelInputs = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME",
-        help=f"How pixels are encoded, instead of the model's usual encoding: {', '.join(ENCODINGS)}.",
-        show_default=False,
+        metavar="NAME", help=f"How pixels are encoded, instead of the usual encoding: {', '.join(ENCODINGS)}."
     ),
 ]
 
 Side = Annotated[
     int | None,
-    typer.Option(min=1, help="Height and width of the images, instead of the model's usual size.", show_default=False),
+    typer.Option(min=1, help="Height and width of the images, instead of the model's usual size."),
+]
+
+Crop = Annotated[
+    float | None,
+    typer.Option(
+        min=0.01, max=1.0, help="The share of the shorter side that the center crop keeps, instead of the usual one."
+    ),
 ]
 
 TaskName = Annotated[
     Literal["classification", "segmentation"] | None,
     typer.Option(
-        metavar="TASK",
-        help="classification or segmentation (one label per pixel), where the model does not say.",
-        show_default=False,
+        metavar="TASK", help="classification or segmentation (one label per pixel), where the model does not say."
     ),
 ]
 
@@ -96,6 +96,15 @@ TaskName = Annotated[
 def read_providers(providers: str | None) -> list[str] | None:
     """Return the names that are separated by commas."""
     return None if providers is None else [name.strip() for name in providers.split(",") if name.strip()]
+
+
+def read_names(path: Path) -> tuple[str, ...]:
+    """Return the class names in a file, one per line."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
+    except ValueError as error:
+        raise InputError(f"--labels: expected a text file, one name per line; received {path}: {error}.") from error
+    return tuple(line.strip() for line in lines)
 
 
 def require(*packages: str, extra: str = "bench") -> None:

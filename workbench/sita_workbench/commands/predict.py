@@ -4,200 +4,130 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
+from rich import box
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from sita_adapters.errors import InputError, SitaError, suggestion
-from sita_adapters.recipe import DEFAULT, RECIPES
+from sita_adapters.errors import InputError, SitaError
+from sita_adapters.recipe import DEFAULT
 
-from .image_files import find_damaged, find_images, read_image
-from .options import AnyModel, PixelInputs, Providers, Side, TaskName, Trust, Weights, read_providers, require
+from . import options
+from .image_files import find_images, read_image
+from .options import read_names
 
 if TYPE_CHECKING:
-    from sita_adapters.recipe import Task
+    from ..methods import Prediction
+    from ..predictor import Answers
 
-    from ..predictor import Predictor
-    from .prediction import Answer
+__all__ = ["predict", "read_names"]  # score, serve and ui import read_names from here
 
-
-_MANY_ROWS = 4
-"""A recipe that runs more rows for an image takes so long that it is said beforehand."""
+_SHARES = 5
+"""How many labels of a label map the table shows."""
 
 
 def predict(
-    model: AnyModel,
+    model: options.AnyModel,
     images: Annotated[
-        list[Path],
-        typer.Argument(metavar="IMAGE", exists=True, help="Image files, or folders of them.", show_default=False),
+        list[Path], typer.Argument(metavar="IMAGE", exists=True, help="Image files, or folders of them.")
     ],
     *,
-    weights: Weights = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"One of {', '.join(RECIPES)}. By default {DEFAULT}; an exported file has its own.",
-        ),
-    ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="The classes' names, one per line.", show_default=False),
-    ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Show this many classes of each answer, the likeliest first.")] = 1,
+    weights: options.Weights = None,
+    recipe: options.OptionalRecipe = None,
+    labels: options.Labels = None,
+    top: Annotated[int, typer.Option(min=1, help="Show this many classes for each image.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     corrupt: Annotated[
-        str | None,
-        typer.Option(metavar="KIND", help="Corrupt the images first; sita corruptions --list.", show_default=False),
+        str | None, typer.Option(metavar="KIND", help="Corrupt the images first; sita corruptions --list.")
     ] = None,
     severity: Annotated[int, typer.Option(min=1, max=5, help="How much to corrupt them.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Draws what is random in a corruption.")] = 0,
     out: Annotated[
-        Path | None,
-        typer.Option(file_okay=False, help="Segmentation: write the label maps here, as PNG.", show_default=False),
+        Path | None, typer.Option(file_okay=False, help="Segmentation: write the label maps here, as PNG.")
     ] = None,
-    task: TaskName = None,
-    inputs: PixelInputs = None,
-    size: Side = None,
-    crop: Annotated[
-        float | None,
-        typer.Option(
-            min=0.01, max=1.0, help="Keep this share of the shorter side, not the usual one.", show_default=False
-        ),
-    ] = None,
-    trust: Trust = False,
-    providers: Providers = None,
+    task: options.TaskName = None,
+    inputs: options.PixelInputs = None,
+    size: options.Side = None,
+    crop: options.Crop = None,
+    trust: options.Trust = False,
+    providers: options.Providers = None,
 ) -> None:
     """Label images with an adapted model, beside the source model.
 
-    Each image is adapted to by itself. The table shows its label, the
-    probability, the entropy of the prediction in nats (0: certain), and λ,
-    the prior of the most certain candidate (1: the image is like the training
-    images; the lower, the stranger). Beside it stands the source model's
-    prediction, marked ≠ where it differs. Images are resized and cropped as
-    the model expects them. Of a segmentation model the table shows the share
-    of each label. An exported file says λ, and what the source model answers,
-    if it was written with --diagnostics. Images that cannot be read are named and
-    left out; the exit code is then 1.
+    Each image is adapted to independently. The table shows its label, the
+    probability (of a label map, the share of the pixels), the entropy in
+    nats (0: certain), λ, the prior of the most certain candidate (1: like the
+    training images), and the source model's prediction, marked ≠ where it
+    differs. An exported file reports λ and the source model's prediction if
+    it was written with --diagnostics. Images without a prediction are
+    skipped; the exit code is then 1.
 
     Examples:
-      sita predict cifar10-resnet20 cat.png --weights resnet20.safetensors
       sita predict timm:resnet50 photos/ --weights pretrained --top 3
       sita predict keras:ResNet50 cat.jpg --weights resnet50.weights.h5 \\
         --labels imagenet.txt --corrupt fog --severity 4
       sita predict net.py:build street.jpg --out maps --json
       sita predict resnet50.onnx cat.jpg
     """
-    require("PIL", "scipy")
+    options.require("PIL", "scipy")
+    from ..corruptions import corrupt as corrupt_image
     from ..data.images import ImageError
     from ..methods import open_recipe
-    from ..predictor import NoAnswerError
+    from ..models.loading import load_model
+    from ..predictor import NoAnswerError, open_predictor
     from ..progress import ConsoleProgress
-    from .prediction import predict_file
-    from .prediction_report import PredictionReport
 
-    open_recipe(recipe or DEFAULT, task or "classification")
-    _check_kind(corrupt)
-    errors = Console(stderr=True)
-    progress = ConsoleProgress(errors)
+    open_recipe(recipe or DEFAULT, task or "classification")  # reports a wrong name before a model is loaded
     paths = find_images(images)
-    damaged = find_damaged(paths)
-    for reason in damaged.values():
-        progress.say(f"Left out: {reason}")
-    names = None if labels is None else read_names(labels)
-    with errors.status(f"Loading {model} …"):
-        predictor = _load(
-            model,
-            recipe,
-            weights=weights,
-            inputs=inputs,
-            size=size,
-            task=task,
-            crop=crop,
-            trust=trust,
-            providers=read_providers(providers),
-        )
+    given = None if labels is None else read_names(labels)
+    progress = ConsoleProgress(Console(stderr=True))
+    with progress.console.status(f"Loading {model} …"):
+        runtimes = options.read_providers(providers)
+        loaded = load_model(model, weights, inputs=inputs, size=size, exported=True, trust=trust, providers=runtimes)
+        predictor = open_predictor(replace(loaded, task=task or loaded.task, crop=crop or loaded.crop), recipe)
     loaded = predictor.loaded
     if out is not None and loaded.task != "segmentation":
-        raise InputError(f"--out is for label maps; {model} gives one label per image. Try: leave it out, or --json.")
-    if predictor.rows > _MANY_ROWS:
-        progress.say(
-            f"Every image runs as {predictor.rows} rows: about {predictor.rows} times the model's own time."
-            + ("" if loaded.file else f" The default recipe, {DEFAULT}, is several times as fast.")
-        )
-    answers: list[Answer] = []
-    readable = [path for path in paths if path not in damaged]
-    with progress.track(f"{len(readable)} images, {predictor.rows} rows each", len(readable)) as advance:
-        for path in readable:
+        raise InputError(f"--out is for label maps; {model} returns one label per image. Try: leave it out, or --json.")
+
+    entries: list[dict[str, Any]] = []
+    failed: list[dict[str, str]] = []
+    with progress.track(f"{len(paths)} images, {predictor.rows} rows each", len(paths)) as advance:
+        for path in paths:
             try:
                 pixels = read_image(path, loaded)
-                if corrupt is not None:
-                    from ..corruptions import corrupt as corrupt_image
-
-                    # Random parts follow from the pixels: the same file gives the same answer in any list.
-                    pixels = corrupt_image(pixels, corrupt, severity, seed=seed, index=zlib.crc32(pixels.tobytes()))
-                answers.append(predict_file(predictor, path, pixels))
+                if corrupt:  # random parts depend on the pixels: the same file gives the same result in any list
+                    pixels = corrupt_image(pixels, corrupt, severity, index=zlib.crc32(pixels.tobytes()))
+                answers = predictor.answer(pixels[None])
             except (ImageError, NoAnswerError) as error:
-                damaged[path] = str(error) if isinstance(error, ImageError) else f"{path}: {error}"
-                progress.say(f"Left out: {damaged[path]}")
+                failed.append({"file": str(path), "reason": str(error)})
+                progress.say(f"Skipped {path}: {error}")
             else:
-                known = _check_names(names, loaded.names, answers[0].classes)
+                names = _check_names(given, loaded.names, answers.adapted.probabilities.shape[-1])
+                written = {} if out is None else {"map": _write_map(out, path, answers, entries)}
+                entries.append({**_make_entry(path, answers, names, top), **written})
             advance()
-    if not answers:
-        raise InputError(f"None of {len(paths)} images got an answer. The first: {next(iter(damaged.values()))}")
-    maps = None if out is None else _write_maps(answers, out)
-    corrupted = "" if corrupt is None else f"{corrupt}, severity {severity}"
-    report = PredictionReport(loaded, predictor.recipe, answers, known, top, corrupted, maps, damaged)
+    if not entries:
+        raise InputError(f"None of {len(paths)} images has a prediction. The first: {failed[0]['reason']}")
+    report = {
+        "model": loaded.spec,
+        "weights": loaded.weights,
+        "recipe": predictor.recipe,
+        "corrupted": f"{corrupt}, severity {severity}" if corrupt else None,
+        "images": entries,
+        "failed": failed,
+    }
     if as_json:
-        typer.echo(json.dumps(report.to_dict(), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
     else:
-        report.print(Console(highlight=False))
-    if damaged:
-        raise SitaError(f"{len(damaged)} of {len(paths)} images got no answer: they are named above.")
-
-
-def _load(
-    model: str,
-    recipe: str | None,
-    *,
-    weights: str | None,
-    inputs: str | None,
-    size: int | None,
-    task: Task | None,
-    crop: float | None,
-    trust: bool,
-    providers: list[str] | None,
-) -> Predictor:
-    from ..models.loading import load_model
-    from ..predictor import open_predictor
-
-    loaded = load_model(model, weights, inputs=inputs, size=size, exported=True, trust=trust, providers=providers)
-    return open_predictor(replace(loaded, task=task or loaded.task, crop=crop or loaded.crop), recipe)
-
-
-def _check_kind(corrupt: str | None) -> None:
-    from ..corruptions import CORRUPTIONS
-
-    if corrupt is not None and corrupt not in CORRUPTIONS:
-        raise InputError(
-            f"--corrupt: expected one of {', '.join(CORRUPTIONS)}; received {corrupt!r}."
-            f"{suggestion(corrupt, CORRUPTIONS)}"
-        )
-
-
-def read_names(path: Path) -> tuple[str, ...]:
-    """Return the names of the classes, one per line of a file."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except ValueError as error:
-        raise InputError(f"--labels: expected a text file, one name per line; received {path}: {error}.") from error
-    while lines and not lines[-1].strip():
-        lines.pop()
-    return tuple(line.strip() for line in lines)
+        _print_table(report, Console(highlight=False))
+    if failed:
+        raise SitaError(f"{len(failed)} of {len(paths)} images have no prediction: see the messages above.")
 
 
 def _check_names(given: tuple[str, ...] | None, known: tuple[str, ...], classes: int) -> tuple[str, ...]:
@@ -208,18 +138,94 @@ def _check_names(given: tuple[str, ...] | None, known: tuple[str, ...], classes:
     return names if len(names) == classes else ()
 
 
-def _write_maps(answers: Sequence[Answer], folder: Path) -> list[Path]:
-    """Write every label map as a PNG whose values are the labels, with a palette."""
+def _write_map(folder: Path, image: Path, answers: Answers, earlier: list[dict[str, Any]]) -> str:
+    """Write an image's label map under the image's name, numbered where an earlier image has the same name."""
     from ..label_maps import write_label_map
 
-    written: list[Path] = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for answer in answers:
-            same = sum(path.stem.split("~")[0] == answer.path.stem for path in written)
-            path = folder / f"{answer.path.stem}{f'~{same + 1}' if same else ''}.png"
-            write_label_map(path, answer.adapted.labels, answer.classes)
-            written.append(path)
-    except OSError as error:
-        raise SitaError(f"The label maps could not be written: {error}") from error
-    return written
+    path, number = folder / f"{image.stem}.png", 1
+    while any(entry["map"] == str(path) for entry in earlier):
+        number += 1
+        path = folder / f"{image.stem}~{number}.png"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_label_map(path, answers.adapted.labels[0], answers.adapted.probabilities.shape[-1])
+    return str(path)
+
+
+def _make_entry(path: Path, answers: Answers, names: tuple[str, ...], top: int) -> dict[str, Any]:
+    """Return an image's predictions as JSON; an exported file without diagnostics has neither source nor λ."""
+    adapted, source = answers.adapted, answers.source
+    entry: dict[str, Any] = {"file": str(path)}
+    if source is not None:
+        changed = adapted.labels[0] != source.labels[0]
+        entry["changed"] = float(changed.mean()) if changed.ndim else bool(changed)
+    if adapted.priors is not None:
+        entry["prior"] = float(adapted.priors[0].mean())
+    entry["adapted"] = _summarize(adapted, names, top)
+    if source is not None:
+        entry["source"] = _summarize(source, names, top)
+    return entry
+
+
+def _summarize(predicted: Prediction, names: tuple[str, ...], top: int) -> dict[str, Any]:
+    """Return the most probable classes of an image, or the share of the pixels that each label has in a label map."""
+
+    def ranked(values: np.ndarray, count: int, key: str) -> list[dict[str, Any]]:
+        order = np.argsort(-values, kind="stable")[:count].tolist()
+        return [{"label": n, "name": names[n] if names else None, key: float(values[n])} for n in order]
+
+    p, labels, entropy = predicted.probabilities[0], predicted.labels[0], float(predicted.entropies[0].mean())
+    if labels.ndim:
+        shares = np.bincount(labels.ravel(), minlength=p.shape[-1]) / labels.size
+        return {"entropy": entropy, "shares": ranked(shares, np.count_nonzero(shares), "share")}
+    likeliest = ranked(p, top, "probability")
+    return {**likeliest[0], "entropy": entropy, "top": likeliest}
+
+
+def _print_table(report: dict[str, Any], console: Console) -> None:
+    """Print the predictions as a table, with a line about the model above it and a summary below it."""
+    entries = report["images"]
+    corrupted = f", images corrupted by {report['corrupted']}" if report["corrupted"] else ""
+    console.print(Text(f"{report['model']}, weights: {report['weights']}{corrupted}"), soft_wrap=True)
+    table = _make_table(entries, report["recipe"].partition(":")[0])
+    if not console.is_terminal:  # nothing limits the width: file names stay in one piece
+        needed = console.measure(table, options=console.options.update(width=10_000)).maximum
+        console.width = max(console.width, needed)
+    console.print(table)
+    if "changed" in entries[0]:
+        share = np.mean([entry["changed"] for entry in entries])
+        console.print(f"{100 * share:.1f} % of the labels differ from the source model's (≠).")
+    if report["weights"] == "random":
+        console.print("Random weights: these predictions mean nothing.")
+
+
+def _make_table(entries: list[dict[str, Any]], recipe: str) -> Table:
+    """Return a table with the adapted model's predictions, λ, and the source model's, as far as they are known."""
+    value = "share" if "shares" in entries[0]["adapted"] else "p"
+    headings = ["image", recipe, value, "entropy", "λ", "≠", "source", value, "entropy"]
+    known = 9 if "source" in entries[0] else 5 if "prior" in entries[0] else 4
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for heading in headings[:known]:
+        number = heading in (value, "entropy", "λ", "≠")
+        table.add_column(heading, overflow="fold", justify="right" if number else "left", no_wrap=number)
+    for entry in entries:
+        changed = entry.get("changed", False)
+        mark = "≠" if changed is True else f"{100 * changed:.1f} %" if changed else ""
+        once = (Path(entry["file"]).name, f"{entry['prior']:.2f}" if "prior" in entry else "", mark)
+        ours, theirs = _cells(entry["adapted"], "bold"), _cells(entry.get("source"), "yellow" if changed else "")
+        for cells, others in zip_longest(ours, theirs, fillvalue=("", "", "")):
+            row = [Text(once[0]), *cells, once[1], Text(once[2], "bold yellow"), *others]
+            table.add_row(*row[:known])
+            once = ("", "", "")
+    return table
+
+
+def _cells(summary: dict[str, Any] | None, style: str) -> list[tuple[Text | str, str, str]]:
+    """Return label, probability or share, and entropy of a prediction, the largest first."""
+    if summary is None:
+        return []
+    rows: list[tuple[Text | str, str, str]] = []
+    for part in summary["shares"][:_SHARES] if "shares" in summary else summary["top"]:
+        name = str(part["label"]) if part["name"] is None else f"{part['label']} {part['name']}"
+        value = f"{part['probability']:.2f}" if "probability" in part else f"{100 * part['share']:.1f} %"
+        rows.append((Text(name, "dim" if rows else style), value, "" if rows else f"{summary['entropy']:.2f}"))
+    return rows
