@@ -85,7 +85,7 @@ def draw(path: Path | str, height: int = 32, width: int = 32, seed: int = 0) -> 
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("inspect", ("sita inspect timm:resnet50", "--layers", "file.py:function")),
+        ("inspect", ("sita inspect timm:resnet50", "--no-time", "file.py:function")),
         ("predict", ("sita predict timm:resnet50 photos/", "--recipe", "--labels", "--crop")),
         ("corruptions", ("sita corruptions --image cat.jpg", "--severity", "--list")),
     ],

@@ -176,7 +176,7 @@ def _summarize(predicted: Prediction, names: tuple[str, ...], top: int) -> dict[
     p, labels, entropy = predicted.probabilities[0], predicted.labels[0], float(predicted.entropies[0].mean())
     if labels.ndim:
         shares = np.bincount(labels.ravel(), minlength=p.shape[-1]) / labels.size
-        return {"entropy": entropy, "shares": ranked(shares, np.count_nonzero(shares), "share")}
+        return {"entropy": entropy, "shares": ranked(shares, int(np.count_nonzero(shares)), "share")}
     likeliest = ranked(p, top, "probability")
     return {**likeliest[0], "entropy": entropy, "top": likeliest}
 
