@@ -35,8 +35,8 @@ sita export MODEL --out model.onnx
 
 def main() -> None:
     """Run the command that the user typed. A SitaError, or a disk's, is printed as one line, without a traceback."""
-    if "typer" not in sys.modules:
-        extras = ["bench"] if find_spec("torch") or find_spec("keras") else ["bench", "torch"]
+    extras = ["bench"] if find_spec("torch") or find_spec("keras") else ["bench", "torch"]
+    if typer is None:
         sys.exit(f"sita needs libraries that are not installed. Try: {install(*extras)}")
     try:
         make_app()()
