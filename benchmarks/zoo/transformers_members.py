@@ -220,11 +220,7 @@ def _vitmatte() -> Any:
 
 def _vitpose() -> Any:
     backbone = _class("VitPoseBackboneConfig")(
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        image_size=[64, 48],
-        out_features=["stage2"],
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=2, image_size=[64, 48], out_features=["stage2"]
     )
     settings = {"backbone_config": backbone, "use_simple_decoder": False, "num_labels": 4}
     return _build("VitPoseForPoseEstimation", settings)
