@@ -38,8 +38,7 @@ def alternate(functions: dict[str, Callable[[], object]], repeats: int) -> dict[
 def picture(size: int) -> Any:
     """Return an image (1, 3, size, size) with structure at every scale, like a photograph: waves and fine noise.
 
-    On pure noise, deep features are nearly constant: the worst case for exact moments, and not a usual one
-   .
+    On pure noise, deep features are nearly constant: the worst case for exact moments, and not a usual one.
     """
     random = np.random.default_rng(0)
     place = np.linspace(0, 2 * np.pi, size)
