@@ -65,5 +65,4 @@ def draw_images(folder: Path, count: int, sides: tuple[int, ...] = (12,)) -> lis
 
 def read_rows(output: str = "out") -> list[dict[str, Any]]:
     """Return the rows of a run, as any reader of Parquet finds them."""
-    rows: list[dict[str, Any]] = pq.read_table(f"{output}/parts").to_pylist()
-    return rows
+    return list(pq.read_table(f"{output}/parts").to_pylist())

@@ -64,29 +64,30 @@ def test_a_shard_that_kills_every_worker_ends_the_run() -> None:
         score("net.py:nothing", "images", "out", workers=1)
 
 
+def stop_driver(number: signal.Signals, *options: str) -> tuple[int, str, list[str]]:
+    """Start `sita score` and send it a signal once there is a part; return its exit code, messages and children."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it, and so would
+    command = [sys.executable, "-m", "sita_workbench.cli", "score", "--input=images", "--output=out", *options]
+    driver = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not any(Path("out/parts").glob("part-*")) and driver.poll() is None:
+        time.sleep(0.02)
+    children = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()
+    driver.send_signal(number)
+    _, errors = driver.communicate(timeout=60)
+    return driver.returncode, errors, children
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=str)
 def test_a_driver_that_is_stopped_leaves_no_worker_and_resumes(number: signal.Signals) -> None:
     paths = draw_images(Path("images"), 60)
-    command = ["-m", "sita_workbench.cli", "score", "net.py:moody", "--input", "images", "--output", "out"]
-    code = """from sita_workbench import score
-score("net.py:moody", "images", "out", shard=4, workers=1, watch=lambda report: print(report.pid, flush=True))"""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore it, and so would
-    started = [sys.executable, *(["-c", code] if number == signal.SIGKILL else [*command, "--shard=4", "--workers=1"])]
-    driver = subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not Path("out/parts/part-00001.parquet").exists() and driver.poll() is None:
-        time.sleep(0.05)
-    driver.send_signal(number)
-    out, errors = driver.communicate(timeout=60)
-    if number == signal.SIGINT:
-        assert driver.returncode == 130
-        assert "the same command resumes" in errors
-    else:
-        worker, end = Path("/proc", out.split()[-1]), time.monotonic() + 10
-        while worker.exists() and time.monotonic() < end:
-            time.sleep(0.1)
-        assert not worker.exists()
-    assert 2 <= len(list(Path("out/parts").glob("part-*"))) < 15
+    code, errors, workers = stop_driver(number, "net.py:moody", "--shard=4", "--workers=1")
+    assert number == signal.SIGKILL or (code == 130 and "the same command resumes" in errors)
+    end = time.monotonic() + 10
+    while Path("/proc", workers[0]).exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not Path("/proc", workers[0]).exists()
+    assert 1 <= len(list(Path("out/parts").glob("part-*"))) < 15
     score("net.py:moody", "images", "out", workers=1)
     assert [row["path"] for row in read_rows()] == paths
 
@@ -113,36 +114,22 @@ def cluster() -> Iterator[Any]:
 
     memory = {"object_store_memory": 80 * 2**20}
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **memory})
-    try:
-        made.workers = [made.add_node(num_cpus=2, **memory) for _ in range(2)]
-        made.wait_for_nodes()
-        yield made
-    finally:
-        ray.shutdown()
-        made.shutdown()
-
-
-DRIVER = """
-import sys
-from sita_workbench import ModelSpec, score
-from sita_workbench.progress import NoProgress
-score(ModelSpec("net.py:build", recipe="ops"), "images", "out", engine="ray", address=sys.argv[1], workers=2, shard=46,
-      watch=lambda report: print("done" if report.done else "batch", flush=True))
-"""
+    made.workers = [made.add_node(num_cpus=2, **memory) for _ in range(2)]
+    made.wait_for_nodes()
+    yield made
+    ray.shutdown()
+    made.shutdown()
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 def test_an_actor_a_node_and_the_driver_are_lost_and_no_image_is(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver first, by SIGKILL; in the run that resumes an actor, then a node. Reports, not files, trigger it."""
+    """The driver first, by SIGKILL; in the run that resumes an actor, then a node."""
     paths = draw_images(Path("images"), 20 * SHARD)
     monkeypatch.setenv("KERAS_BACKEND", "jax")  # which the nodes that run already do not have
     Path("net.py").write_text(NETWORKS + '\nimport os\n\nassert os.environ["KERAS_BACKEND"] == "jax"\n')
-    driver = subprocess.Popen([sys.executable, "-c", DRIVER, cluster.address], stdout=subprocess.PIPE, text=True)
-    assert driver.stdout is not None
-    next(line for line in driver.stdout if line.startswith("done"))
-    driver.kill()
-    driver.wait()
+    options = ("--engine=ray", f"--address={cluster.address}", "--workers=2", f"--shard={SHARD}")
+    stop_driver(signal.SIGKILL, SPEC.model, "--recipe=ops", *options)
     there = {path: path.stat().st_mtime_ns for path in Path("out/parts").glob("part-*")}
     assert 1 <= len(there) < 20
     seen: list[int] = []
