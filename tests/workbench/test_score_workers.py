@@ -84,9 +84,9 @@ def test_a_driver_that_is_stopped_leaves_no_worker_and_resumes(number: signal.Si
     code, errors, workers = stop_driver(number, "net.py:moody", "--shard=4", "--workers=1")
     assert number == signal.SIGKILL or (code == 130 and "the same command resumes" in errors)
     end = time.monotonic() + 10
-    while Path("/proc", workers[0]).exists() and time.monotonic() < end:
+    while Path("/proc", workers[0]).exists():
+        assert time.monotonic() < end
         time.sleep(0.1)
-    assert not Path("/proc", workers[0]).exists()
     assert 1 <= len(list(Path("out/parts").glob("part-*"))) < 15
     score("net.py:moody", "images", "out", workers=1)
     assert [row["path"] for row in read_rows()] == paths
@@ -147,7 +147,6 @@ def test_an_actor_a_node_and_the_driver_are_lost_and_no_image_is(cluster: Any, m
 
     settings: dict[str, Any] = {"address": cluster.address, "workers": 2, "progress": Mock(wraps=NoProgress())}
     scored = score(SPEC, "images", "out", engine="ray", watch=make_trouble, **settings)
-    assert removed
     assert sum("A worker was lost" in str(call) for call in settings["progress"].say.mock_calls) >= 2
     assert (scored.rows, scored.failed) == (len(paths), 0)
     assert read_rows() == expected_rows(paths)
