@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 from PIL import Image
-
-from sita_workbench.progress import NoProgress
 
 NETWORKS = """
 import time, torch
@@ -34,10 +31,6 @@ def build(kind=nn.Sequential):
     return model, {"inputs": "unit", "size": 12, "crop": 1.0}
 
 
-def any_size():
-    return build()[0], {"inputs": "unit", "crop": 1.0}
-
-
 def segment():
     body, head = _body(), nn.Conv2d(8, 4, 1)
     head.weight.data *= 12
@@ -45,14 +38,14 @@ def segment():
     return model, {"inputs": "unit", "size": 12, "task": "segmentation"}
 
 
-class Moody(nn.Sequential):  # it is slow, and returns NaN for a white image
+class Moody(nn.Sequential):  # slow, NaN for a white image, and it fails on images smaller than its convolution
     def forward(self, x):
         time.sleep(0.3)
         return torch.where((x == 1).flatten(1).all(1, keepdim=True), torch.nan, super().forward(x))
 
 
 def moody():
-    return build(Moody)
+    return build(Moody)[0], {"inputs": "unit", "crop": 1.0}
 """
 
 
@@ -72,10 +65,4 @@ def draw_images(folder: Path, count: int, sides: tuple[int, ...] = (12,)) -> lis
 
 def read_rows(output: str = "out") -> list[dict[str, Any]]:
     """Return the rows of a run, as any reader of Parquet finds them."""
-    rows: list[dict[str, Any]] = pq.read_table(f"{output}/parts").to_pylist()
-    return rows
-
-
-def progress_to(said: list[str]) -> Any:
-    """Return a progress that adds messages to a list."""
-    return SimpleNamespace(say=said.append, track=NoProgress().track)
+    return list(pq.read_table(f"{output}/parts").to_pylist())

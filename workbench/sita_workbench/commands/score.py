@@ -27,7 +27,7 @@ def score(
             help="A folder of images; a Parquet file with a column path; or a text file with a path per line.",
         ),
     ],
-    output: Annotated[Path, typer.Option(file_okay=False, help="A new folder, or the folder of a run to resume.")],
+    output: Annotated[Path, typer.Option(file_okay=False, metavar="DIR", help="A new folder, or one to resume.")],
     weights: Weights = None,
     recipe: Annotated[
         str | None,
