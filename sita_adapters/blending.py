@@ -9,7 +9,7 @@ from .diagnostics import LayerMeasurement
 from .engine import Adaptation, ForwardContext, thread
 from .errors import InputError, ModelError
 from .ops import Array
-from .shift import Rule, scaled_divergence
+from .shift import scaled_divergence
 from .statistics import blend_with_source, pool, target
 
 Measure = Callable[[int, int], "tuple[Array, Array]"]
@@ -40,7 +40,7 @@ def blend(  # noqa: PLR0917
     context: ForwardContext,
     name: str,
 ) -> tuple[Array, Array]:
-    """Return the mean and variance that each entry of a layer's batch is normalized with, (N, C).
+    """Return the mean and variance that each entry of a layer's batch is normalized with, in their order: (…, C).
 
     `source` is the source's mean and variance, (C,); `entries` is N, the size of the layer's batch; `positions` is A,
     their number of spatial positions. A row has several entries if the model folds time or tokens into its batch.
@@ -111,17 +111,18 @@ def _priors(name: str, divergence: Array, positions: Any, like: Array, context: 
     found = []
     for prior, first, end in runs:
         measured = divergence if len(runs) == 1 else divergence[:, first:end]
-        if isinstance(prior, Rule):
-            found.append(prior.priors(measured, name, positions, context.first_positions, context.ops))
-        else:
+        if isinstance(prior, float):
             found.append(0 * measured + prior)
+        else:
+            found.append(prior.priors(measured, name, positions, context.first_positions, context.ops))
     return found[0] if len(runs) == 1 else context.ops.concat(found, axis=1)
 
 
 def _for_all_entries(blended: Array, source: Array, factor: int, context: ForwardContext) -> Array:
-    """Return a statistic of all entries, (N, C): the source's, (C,), for its rows, and (B, R, C) for the blended."""
+    """Return a statistic of all entries: the source's, (C,), for its rows, and (B, R, C) for the blended."""
     ops, first = context.ops, context.plan.first_blended
     if first:
         blended = ops.concat([*[ops.for_every_image(source, blended)] * first, blended], axis=1)
-    entries = ops.xp.reshape(blended, (-1, int(source.shape[-1])))
-    return ops.repeat_rows(entries, factor) if factor > 1 else entries
+    if factor > 1:
+        blended = ops.repeat_rows(ops.xp.reshape(blended, (-1, int(source.shape[-1]))), factor)
+    return blended

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import OutputError
 from .ops import Array, Ops
@@ -24,8 +24,7 @@ NAMES = ("prior", "entropy", "source")
 """The names of the diagnostics in an exported file."""
 
 
-@dataclass(frozen=True)
-class LayerMeasurement:
+class LayerMeasurement(NamedTuple):
     """What one call of a layer measured: E of the blended rows, (B, R, 1), and λ."""
 
     name: str

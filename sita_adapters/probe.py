@@ -32,7 +32,7 @@ Run: TypeAlias = Callable[..., Any]
 `perturbed` images are off by a few roundings; a `fresh` copy of the model has no history."""
 
 _ALL = (2, 1, 0)
-_BATCHES = ((0, 1), _ALL, (2,), (0,))
+BATCHES = ((0, 1), _ALL, (2,), (0,))
 _ROUNDING = {"float64": 1e-4, "float32": 1e-4, "bfloat16": 0.1, "float16": 3e-2}
 """The relative rounding error of a network's values in each precision; 0 for integers."""
 
@@ -99,8 +99,8 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
         others = [f"{path}={leaf!r}" for path, leaf in leaves(output, is_array) if not is_array(leaf)]
         return _Result(output, [*(each.name for each in (*arrays, *layers)), *others], arrays, layers)
 
-    results = [result(which) for which in _BATCHES]
-    one, again = results[-1], result(_BATCHES[-1], fresh=True)
+    results = [result(which) for which in BATCHES]
+    one, again = results[-1], result(BATCHES[-1], fresh=True)
     pairs = zip(one.arrays, again.arrays, strict=False)  # they may differ in the order of sums on a GPU
     twice = [(x.array[None], y.array[None], 0.1 * y.rounding) for x, y in pairs]
     if one.parts != again.parts or not all(_close(x, y, y, y, rounding) for x, y, rounding in twice):
@@ -120,7 +120,7 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
 
 def _image_axes(results: Sequence[_Result]) -> list[int | None]:
     """Return the axis, in each output and layer's input, whose size is the number of images in every run, if any."""
-    counts, parts, axes = tuple(map(len, _BATCHES)), results[1].parts, list[int | None]()
+    counts, parts, axes = tuple(map(len, BATCHES)), results[1].parts, list[int | None]()
     for some, count in zip(results, counts, strict=True):
         other = sorted({*some.parts} ^ {*parts})
         if other and {*other} <= {each.name for each in (*some.layers, *results[1].layers)}:
@@ -152,7 +152,7 @@ def _mixed(results: Sequence[_Result], axes: Sequence[int | None], perturbed: _R
 
     `perturbed` is another run of all images. It differs by what rounding causes.
     """
-    orders, found = [[_ALL.index(image) for image in which] for which in _BATCHES], []
+    orders, found = [[_ALL.index(image) for image in which] for which in BATCHES], []
     for index, runs in enumerate(zip(*(each.arrays + each.layers for each in (*results, perturbed)), strict=True)):
         axis = axes[index]  # None for a constant, which has one line
         *arrays, again = (each.array[None] if axis is None else np.moveaxis(each.array, axis, 0) for each in runs)

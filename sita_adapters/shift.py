@@ -129,14 +129,16 @@ def scaled_divergence(
 ) -> Array:
     """Return E (B, R, 1) of statistics (B, R, C) from the source's (C,), with ε added to both variances.
 
-    E = mean over channels of v / v_s + (m − m_s)² / v_s − ln(v / v_s) = 2d + 1
+    E = mean over channels of (v + (m − m_s)²) / v_s + ln(v_s / v) = 2d + 1
 
     A forward pass has dozens of layers, and every operation costs microseconds: d itself is computed once, at the end.
     """
-    source_variance = source_variance + epsilon
-    ratio = (variance + epsilon) / source_variance
+    variance, source_variance = variance + epsilon, source_variance + epsilon
     offset = mean - source_mean
-    return xp.mean(ratio + offset * offset / source_variance - xp.log(ratio), axis=-1, keepdims=True)
+    logarithm = xp.log(source_variance / variance)
+    if hasattr(xp, "addcmul"):  # PyTorch's, which computes each of these in one operation
+        return xp.mean(xp.addcdiv(logarithm, xp.addcmul(variance, offset, offset), source_variance), -1, keepdims=True)
+    return xp.mean((variance + offset * offset) / source_variance + logarithm, axis=-1, keepdims=True)
 
 
 def shift_of(divergence: Array) -> Array:

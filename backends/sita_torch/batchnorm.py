@@ -20,7 +20,7 @@ from sita_adapters.errors import SharedWeightsError
 from sita_adapters.statistics import input_affine, output_affine
 
 from .inspection import epsilon_of, source_statistics
-from .ops import TORCH, is_traced, mean
+from .ops import TORCH, is_traced
 
 _ADAPTED: dict[type[nn.Module], type[nn.Module]] = {
     kind: type(f"Adapted{kind.__name__}", (kind,), {"__module__": __name__})
@@ -66,6 +66,12 @@ def is_attached(layer: nn.Module) -> bool:
     return _is_ours(vars(layer).get("forward")) or any(map(_is_ours, layer._forward_pre_hooks.values()))
 
 
+def is_known(layer: nn.Module) -> bool:
+    """Whether this layer of a clone is of a class whose arithmetic is known: it need not be checked."""
+    forward = vars(layer).get("forward")
+    return isinstance(forward, partial) and forward.func is blended_forward
+
+
 def _is_ours(function: Any) -> bool:
     return isinstance(function, partial) and function.func in (blended_forward, rewrite_input, refuse_training)
 
@@ -79,8 +85,9 @@ def blended_forward(
     context = enter_layer(name, x, adaptation)
     if not context.plan.blends:
         return type(layer).forward(layer, x)  # type: ignore[no-any-return]
+    positions = TORCH.positions(x, 1)
     with _without_autocast(x):
-        out = _normalize(x, *_blend(x, layer, context, name, layer.eps), layer)
+        out = _normalize(x, *_blend(x, positions, layer, context, name, layer.eps), layer, positions)
     for module in afterwards:
         out = getattr(layer, module)(out)
     return out
@@ -100,7 +107,7 @@ def rewrite_input(  # noqa: PLR0917
     axis = context.layout.channel_axes.get(name, 1)
     features = x.movedim(axis, 1)
     with _without_autocast(x):
-        mean, variance = _blend(features, layer, context, name, epsilon)
+        mean, variance = _blend(features, TORCH.positions(features, 1), layer, context, name, epsilon)
         m_s, v_s = (TORCH.cast(each, mean) for each in source_statistics(layer))
         scale, shift = input_affine(mean, variance, source_mean=m_s, source_variance=v_s, epsilon=epsilon, xp=TORCH.xp)
         rewritten = TORCH.cast(_affine(TORCH.precise(features), scale, shift), x).movedim(1, axis)
@@ -116,39 +123,48 @@ def refuse_training(name: str, layer: nn.Module, *_: Any) -> None:
         )
 
 
-def _blend(
-    x: torch.Tensor, layer: nn.Module, context: ForwardContext, name: str, epsilon: float
+def _blend(  # noqa: PLR0917
+    x: torch.Tensor, positions: int, layer: nn.Module, context: ForwardContext, name: str, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the statistics that each entry of x (N, C, …) is normalized with, (N, C)."""
-    source, positions = source_statistics(layer), TORCH.positions(x, 1)
-    return blend(partial(measure, x), source, epsilon, x.shape[0], positions, context, name)
+    """Return the statistics that each entry of x (N, C, …) is normalized with, (…, C)."""
+    return blend(partial(measure, x), source_statistics(layer), epsilon, x.shape[0], positions, context, name)
+
+
+_UNCHANGED = nullcontext()
 
 
 def _without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
     """Switch autocast off inside, which would compute the blend in half precision."""
     device = "cpu" if x.is_cpu else x.device.type
-    enabled = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    return torch.autocast(device, enabled=False) if enabled else nullcontext()
+    if device != "cpu" and not torch.amp.is_autocast_available(device):
+        return _UNCHANGED
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _UNCHANGED
 
 
 def measure(x: torch.Tensor, n: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and biased variance (B, n − first, C) of features (N, C, …), in float32 or better.
 
-    Each image has n entries, of which those from `first` on are measured. Two passes, because the
-    formula for one loses precision where the mean is large.
+    Each image has n entries, of which those from `first` on are measured. Two passes, because the formula for one loses
+    precision where the mean is large.
     """
-    rows = TORCH.precise(x.unsqueeze(1) if n == 1 else x.view(-1, n, *x.shape[1:])[:, first:])
-    if x.ndim == 2:
+    rows = TORCH.precise(x)
+    rows = rows.unsqueeze(1) if n == 1 else rows.view(-1, n, *x.shape[1:])[:, first:]
+    axes = tuple(range(3, rows.ndim))
+    if not axes:
         return rows, torch.zeros_like(rows)
-    flat = rows.flatten(3)
-    means = mean(flat, -1, keepdims=True)
-    deviations = flat - means
-    squares = deviations * deviations if deviations.requires_grad else deviations.mul_(deviations)
-    return means.squeeze(-1), mean(squares, -1)
+    if rows.requires_grad or is_traced():
+        means = torch.mean(rows, axes, True)
+        return means.flatten(2), torch.mean((rows - means) ** 2, axes)
+    # The same in fewer operations, without a third array of this size.
+    total = torch.sum(rows, axes, True)
+    share = 1 / (rows.numel() // total.numel())
+    deviations = torch.sub(rows, total, alpha=share)
+    scale = TORCH.scalar(share, rows)
+    return total.view(total.shape[:3]) * scale, torch.sum(deviations.mul_(deviations), axes) * scale
 
 
-def _normalize(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, layer: Any) -> torch.Tensor:
-    """Return γ · (x − m) / sqrt(v + ε) + β for features (N, C, …), statistics (N, C), and γ and β (C,).
+def _normalize(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, layer: Any, positions: int) -> torch.Tensor:
+    """Return γ · (x − m) / sqrt(v + ε) + β for features (N, C, …), statistics (…, C), and γ and β (C,).
 
     BatchNorm's own kernel does it in one pass, with every channel of every entry as one of its channels.
     """
@@ -160,19 +176,18 @@ def _normalize(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, laye
         gamma, beta = (other if each is None else each for each, other in zip(weights, (1.0, 0.0), strict=True))
         scale, shift = output_affine(mean, variance, gamma=gamma, beta=beta, epsilon=layer.eps, xp=TORCH.xp)
         return TORCH.cast(_affine(precise, scale, shift), x)
-    if is_traced():  # N may be dynamic
+    if is_traced():  # the number of entries may be dynamic
         weights = [each if each is None else (0 * mean + each).reshape(-1) for each in weights]
     else:  # faster than `repeat` for a few entries
-        weights = [each if each is None else torch.cat([each] * mean.shape[0]) for each in weights]
-    flat = precise.reshape(1, -1, TORCH.positions(x, 1), 1)
-    statistics = mean.reshape(-1), variance.reshape(-1)
-    out = torch.batch_norm(flat, weights[0], weights[1], *statistics, False, 0.0, layer.eps, True)
-    return TORCH.cast(out.view(-1, *[int(size) for size in x.shape[1:]]), x)
+        weights = [each if each is None else torch.cat([each] * x.shape[0]) for each in weights]
+    flat, statistics = precise.reshape(1, -1, positions, 1), (mean.reshape(-1), variance.reshape(-1))
+    out = torch.batch_norm(flat, *weights, *statistics, False, 0.0, layer.eps, True)
+    return TORCH.cast(out.view(-1, *map(int, x.shape[1:])), x)
 
 
 def _affine(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """Return x · scale + shift for features (N, C, …), and scale and shift (N, C)."""
+    """Return x · scale + shift for features (N, C, …), and scale and shift (…, C)."""
     if torch.compiler.is_compiling():  # or the fused loop computes the root and the quotient at every position
         scale, shift = torch.stack((scale, shift))
-    column = (*scale.shape, *[1] * (x.ndim - 2))
-    return torch.addcmul(shift.view(column), x, scale.view(column))
+    column = (-1, int(scale.shape[-1]), *[1] * (x.ndim - 2))
+    return torch.addcmul(shift.reshape(column), x, scale.reshape(column))

@@ -38,6 +38,16 @@ def _lerp(start: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch
     return torch.lerp(start, end, weight)
 
 
+def _addcmul(addend: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    traced = torch._C._get_tracing_state() is not None  # in ONNX, a factor of 1 would be one more node
+    return addend + x * y if traced else torch.addcmul(addend, x, y)
+
+
+def _addcdiv(addend: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    traced = torch._C._get_tracing_state() is not None
+    return addend + x / y if traced else torch.addcdiv(addend, x, y)
+
+
 @functools.lru_cache(maxsize=1024)
 def _as_tensor(value: float, dtype: torch.dtype) -> torch.Tensor:
     with torch.inference_mode(False):
@@ -46,7 +56,7 @@ def _as_tensor(value: float, dtype: torch.dtype) -> torch.Tensor:
 
 def mean(x: torch.Tensor, axis: Any, keepdims: bool = False) -> torch.Tensor:
     """Return the mean along one axis or several."""
-    size = x.shape[axis] if isinstance(axis, int) else None
+    size = x.shape[axis] if type(axis) is int else None
     if type(size) is not int or size == 0:  # a trace has sizes as tensors
         return torch.mean(x, axis, keepdims)
     return torch.sum(x, axis, keepdims) * TORCH.scalar(1 / size, x)  # type: ignore[no-any-return]
@@ -63,6 +73,8 @@ _DIRECT = {
     "maximum": torch.clamp_min,
     "reshape": torch.reshape,
     "lerp": _lerp,
+    "addcmul": _addcmul,
+    "addcdiv": _addcdiv,
 }
 
 
@@ -91,8 +103,8 @@ class TorchOps(Ops):
 
     def scalar(self, value: Any, like: torch.Tensor) -> Any:
         """Return a number as a tensor of rank 0: on a CPU, PyTorch takes 4 µs to convert a Python number."""
-        plain = type(like) is torch.Tensor and type(value) is float and not torch.compiler.is_compiling()
-        return _as_tensor(value, like.dtype) if plain and like.is_cpu and like.is_floating_point() else value
+        plain = type(value) is float and type(like) is torch.Tensor and like.is_cpu and like.is_floating_point()
+        return _as_tensor(value, like.dtype) if plain and not torch.compiler.is_compiling() else value
 
     def indices(self, values: Any, like: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(values, dtype=torch.int64, device=like.device)

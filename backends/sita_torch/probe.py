@@ -18,6 +18,7 @@ from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, SitaError, SitaWarning
 from sita_adapters.outputs import OutputLayout
 from sita_adapters.probe import (
+    BATCHES,
     InputRecorder,
     change_statistics,
     check_called,
@@ -28,7 +29,7 @@ from sita_adapters.probe import (
     random_like,
 )
 
-from .batchnorm import detach
+from .batchnorm import detach, is_known
 from .clone import clone, own_forward
 from .inspection import check_channels, epsilon_of, find_layers, named_tensors, source_statistics
 from .ops import TORCH
@@ -86,13 +87,16 @@ def _probe_once(
         network, record = (copied(), recorder.record) if fresh else (watched, watcher.enter)
         context = engine.ForwardContext(adaptation, engine.PLAIN, len(which), TORCH, record=record)
         args, kwargs = arguments.fill(rows, aligned)
-        with nullcontext() if fresh else watcher:
+        first = which == BATCHES[0]
+        with watcher if first else nullcontext():  # it makes a run slow, so it watches only one
             output = engine.run_rows(rows, lambda _: own_forward(network, args, kwargs), context)
-        watcher.check(arguments.images)
-        _refuse_writes(watched, before)
+        if first:
+            watcher.check(arguments.images)
+            _refuse_writes(watched, before)
         return output
 
     layout = probe_model(run, recorder, adaptation, type(model).__name__, arguments.images)
+    _refuse_writes(watched, before)
     check_called(layout.entries_per_row, adaptation)
     for hook in watcher.hooks:
         hook.remove()
@@ -210,7 +214,7 @@ def _pointer(value: Any) -> int:
 
 def _check_layers(layers: _Layers, inputs: dict[str, torch.Tensor]) -> dict[str, int]:
     """Return the channel axes that are not 1; raise if a layer that ran is not a BatchNorm layer."""
-    axes = {name: _channel_axis(layers[name], x) for name, x in inputs.items()}
+    axes = {name: _channel_axis(layers[name], x) for name, x in inputs.items() if not is_known(layers[name])}
     if wrong := [name for name, axis in axes.items() if axis is None]:
         raise not_batchnorm_error(wrong, type(layers[wrong[0]]).__name__, len(layers))
     return {name: axis for name, axis in axes.items() if axis is not None and axis != 1}

@@ -45,7 +45,7 @@ class AdaptedBatchNorm(BatchNorm):
         mean, variance = blend(measure, source, layer.epsilon, len(x), positions, context, self.name)
         affine = {"gamma": layer.gamma, "beta": layer.beta, "epsilon": layer.epsilon}
         scale, shift = output_affine(mean, variance, **affine, xp=np)
-        return x * scale[:, None, None] + shift[:, None, None]
+        return x * scale.reshape(len(x), 1, 1, -1) + shift.reshape(len(x), 1, 1, -1)
 
 
 # A model: the engine's call around the source's own layers.
