@@ -26,7 +26,7 @@ from .errors import InputError, ModelError
 from .inputs import Inputs
 from .ops import Array, Ops, SymbolicError
 from .outputs import OutputLayout, Selector
-from .plan import Plan, make_plan, resampling_error, split
+from .plan import Plan, make_plan, resampling_error, split, split_source
 from .recipe import RECIPES, Recipe
 from .selection import LayerInfo
 from .shift import ByExcessShift
@@ -151,8 +151,9 @@ def answer(call: Call, batch: list[Array], *, diagnose: bool = False) -> Answer:
     observers = [observer for adaptation, observer in thread.observers if adaptation is call.adaptation]
     diagnose = diagnose or bool(observers)
     done: list[Candidates] = []
-    for part in call.parts:
-        given = batch if len(call.parts) == 1 else [call.ops.copy(array) for array in batch]  # a model may write to it
+    parts = split_source(call.plan) if len(call.parts) == 1 and call.ops.is_exported() else call.parts
+    for part in parts:
+        given = batch if len(parts) == 1 else [call.ops.copy(array) for array in batch]  # a model may write to it
         with call.ops.after(done[-1].arrays if done else ()):
             done.append(run_part(call, part, given, measure=diagnose or call.adaptation.recipe.combine == "mix"))
     found = combine(done, call, diagnose=diagnose)

@@ -51,6 +51,10 @@ class Ops:
         """Whether a compiler or exporter is tracing, so that arrays have no values."""
         return False
 
+    def is_exported(self) -> bool:
+        """Whether a file is being written, for a runtime that fuses constant statistics into convolutions."""
+        return False
+
     def constant(self, values: Any, like: Array) -> Array:
         """Return numbers as an array."""
         return np.asarray(values, dtype=like.dtype)

@@ -144,15 +144,31 @@ def split(plan: Plan, max_rows: int | None) -> tuple[Plan, ...]:
             f"max_rows: expected at least {least}, the rows that one prior's statistics draw from (the image and its "
             f"views); received {max_rows}. Try: a larger max_rows, or fewer views (n_views=)."
         )
-    return tuple(_restrict(plan, rows, candidate) for rows, candidate in zip(needed, plan.candidates, strict=True))
+    return tuple(_restrict(plan, rows, [candidate]) for rows, candidate in zip(needed, plan.candidates, strict=True))
 
 
-def _restrict(plan: Plan, rows: list[int], candidate: int) -> Plan:
-    """Return the Plan of these rows alone, of which one answers."""
+def split_source(plan: Plan) -> tuple[Plan, ...]:
+    """Return a Plan for the rows with λ = 1 and one for the blended rows, in the order of their candidates.
+
+    In an exported graph, the source's rows then have constant statistics: a runtime fuses these into convolutions.
+    """
+    first = plan.first_blended
+    answering = [row < first for row in plan.candidates]
+    if not plan.blends or len(set(answering)) == 1 or answering != sorted(answering, reverse=answering[0]):
+        return (plan,)
+    parts = {True: range(first), False: range(first, plan.rows)}
+    return tuple(
+        _restrict(plan, list(parts[source]), [row for row in plan.candidates if (row < first) is source])
+        for source in dict.fromkeys(answering)
+    )
+
+
+def _restrict(plan: Plan, rows: list[int], candidates: list[int]) -> Plan:
+    """Return the Plan of these rows alone, of which some are candidates."""
     return Plan(
         plan.views,
         tuple(plan.view_of_row[row] for row in rows),
         tuple(tuple(plan.weights[row][other] for other in rows) for row in rows),
         tuple(plan.priors[row] for row in rows),
-        (rows.index(candidate),),
+        tuple(map(rows.index, candidates)),
     )

@@ -154,7 +154,8 @@ def measure(x: torch.Tensor, n: int, first: int) -> tuple[torch.Tensor, torch.Te
         return rows, torch.zeros_like(rows)
     if rows.requires_grad or is_traced():
         means = torch.mean(rows, axes, True)
-        return means.flatten(2), torch.mean((rows - means) ** 2, axes)
+        deviations = rows - means
+        return means.flatten(2), torch.mean(deviations * deviations, axes)
     # The same in fewer operations, without a third array of this size.
     total = torch.sum(rows, axes, True)
     share = 1 / (rows.numel() // total.numel())

@@ -21,6 +21,8 @@ from .ops import TORCH
 FORMATS = ("onnx", "pt2")
 
 _IMAGES = "images"
+_AS_IT_IS = torch.onnx.TrainingMode.PRESERVE
+"""Weights stay as they are: the exporter would write convolutions a second time, fused with constant statistics."""
 
 
 def write(adapted: nn.Module, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
@@ -70,7 +72,9 @@ def _to_onnx(adapted: nn.Module, diagnostics: bool, path: Path, images: torch.Te
     dynamic = {name: {0: "batch"} for name in (_IMAGES, *names)}
     settings: dict[str, Any] = {"input_names": [_IMAGES], "output_names": names}
     try:
-        torch.onnx.export(module, (images,), str(path), dynamo=False, dynamic_axes=dynamic, **settings)
+        torch.onnx.export(
+            module, (images,), str(path), dynamo=False, dynamic_axes=dynamic, training=_AS_IT_IS, **settings
+        )
     except SitaError:
         raise
     except Exception:

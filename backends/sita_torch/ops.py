@@ -93,6 +93,9 @@ class TorchOps(Ops):
     def is_traced(self, array: torch.Tensor) -> bool:
         return is_traced()
 
+    def is_exported(self) -> bool:
+        return torch._C._get_tracing_state() is not None
+
     def positions(self, array: torch.Tensor, channel_axis: int) -> int:
         sizes = [*array.shape[1:]]
         del sizes[channel_axis % array.ndim - 1]
