@@ -14,14 +14,11 @@ from scipy import ndimage
 from sita_adapters.errors import InputError
 from sita_workbench.corruptions import CORRUPTIONS, FAMILIES, HOLDOUT, KINDS, SEVERITIES, corrupt
 from sita_workbench.corruptions.digital import smooth_mirrored
-from sita_workbench.corruptions.noise_blur import disk, shuffle_pixels, smear, zoom_center
-from sita_workbench.corruptions.sheet import draw_sheet, make_sheet
-from sita_workbench.corruptions.weather import plasma_fractal
+from sita_workbench.corruptions.noise_blur import shuffle_pixels, smear, zoom_center
+from sita_workbench.corruptions.sheet import draw_sheet
 
-WITHOUT_RANDOMNESS = {
-    *("defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression", "gaussian_blur"),
-    "saturate",
-}
+WITHOUT_RANDOMNESS = {"defocus_blur", "zoom_blur", "gaussian_blur", "brightness"}
+WITHOUT_RANDOMNESS |= {"contrast", "saturate", "pixelate", "jpeg_compression"}
 
 
 def make_images(count: int, height: int, width: int) -> np.ndarray:
@@ -70,31 +67,14 @@ def test_every_size_keeps_its_shape(kind: str, size: tuple[int, int]) -> None:
         assert (corrupted.shape, corrupted.dtype) == (image.shape, np.uint8)
 
 
-# The severities at which the published parameters do no more damage, in squared differences, than at the one before.
-NO_MORE_THAN_BEFORE = {
-    ("cifar", "glass_blur"): {2, 3, 5},  # the blur grows, not the shuffling, and undoes a part of it
-    ("cifar", "motion_blur"): {4},  # a longer kernel, but the same deviation: what it adds weighs nothing
-    ("cifar", "frost"): {4, 5},  # the image becomes darker, and the frost not much brighter: nearer to the clean image
-    ("cifar", "elastic_transform"): {2, 3, 4, 5},  # the affine map shrinks from severity to severity
-    ("cifar", "spatter"): {4},  # water until 3, then mud
-    ("cifar", "saturate"): {3},  # less colour until 2, then more
-    ("imagenet", "glass_blur"): {2, 4},  # fewer rounds
-    ("imagenet", "snow"): {3},  # a higher threshold
-    ("imagenet", "frost"): {4},
-    ("imagenet", "fog"): {4},  # the same density, with finer clouds
-    ("imagenet", "elastic_transform"): {3},  # the affine map shrinks to a tenth
-    ("imagenet", "saturate"): {3},
-}
-
-
 @pytest.mark.parametrize("kind", CORRUPTIONS)
 @pytest.mark.parametrize("scale", ["cifar", "imagenet"])
 def test_severity_increases_the_damage(scale: str, kind: str) -> None:
+    """In squared differences. The published affine map of elastic_transform shrinks with the severity."""
     images = IMAGES[scale]
-    damage = [np.square(corrupt_all(images, kind, severity) - images.astype(float)).mean() for severity in SEVERITIES]
-    no_more = {severity for severity in SEVERITIES[1:] if damage[severity - 1] <= 1.001 * damage[severity - 2]}
+    damage = [np.square(corrupt_all(images, kind, severity) - images.astype(float)).mean() for severity in (1, 5)]
     assert damage[0] > 0
-    assert no_more == NO_MORE_THAN_BEFORE.get((scale, kind), set()), np.round(damage, 1)
+    assert (damage[1] > damage[0]) == (kind != "elastic_transform"), damage
 
 
 @pytest.mark.parametrize(
@@ -217,27 +197,6 @@ def test_a_point_is_smeared_into_half_a_gaussian() -> None:
         np.testing.assert_allclose(smeared, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("radius", [0.3, 1, 1.5, 3, 8, 10])
-def test_the_disk_is_round_and_weighs_one(radius: float) -> None:
-    kernel = disk(radius, 0.5)
-    assert kernel.sum() == pytest.approx(1)
-    np.testing.assert_allclose(kernel, np.rot90(kernel), atol=1e-15)
-    positions = np.arange(len(kernel)) - len(kernel) // 2
-    distance = np.hypot(*np.meshgrid(positions, positions))
-    assert kernel[distance > radius + 3].sum() == 0
-    area = max(np.pi * radius**2, 1)
-    assert 1 / kernel.max() == pytest.approx(area, rel=0.75)
-
-
-def test_a_lower_decay_makes_finer_clouds() -> None:
-    def roughness(decay: float) -> float:
-        clouds = [plasma_fractal(64, 50, decay, np.random.default_rng(seed)) for seed in range(10)]
-        assert all(cloud.shape == (64, 50) and cloud.min() >= 0 and cloud.max() <= 1 for cloud in clouds)
-        return float(np.mean([np.abs(np.diff(cloud)).mean() / cloud.std() for cloud in clouds]))
-
-    assert roughness(3.0) < roughness(2.0) < roughness(1.5)
-
-
 def test_wrong_arguments_are_refused() -> None:
     image = IMAGES["cifar"][0]
     with pytest.raises(InputError, match=r"received 'motion_blurr'\. Did you mean 'motion_blur'\?"):
@@ -250,7 +209,7 @@ def test_wrong_arguments_are_refused() -> None:
             corrupt(wrong, "fog", 1)
 
 
-def test_the_sheet_shows_every_kind_and_severity(tmp_path: Path) -> None:
+def test_the_sheet_shows_every_kind_and_severity() -> None:
     image = make_images(1, 24, 32)[0]
     axes = draw_sheet(image).get_axes()
     labels = [one.get_ylabel().split("\n(")[0].replace("\n", "_") for one in axes if one.get_ylabel()]
@@ -258,11 +217,6 @@ def test_the_sheet_shows_every_kind_and_severity(tmp_path: Path) -> None:
     shown = [np.asarray(one.images[0].get_array()) for one in axes]
     expected = [image] * 5 + [corrupt(image, kind, severity) for kind in CORRUPTIONS for severity in SEVERITIES]
     np.testing.assert_array_equal(shown, expected)
-    make_sheet(image, tmp_path / "sheet.png")
-    assert [path.name for path in tmp_path.iterdir()] == ["sheet.png"]
-    with Image.open(tmp_path / "sheet.png") as sheet:
-        sheet.load()
-        assert sheet.width > 1000
 
 
 # Measured mean absolute differences in gray levels, the greatest of the five severities: 0.07 (defocus_blur), 0.04
