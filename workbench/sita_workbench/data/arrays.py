@@ -67,7 +67,7 @@ class Npz(Dataset):
     def __init__(self, name: str, file: Path, selection: Selection, fit: Fit) -> None:
         super().__init__(name, fit)
         self.conditions, self._file = selection.conditions(), file
-        with _reading(file), np.lib.npyio.NpzFile(file) as stored:
+        with _reading(file), file.open("rb") as stream, np.lib.npyio.NpzFile(stream) as stored:
             pairs = [pair for pair in _NPZ_NAMES if set(pair) <= set(stored.files)]
             if not pairs:
                 expected = " or ".join(map(", ".join, _NPZ_NAMES))
