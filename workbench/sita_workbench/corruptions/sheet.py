@@ -36,7 +36,7 @@ def draw_sheet(image: np.ndarray) -> Figure:
     width, height = 2 * (len(SEVERITIES) + 1) * _TILE * ratio**0.5, _ROWS * _TILE / ratio**0.5
     figure = Figure(figsize=(width, height), dpi=130)
     spacing = {"left": 0.16, "right": 0.99, "bottom": 0.01, "top": 0.97, "wspace": 0.04, "hspace": 0.04}
-    blocks = np.ravel(figure.subfigures(1, 2))
+    blocks = figure.subfigures(1, 2, squeeze=False)[0]
     rows = [row for block in blocks for row in block.subplots(_ROWS, len(SEVERITIES), gridspec_kw=spacing)]
     for number, (kind, row) in enumerate(zip(("clean", *CORRUPTIONS), rows, strict=True)):
         label = kind.replace("_", "\n") + ("\n(holdout)" if kind in HOLDOUT else "")
