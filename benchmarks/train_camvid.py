@@ -28,7 +28,7 @@ import sita_adapters as sita
 from sita_adapters.inputs import ENCODINGS
 from sita_workbench.data.dataset import CLEAN, Selection
 from sita_workbench.data.images import Fit
-from sita_workbench.data.segmentation import CAMVID_CLASSES, CAMVID_VOID, open_camvid, resize
+from sita_workbench.data.segmentation import CAMVID_CLASSES, CAMVID_VOID, Segmentation, resize
 from sita_workbench.files import write_atomically
 from sita_workbench.networks.roadnet import SIZE, WIDTHS, RoadNet
 from sita_workbench.progress import ConsoleProgress
@@ -124,7 +124,8 @@ def draw_windows(
 
 def load(folder: Path, size: tuple[int, int] | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return all training pictures and their labels, both in uint8."""
-    data = open_camvid("camvid", folder, Selection("none"), Fit(size), split="train")
+    folders, classes = (folder / "train", folder / "trainannot"), len(CAMVID_CLASSES)
+    data = Segmentation("camvid", folders, Selection("none"), Fit(size), ignore=CAMVID_VOID, classes=classes)
     pairs = [data.load(CLEAN, place, place + 1) for place in range(len(data))]
     return np.concatenate([image for image, _ in pairs]), np.concatenate([maps.astype(np.uint8) for _, maps in pairs])
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sita_workbench.corruptions import corrupt_all
+from sita_workbench.corruptions import corrupt as corrupt_image
 
 CONDITIONS = ("clean", "contrast", "fog", "gaussian_noise", "gaussian_blur")
 """Clean, and four corruptions at severity 5."""
@@ -54,4 +54,6 @@ def load_resnet50(data: Path, size: int = 224) -> Any:
 
 def corrupt(images: np.ndarray, condition: str, seed: int = 0) -> np.ndarray:
     """Return images (N, H, W, 3) in uint8 under a condition."""
-    return images if condition == "clean" else corrupt_all(images, condition, 5, seed)
+    if condition == "clean":
+        return images
+    return np.stack([corrupt_image(image, condition, 5, seed=seed, index=index) for index, image in enumerate(images)])

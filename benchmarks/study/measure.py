@@ -96,9 +96,7 @@ def key_of(condition: Condition, half: Half) -> str:
 
 def _open(network: Network, loaded: LoadedModel, half: Half, corrupt: str, limit: int, places: Places) -> Dataset:  # noqa: PLR0917
     spec = data_spec(network.kind, half, places)
-    return open_data(
-        spec, corrupt=corrupt, severities=SEVERITIES, limit=limit, seed=0, size=loaded.size, crop=loaded.crop
-    )
+    return open_data(spec, corrupt=corrupt, severities=SEVERITIES, limit=limit, size=loaded.size, crop=loaded.crop)
 
 
 def _clean_shifts(loaded: LoadedModel, images: np.ndarray) -> dict[str, float]:

@@ -87,7 +87,7 @@ def draw(path: Path | str, height: int = 32, width: int = 32, seed: int = 0) -> 
     [
         ("inspect", ("sita inspect timm:resnet50", "--no-time", "file.py:function")),
         ("predict", ("sita predict timm:resnet50 photos/", "--recipe", "--labels", "--crop")),
-        ("corruptions", ("sita corruptions --image cat.jpg", "--severity", "--list")),
+        ("corruptions", ("sita corruptions --image cat.jpg", "--list")),
     ],
 )
 def test_help_names_options_and_examples(command: str, words: tuple[str, ...]) -> None:
@@ -326,18 +326,14 @@ def test_a_function_without_an_encoding_needs_inputs() -> None:
 
 def test_corruptions_are_listed() -> None:
     output = invoke("corruptions", "--list")
-    for kind, corruption in CORRUPTIONS.items():
-        line = next(line for line in output.splitlines() if line.strip().startswith(kind))
-        assert corruption.family in line
-        assert ("holdout" in line) == corruption.holdout
-    assert "0.08 | 0.12 | 0.18 | 0.26 | 0.38" in output
+    assert "digital: contrast, elastic_transform, pixelate, jpeg_compression" in output
+    assert all(kind in output for kind in CORRUPTIONS)
     assert not list(Path().glob("*.png"))
-    assert max(map(len, output.splitlines())) <= 80
 
 
 def test_corruptions_draws_a_sheet() -> None:
     draw("cat.png", 40, 30)
-    invoke("corruptions", "--image", "cat.png", "--severity", "5", "--out", "sheet.png")
+    invoke("corruptions", "--image", "cat.png", "--out", "sheet.png")
     with Image.open("sheet.png") as picture:
         assert min(picture.size) > 500
 
@@ -345,12 +341,10 @@ def test_corruptions_draws_a_sheet() -> None:
 def test_corruptions_has_an_image_and_resizes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[Any, ...]] = []
     monkeypatch.setattr(sheet, "make_sheet", lambda *arguments: drawn.append(arguments))
-    output = invoke("corruptions", "--severity", "1", "--seed", "3")
-    assert "scikit-learn" in output
-    assert "scaled to 336 × 224" in output
-    ((pixels, *others),) = drawn
+    invoke("corruptions")
+    ((pixels, out),) = drawn
     assert pixels.shape == (224, 336, 3)
-    assert others == [Path("sita-corruptions.png"), 1, 3]
+    assert out == Path("sita-corruptions.png")
 
 
 def test_corruptions_refuses_what_it_cannot_write_or_read() -> None:

@@ -33,7 +33,7 @@ def bench(
     data: Annotated[
         str,
         typer.Option(
-            help="imagefolder:DIR, npz:FILE, npy:FILE, segmentation:DIR (images/ and labels/), camvid:DIR, "
+            help="imagefolder:DIR, npz:FILE, segmentation:DIR (images/ and labels/), camvid:DIR, "
             "cifar10c:DIR, cifar100c:DIR, imagenet-c:DIR."
         ),
     ],

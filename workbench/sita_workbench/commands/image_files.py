@@ -20,14 +20,13 @@ def find_images(given: Sequence[Path]) -> list[Path]:
     """Return the files, those in folders sorted by name."""
     found: list[Path] = []
     for path in given:
-        if not path.is_dir():
-            found.append(path)
-            continue
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
-        visible = [file for file in files if not file.name.startswith(".")]
-        if not visible:
+        files = [path]
+        if path.is_dir():
+            images = (file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
+            files = sorted(file for file in images if not file.name.startswith("."))
+        if not files:
             raise InputError(f"Expected images in the folder {path}; no file ends in {', '.join(ENDINGS)}.")
-        found += visible
+        found += files
     return found
 
 

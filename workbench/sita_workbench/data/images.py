@@ -1,4 +1,4 @@
-"""Image files: listed, read, resized to what a model takes, and fingerprinted."""
+"""Image files: listed, read, and resized to what a model takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -25,40 +25,30 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 MAX_PIXELS = 178_000_000
 """The largest image that is decoded, in pixels, unless a caller says otherwise; Pillow's own limit."""
 
-_ORIENTATION = 0x0112
-"""EXIF's tag of how an image is turned."""
-
 Size: TypeAlias = tuple[int, int]
 """Height and width, in this order."""
 
 _THIN = 16
 """From this ratio of its sides on, an image is thin."""
 
-_Item = TypeVar("_Item")
-
-_SAMPLED_FILES, _SAMPLED_PLACES, _SAMPLED_LENGTH = 16, 16, 512
-
 
 @dataclass(frozen=True)
 class Fit:
     """How an image is brought to a size (height, width); None leaves it as it is.
 
-    It is resized (bicubic) to just cover size / crop, so that a square's shorter side becomes round(size / crop), and
-    the centre is cropped, as torchvision's Resize and CenterCrop do. With `keep`, an image that already has the size
-    is not cropped.
+    It is resized (bicubic) to just cover size / crop, and cropped, as torchvision's Resize and CenterCrop do.
     """
 
     size: Size | None = None
     crop: float = 0.875
-    keep: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.crop <= 1:
-            raise InputError(f"Expected crop, the share that the centre crop keeps, in (0, 1]; received {self.crop!r}.")
+            raise InputError(f"Expected crop, the share that the center crop keeps, in (0, 1]; received {self.crop!r}.")
 
     def apply(self, image: Image) -> Image:
         """Return the image at the size."""
-        if self.size is None or (self.keep and self.size == (image.height, image.width)):
+        if self.size is None:
             return image
         height, width = self.size
         tall, wide = round(height / self.crop), round(width / self.crop)
@@ -82,32 +72,11 @@ def memory_size() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 << 30
 
 
-def read_size(size: int | tuple[int, int] | None) -> Size | None:
-    """Return a size that was given as the side of a square, as (height, width), or as None."""
-    if size is None:
-        return None
-    sides = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
-    if len(sides) != 2 or any(
-        isinstance(side, bool) or not isinstance(side, (int, np.integer)) or side < 1 for side in sides
-    ):
-        raise InputError(f"Expected size as a number of pixels, (height, width) or None; received {size!r}.")
-    return int(sides[0]), int(sides[1])
-
-
 def list_images(folder: Path) -> list[str]:
     """Return the names of the image files in a folder, in order; hidden ones are left out."""
     with os.scandir(folder) as entries:
-        return sorted(
-            entry.name
-            for entry in entries
-            if not entry.name.startswith(".") and entry.name.lower().endswith(ENDINGS) and entry.is_file()
-        )
-
-
-def list_folders(folder: Path) -> list[str]:
-    """Return the names of the folders in a folder, in order; hidden ones are left out."""
-    with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+        images = [entry.name for entry in entries if entry.name.lower().endswith(ENDINGS) and entry.is_file()]
+    return sorted(name for name in images if not name.startswith("."))
 
 
 def require_folder(folder: Path, layout: str) -> None:
@@ -165,89 +134,62 @@ def read_rgb(source: Path | bytes, max_pixels: int = MAX_PIXELS) -> Image:
 
     It is turned upright (EXIF), laid on white if it is transparent, and 16 bits are scaled to 8.
     """
-    with opened(source, max_pixels) as image:
-        image.load()
-        return _to_rgb(image, "" if isinstance(source, bytes) else f" in {source}")
-
-
-def _to_rgb(image: Image, where: str) -> Image:
     from PIL import Image as images
     from PIL import ImageOps
 
-    upright = ImageOps.exif_transpose(image)
-    sixteen = upright.mode.startswith("I;16") or (upright.mode == "I" and image.format in ("PNG", "PPM"))
-    if upright.mode in ("I", "F") and not sixteen:
-        raise ImageError(
-            "depth",
-            f"Expected 8 or 16 bits per channel{where}; received mode {upright.mode}, whose range is unknown. Try: "
-            "convert it to 8 bits.",
-        )
-    if sixteen:
-        return images.fromarray((np.asarray(upright).astype(np.float32) / 257).round().astype(np.uint8)).convert("RGB")
-    if upright.has_transparency_data:
-        colors = upright.convert("RGBA")
-        return images.alpha_composite(images.new("RGBA", colors.size, "white"), colors).convert("RGB")
-    return upright.convert("RGB")
+    with opened(source, max_pixels) as image:
+        image.load()
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode.startswith("I;16") or (upright.mode == "I" and image.format in ("PNG", "PPM")):
+            levels = np.asarray(upright).astype(np.float32) / 257
+            return images.fromarray(levels.round().astype(np.uint8)).convert("RGB")
+        if upright.mode in ("I", "F"):
+            where = "" if isinstance(source, bytes) else f" in {source}"
+            raise ImageError(
+                "depth",
+                f"Expected 8 or 16 bits per channel{where}; received mode {upright.mode}, whose range is unknown. Try: "
+                "convert it to 8 bits.",
+            )
+        if upright.has_transparency_data:
+            colors = upright.convert("RGBA")
+            return images.alpha_composite(images.new("RGBA", colors.size, "white"), colors).convert("RGB")
+        return upright.convert("RGB")
 
 
 def upright_size(image: Image) -> Size:
     """Return the height and width that an image has when it is turned upright; only its header is read."""
-    quarter_turn = image.getexif().get(_ORIENTATION) in (5, 6, 7, 8) and image.format != "TIFF"  # Pillow turns these
+    from PIL import ExifTags
+
+    turn = image.getexif().get(ExifTags.Base.Orientation)
+    quarter_turn = turn in (5, 6, 7, 8) and image.format != "TIFF"  # Pillow turns TIFFs itself
     return (image.width, image.height) if quarter_turn else (image.height, image.width)
 
 
 def find_size(paths: Sequence[Path], fit: Fit) -> Size:
-    """Return the size (height, width) that all of these files will have; raise where they differ."""
+    """Return the size (height, width) that all of these files will have; raise if they differ."""
     if fit.size is not None:
         return fit.size
-    first: Size | None = None
+    sizes = []
     for path in paths:
         with opened(path) as image:
-            size = upright_size(image)
-        first = first or size
-        if size != first:
-            raise _differing(path, size, first)
-    if first is None:
-        raise InputError("Expected at least one image; received none.")
-    return first
+            sizes.append(upright_size(image))
+        _check_size(path, sizes[-1], sizes[0])
+    return sizes[0]
 
 
 def read_images(paths: Sequence[Path], fit: Fit, size: Size) -> np.ndarray:
     """Return image files as RGB bytes (N, h, w, 3), all of the size that `find_size` returned."""
     images = np.empty((len(paths), *size, 3), np.uint8)
-    for place, path in enumerate(paths):
+    for position, path in enumerate(paths):
         image = fit.apply(read_rgb(path))
-        if (image.height, image.width) != size:
-            raise _differing(path, (image.height, image.width), size)
-        images[place] = np.asarray(image)
+        _check_size(path, (image.height, image.width), size)
+        images[position] = np.asarray(image)
     return images
 
 
-def _differing(path: Path, received: Size, expected: Size) -> InputError:
-    return InputError(
-        f"Expected images of one size, {expected[1]}×{expected[0]}; received {received[1]}×{received[0]} in {path}. "
-        "Try: --size, to which all are resized."
-    )
-
-
-def fingerprint_file(path: Path) -> Iterator[bytes]:
-    """Yield a file's name, its length, and samples of its bytes."""
-    length = path.stat().st_size
-    yield f"{path.name} {length}".encode()
-    with path.open("rb") as file:
-        for place in range(_SAMPLED_PLACES):
-            file.seek(place * max(length - _SAMPLED_LENGTH, 0) // (_SAMPLED_PLACES - 1))
-            yield file.read(_SAMPLED_LENGTH)
-
-
-def fingerprint_files(paths: Sequence[Path]) -> Iterator[bytes]:
-    """Yield the length of every file, and samples of a few. The caller adds the names that matter."""
-    yield np.array([os.stat(path).st_size for path in paths], "<i8").tobytes()
-    for path in pick_few(paths):
-        yield from fingerprint_file(path)
-
-
-def pick_few(items: Sequence[_Item]) -> list[_Item]:
-    """Return a few items at even distances."""
-    count = min(_SAMPLED_FILES, len(items))
-    return [items[place * len(items) // count] for place in range(count)]
+def _check_size(path: Path, received: Size, expected: Size) -> None:
+    if received != expected:
+        raise InputError(
+            f"Expected images of one size, {expected[1]}×{expected[0]}; received {received[1]}×{received[0]} in "
+            f"{path}. Try: --size, to which all are resized."
+        )
