@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +15,33 @@ import numpy as np
 import pytest
 import torch
 from browser import console_errors, open_browser, outside_requests
-from page_process import start_page
 from PIL import Image
+from serving_process import free_port, wait_for
 
 import sita_adapters as sita
 from sita_workbench.models.loading import load_model
-from sita_workbench.ui.corrupting import corruptions_for
-from sita_workbench.ui.samples import load_samples
+from sita_workbench.ui.samples import corruptions_for, load_samples
 
 pytestmark = pytest.mark.slow
+
+
+@contextlib.contextmanager
+def start_page(folder: Path) -> Iterator[str]:
+    """Start `sita ui` with its temporary files in this folder, yield its address, and end it whatever happens."""
+    port, log = free_port(), folder / "page.log"
+    search = os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": search, "TMPDIR": str(folder)}
+    environment.pop("KERAS_BACKEND", None)
+    command = [sys.executable, "-m", "sita_workbench.cli", "ui", "--port", str(port), "--no-browser"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        wait_for(lambda: process.poll() is not None or "The page is at" in log.read_text(), 300)
+        assert process.poll() is None, log.read_text()
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 class Opened:
@@ -63,7 +84,7 @@ class Opened:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The page of the digit reader."""
-    with start_page(folder=tmp_path_factory.mktemp("page")) as address:
+    with start_page(tmp_path_factory.mktemp("page")) as address:
         yield address
 
 
@@ -74,7 +95,7 @@ def test_a_sample_is_picked_and_its_severity_dragged(page: str) -> None:
 
     def expected(sample: int, severity: int) -> tuple[int, ...]:
         pixels = pictures[sample].pixels
-        encoded = loaded.encode((fog(pixels, severity) if severity else pixels)[None])
+        encoded = loaded.encode((fog(pixels, severity=severity) if severity else pixels)[None])
         x = torch.from_numpy(encoded).movedim(-1, 1)
         with torch.no_grad():
             both = (loaded.model(x).softmax(1)[0], adapted(x).softmax(1)[0])
@@ -118,16 +139,13 @@ def test_nothing_of_an_upload_stays_behind(tmp_path: Path) -> None:
     temporary, picture = tmp_path / "temporary", tmp_path / "mine.png"
     temporary.mkdir()
     Image.fromarray(np.full((32, 32, 3), 90, np.uint8)).save(picture)
-    with start_page(folder=tmp_path, temporary=temporary) as address, open_browser(1280, 800) as driver:
+    with start_page(temporary) as address, open_browser(1280, 800) as driver:
         opened = Opened(driver)
         driver.get(address)
         opened.answer()
-        before = len(list(temporary.rglob("mine.png")))
+        assert not list(temporary.rglob("mine.png"))
         opened.find("#dropped input[type=file]").send_keys(str(picture))
-        end = time.monotonic() + 20
-        while not list(temporary.rglob("mine.png")) and time.monotonic() < end:
-            time.sleep(0.1)
-        assert len(list(temporary.rglob("mine.png"))) > before
+        assert wait_for(lambda: bool(list(temporary.rglob("mine.png"))), 20)
     assert not list(temporary.rglob("mine.png"))
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import nets
 import numpy as np
 import pytest
 import torch
@@ -20,14 +20,12 @@ from sita_adapters.errors import InputError
 from sita_adapters.inputs import ENCODINGS
 from sita_workbench.demo import digits_torch
 from sita_workbench.demo.digits import load_digits
-from sita_workbench.exported.export import export_checked
-from sita_workbench.methods import open_recipe
+from sita_workbench.methods import Prediction, open_recipe
 from sita_workbench.models.digits import as_pictures
 from sita_workbench.models.loaded import LoadedModel
 from sita_workbench.models.loading import load_model
-from sita_workbench.ui.corrupting import corruptions_for
-from sita_workbench.ui.look import Look, open_viewer
-from sita_workbench.ui.page import Page, choose_start
+from sita_workbench.ui.look import Look, Viewer
+from sita_workbench.ui.page import Page
 from sita_workbench.ui.panel import show_look
 from sita_workbench.ui.samples import Sample, load_samples
 
@@ -53,7 +51,7 @@ def segmenter() -> LoadedModel:
 
 
 def take_look(loaded: LoadedModel, recipe: str, clean: np.ndarray | None = None) -> Look:
-    return open_viewer(loaded, {recipe: open_recipe(recipe, loaded.task)}).look(PIXELS, recipe, clean)
+    return Viewer(loaded, {recipe: open_recipe(recipe, loaded.task)}).look(PIXELS, recipe, clean)
 
 
 def encoded(loaded: LoadedModel, pixels: np.ndarray) -> torch.Tensor:
@@ -66,14 +64,9 @@ def shifts_of_the_source(loaded: LoadedModel, pixels: np.ndarray) -> list[float]
 
     def measure(layer: Any, inputs: tuple[torch.Tensor]) -> None:
         x = inputs[0].double()
-        there, own = (
-            torch.distributions.Normal(mean, (variance + layer.eps).sqrt())
-            for mean, variance in (
-                (x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)),
-                (layer.running_mean, layer.running_var),
-            )
-        )
-        found.append(float(torch.distributions.kl_divergence(there, own).mean()))
+        image = torch.distributions.Normal(x.mean((0, 2, 3)), (x.var((0, 2, 3), correction=0) + layer.eps).sqrt())
+        source = torch.distributions.Normal(layer.running_mean, (layer.running_var + layer.eps).sqrt())
+        found.append(float(torch.distributions.kl_divergence(image, source).mean()))
 
     hooks = [m.register_forward_pre_hook(measure) for m in loaded.model.modules() if isinstance(m, nn.BatchNorm2d)]
     with torch.no_grad():
@@ -92,29 +85,25 @@ def test_a_look_is_what_the_library_says(recipe: str) -> None:
         wanted = adapted(x).softmax(1)[0].numpy()
         source = loaded.model(x).softmax(1)[0].numpy()
     np.testing.assert_allclose(look.adapted.probabilities, wanted, atol=1e-6)
-    assert look.source is not None
     np.testing.assert_allclose(look.source.probabilities, source, atol=1e-6)
     assert look.rows == sita.describe(adapted).rows
     assert [each.label for each in look.candidates] == seen.labels[0].tolist()
     np.testing.assert_allclose([each.entropy for each in look.candidates], seen.entropies[0], rtol=1e-6)
     assert math.isclose(sum(each.share for each in look.candidates), 1)
-    if not isinstance(open_recipe(recipe, "classification").combine, tuple):
-        assert [each.kept for each in look.candidates] == seen.kept[0].tolist()
-    assert look.depth is not None
-    assert look.depth.layers == ("1", "4")
-    np.testing.assert_allclose(look.depth.source_shifts, shifts_of_the_source(loaded, PIXELS), rtol=1e-4)
-    assert look.depth.clean_shifts is not None
-    np.testing.assert_allclose(look.depth.clean_shifts, shifts_of_the_source(loaded, CLEAN), rtol=1e-4)
-    assert (look.depth.priors is not None) == (recipe in ("auto", "shift", "augbn"))
+    assert [each.share > 0 for each in look.candidates] == seen.kept[0].tolist()
+    assert look.layers == ("1", "4")
+    np.testing.assert_allclose(look.shifts["source"], shifts_of_the_source(loaded, PIXELS), rtol=1e-4)
+    np.testing.assert_allclose(look.shifts["clean"], shifts_of_the_source(loaded, CLEAN), rtol=1e-4)
+    by_rule = recipe in ("auto", "shift", "augbn")
+    assert (look.priors is not None) == ("adapted" in look.shifts) == by_rule
     views = {"rot90": np.rot90(PIXELS), "rot270": np.rot90(PIXELS, 3)}
-    for name, pixels in look.views:
+    for name, pixels in look.views.items():
         np.testing.assert_array_equal(pixels, views.get(name, pixels))
     assert bool(look.views) == (recipe in ("augbn", "ops", "ops_shared", "ensemble"))
 
 
 def test_the_panel_says_who_is_right() -> None:
     look = take_look(classifier(), "ops")
-    assert look.source is not None
     source, adapted = int(look.source.labels), int(look.adapted.labels)
     said = show_look(look, NAMES, adapted)
     assert f'id="adapted-answer" class="card adapted" data-label="{adapted}"' in said
@@ -122,68 +111,55 @@ def test_the_panel_says_who_is_right() -> None:
     assert said.count('class="bar"') == 2 * 5
     assert "cat &amp; dog" in said
     assert "cat & dog" not in said
-    assert "right" not in re.sub(r"<style.*", "", show_look(look, NAMES, None)).split("reasons")[0]
-    # Eight candidates, of which three are kept and one is the most certain.
-    assert (said.count('<circle class="kept"'), said.count('<circle class="dropped"')) == (3, 5)
-    assert said.count('<circle class="chosen"') == 1
-    assert said.count("<figcaption>turned by") == 2
+    assert "right" not in show_look(look, NAMES, None).split("reasons")[0]
+    # Eight candidates, of which three vote and one is the most confident.
+    assert [said.count(f'<tr class="{style}">') for style in ("kept chosen", "kept ", " ")] == [1, 2, 5]
+    assert re.findall("<figcaption>(rot.*)</figcaption>", said) == ["rot90", "rot270"]
+
+
+def test_classes_of_the_same_name_are_different_answers() -> None:
+    look = take_look(classifier(), "auto")
+    probabilities = np.eye(5)
+    other = replace(look, source=Prediction(probabilities[0]), adapted=Prediction(probabilities[1]))
+    assert "Adaptation corrects it" in show_look(other, ["crane"] * 5, 1)
+    assert "Adaptation spoils it" in show_look(other, ["crane"] * 5, 0)
+    assert "It is <b>crane</b>" in show_look(other, ["crane"] * 5, 4)
+
+
+def test_a_recipe_of_ones_own_is_not_the_packages_of_that_name() -> None:
+    loaded, own = classifier(), replace(open_recipe("bn", "classification"), name="auto")
+    viewer = Viewer(loaded, {"own.json": own, "auto": open_recipe("auto", "classification")})
+    assert [viewer.look(PIXELS, name).rows for name in ("own.json", "auto")] == [1, 2]
 
 
 def test_the_chart_has_every_layer_at_its_height() -> None:
     look = take_look(classifier(), "auto")
-    assert look.depth is not None
-    said = show_look(look, NAMES, None)
-    (points,) = re.findall(r'<polyline class="source" points="([^"]*)"', said)
-    heights = [float(point.split(",")[1]) for point in points.split()]
+    (points,) = re.findall(r'<polyline class="source" points="([^"]*)"', show_look(look, NAMES, None))
     base, top = 132.0, 8.0  # of 0, and of the next round number above the largest
-    drawn = [(base - height) / (base - top) for height in heights]
-    ratio = drawn[0] / drawn[1]
-    assert math.isclose(ratio, look.depth.source_shifts[0] / look.depth.source_shifts[1], rel_tol=0.02)
+    drawn = [(base - float(point.split(",")[1])) / (base - top) for point in points.split()]
+    shifts = look.shifts["source"]
+    assert math.isclose(drawn[0] / drawn[1], shifts[0] / shifts[1], rel_tol=0.02)
     assert 0.4 <= max(*drawn) <= 1
 
 
 def test_label_maps_stand_side_by_side() -> None:
     loaded = segmenter()
     look = take_look(loaded, "auto", CLEAN)
-    assert look.source is not None
     assert look.adapted.labels.shape == (20, 20)
     with torch.no_grad():
         wanted = loaded.model(encoded(loaded, PIXELS))[0].argmax(0).numpy()
     np.testing.assert_array_equal(look.source.labels, wanted)
     said = show_look(look, NAMES, None)
-    share = 100 * (look.adapted.labels != wanted).mean()
-    assert f"<b>{share:.1f} %</b> of the pixels" in said
+    assert f"<b>{100 * (look.adapted.labels != wanted).mean():.1f} %</b> of the pixels" in said
     assert said.count("<figure>") == 4
     commonest = NAMES[int(np.bincount(wanted.ravel()).argmax())]
     assert commonest.replace("&", "&amp;") in said.split('class="labels"')[1].split("</div>")[0]
 
 
-def test_a_file_shows_what_it_puts_out(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    model = nets.tiny()
-    loaded = LoadedModel("tiny", model, ENCODINGS["unit"], 20, 1.0)
-    adapted = sita.adapt(model, "ops")
-    for diagnostics in (False, True):
-        path = tmp_path / f"{diagnostics}.onnx"
-        export_checked(adapted, path, encoded(loaded, PIXELS), diagnostics=diagnostics)
-        opened = load_model(str(path), exported=True, inputs="unit")
-        viewer = open_viewer(opened, {})
-        assert viewer.recipes == ()
-        look = viewer.look(PIXELS, "")
-        with torch.no_grad():
-            wanted = adapted(encoded(loaded, PIXELS)).softmax(1)[0].numpy()
-        np.testing.assert_allclose(look.adapted.probabilities, wanted, atol=1e-4)
-        said = show_look(look, (), None)
-        assert "An exported file puts out its answer" in said
-        assert ("source-answer" in said) == diagnostics
-        assert ("sita export --diagnostics" in said) == (not diagnostics)
-        assert "<polyline" not in said
-
-
 def test_what_goes_wrong_is_a_sentence(tmp_path: Path) -> None:
     loaded = classifier()
-    viewer = open_viewer(loaded, {"auto": open_recipe("auto", "classification")})
-    page = Page(viewer, [Sample(PIXELS, "noise")], NAMES, choose_start(loaded, None))
+    viewer = Viewer(loaded, {"auto": open_recipe("auto", "classification")})
+    page = Page(viewer, [Sample(PIXELS, "noise")], NAMES, "auto")
     whole = tmp_path / "whole.png"
     Image.fromarray(PIXELS).save(whole)
     assert "adapted-answer" in page.show(0, str(whole), "fog", 3, "auto")
@@ -213,17 +189,15 @@ def test_the_digit_reader_takes_pictures() -> None:
     digits = load_digits()[1].images[:20]
     grey = np.round(255 * digits).astype(np.float32) / 255
     with torch.no_grad():
-        wanted = loaded.model.network(digits_torch.encode(grey)).numpy()
+        wanted = digits_torch.load()(torch.from_numpy(2 * grey - 1)[:, None]).numpy()
     np.testing.assert_allclose(loaded.run(loaded.model, loaded.encode(as_pictures(digits))), wanted, atol=1e-4)
     samples = load_samples(loaded, None, loaded.names)
-    start = choose_start(loaded, None)
-    shown = corruptions_for(loaded)[start.corruption](samples[start.sample].pixels, start.severity)
-    answers = [loaded.run(loaded.adapt(name), loaded.encode(shown[None])).argmax() for name in ("source", start.recipe)]
-    assert answers[0] != samples[start.sample].label == answers[1]
     assert [sample.label for sample in samples] == list(range(10))
-    for corrupt in corruptions_for(loaded).values():
+    page = Page(Viewer(loaded, {"auto": sita.RECIPES["auto"]}), samples, loaded.names, "auto")
+    assert "Adaptation corrects it" in page.show(page.sample, None, page.corruption, 3, "auto")
+    for corrupt in page.corruptions.values():
         clean = samples[4].pixels
-        strayed = [np.abs(corrupt(clean, severity).astype(float) - clean).mean() for severity in (1, 3, 5)]
-        assert 0 < strayed[0] < strayed[2]
+        distances = [np.abs(corrupt(clean, severity=severity).astype(float) - clean).mean() for severity in (1, 3, 5)]
+        assert 0 < distances[0] < distances[2]
     with pytest.raises(InputError, match="has its own weights"):
         load_model("digits", "random")
