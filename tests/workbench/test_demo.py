@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -36,10 +37,8 @@ def test_a_corrupted_image_is_an_image_that_depends_on_its_index_alone(corruptio
     before = images.copy()
     corrupted = corruption.apply_all(images)
     np.testing.assert_array_equal(images, before)
-    assert corrupted.shape == images.shape
-    assert corrupted.dtype == np.float32
-    assert corrupted.min() >= 0.0
-    assert corrupted.max() <= 1.0
+    assert (corrupted.shape, corrupted.dtype) == (images.shape, np.float32)
+    assert 0.0 <= corrupted.min() <= corrupted.max() <= 1.0
     assert all(np.abs(corrupted - images).max(axis=(1, 2)) > 0.05)
     np.testing.assert_array_equal(corrupted[7], corruption.apply(images[7], 7))
     random = corruption.name in ("gaussian noise", "salt & pepper", "motion blur", "fog", "rain")
@@ -50,14 +49,9 @@ def test_a_corrupted_image_is_an_image_that_depends_on_its_index_alone(corruptio
 def test_an_interrupted_file_leaves_what_was_there(tmp_path: Path, interruption: type[BaseException]) -> None:
     path = tmp_path / "picture.png"
     path.write_text("old")
-
-    def write() -> None:
-        with write_atomically(path) as temporary:
-            temporary.write_text("half of the n")
-            raise interruption
-
-    with pytest.raises(interruption):
-        write()
+    with contextlib.suppress(interruption), write_atomically(path) as temporary:
+        temporary.write_text("half of the n")
+        raise interruption
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -105,21 +99,18 @@ def test_means_leave_clean_digits_out_and_examples_are_of_different_corruptions_
     assert figure.pick_examples(made, "both wrong", 2) == []
 
 
-def test_the_picture_has_the_count_of_every_outcome(result: DemoResult) -> None:
-    texts = " ".join(text.get_text() for axes in figure.draw(result).axes for text in axes.texts)
-    for outcome, which in result.outcomes().items():
-        assert f"{outcome}: {which.sum():,}" in texts
-    for recipe in demo.SHOWN:
-        assert f"{result.mean(recipe):.1f}" in texts
-
-
 @pytest.mark.parametrize("suffix", [".png", *(pytest.param(s, marks=pytest.mark.slow) for s in (".pdf", ".svg"))])
-def test_the_picture_is_written_in_the_format_of_its_name(result: DemoResult, tmp_path: Path, suffix: str) -> None:
+def test_the_picture_has_every_result_in_the_format_of_its_name(
+    result: DemoResult, tmp_path: Path, suffix: str
+) -> None:
+    texts = " ".join(text.get_text() for axes in figure.draw(result).axes for text in axes.texts)
+    expected = [f"{outcome}: {which.sum():,}" for outcome, which in result.outcomes().items()]
+    assert all(text in texts for text in [*expected, *(f"{mean:.1f}" for mean in result.means)])
     path = tmp_path / f"picture{suffix}"
     figure.save(result, path)
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_bytes().startswith({".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}[suffix])
     if suffix == ".png":
         pixels = pictures.imread(path)
-        assert min(pixels.shape[0] - 500, pixels.shape[1] - 1000) > 0
+        assert pixels.shape[:2] == (1022, 1540)
         assert pixels[..., :3].std() > 0.1

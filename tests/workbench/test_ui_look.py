@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import nets
 import numpy as np
 import pytest
 import torch
@@ -36,11 +38,8 @@ PIXELS, CLEAN = noise(2, 20)
 def classifier() -> LoadedModel:
     torch.manual_seed(1)
     layers = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 8, 3), nn.BatchNorm2d(8), nn.ReLU()
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
-    for layer in (model[1], model[4]):
-        layer.running_mean.normal_()
-        layer.running_var.uniform_(0.5, 2)
-    return LoadedModel("small", model.eval(), ENCODINGS["imagenet"], 20, 1.0, names=NAMES)
+    model = nets.warm(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)), 3, 20, 20)
+    return LoadedModel("small", model, ENCODINGS["imagenet"], 20, 1.0, names=NAMES)
 
 
 def segmenter() -> LoadedModel:
@@ -68,11 +67,12 @@ def shifts_of_the_source(loaded: LoadedModel, pixels: np.ndarray) -> list[float]
         source = torch.distributions.Normal(layer.running_mean, (layer.running_var + layer.eps).sqrt())
         found.append(float(torch.distributions.kl_divergence(image, source).mean()))
 
-    hooks = [m.register_forward_pre_hook(measure) for m in loaded.model.modules() if isinstance(m, nn.BatchNorm2d)]
+    model = copy.deepcopy(loaded.model)
+    for layer in model.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.register_forward_pre_hook(measure)
     with torch.no_grad():
-        loaded.model(encoded(loaded, pixels))
-    for hook in hooks:
-        hook.remove()
+        model(encoded(loaded, pixels))
     return found
 
 
@@ -94,20 +94,18 @@ def test_a_look_is_what_the_library_says(recipe: str) -> None:
     assert look.layers == ("1", "4")
     np.testing.assert_allclose(look.shifts["source"], shifts_of_the_source(loaded, PIXELS), rtol=1e-4)
     np.testing.assert_allclose(look.shifts["clean"], shifts_of_the_source(loaded, CLEAN), rtol=1e-4)
-    by_rule = recipe in ("auto", "shift", "augbn")
-    assert (look.priors is not None) == ("adapted" in look.shifts) == by_rule
-    views = {"rot90": np.rot90(PIXELS), "rot270": np.rot90(PIXELS, 3)}
-    for name, pixels in look.views.items():
-        np.testing.assert_array_equal(pixels, views.get(name, pixels))
+    assert (look.priors is not None) == ("adapted" in look.shifts) == (recipe in ("auto", "shift", "augbn"))
     assert bool(look.views) == (recipe in ("augbn", "ops", "ops_shared", "ensemble"))
+    if look.views:
+        np.testing.assert_array_equal(look.views["rot90"], np.rot90(PIXELS))
 
 
 def test_the_panel_says_who_is_right() -> None:
     look = take_look(classifier(), "ops")
-    source, adapted = int(look.source.labels), int(look.adapted.labels)
+    adapted = int(look.adapted.labels)
     said = show_look(look, NAMES, adapted)
     assert f'id="adapted-answer" class="card adapted" data-label="{adapted}"' in said
-    assert ("✗ wrong" in said) == (source != adapted)
+    assert ("✗ wrong" in said) == (look.source.labels != adapted)
     assert said.count('class="bar"') == 2 * 5
     assert "cat &amp; dog" in said
     assert "cat & dog" not in said
@@ -118,12 +116,10 @@ def test_the_panel_says_who_is_right() -> None:
 
 
 def test_classes_of_the_same_name_are_different_answers() -> None:
-    look = take_look(classifier(), "auto")
-    probabilities = np.eye(5)
-    other = replace(look, source=Prediction(probabilities[0]), adapted=Prediction(probabilities[1]))
-    assert "Adaptation corrects it" in show_look(other, ["crane"] * 5, 1)
-    assert "Adaptation spoils it" in show_look(other, ["crane"] * 5, 0)
-    assert "It is <b>crane</b>" in show_look(other, ["crane"] * 5, 4)
+    source, adapted = Prediction(np.eye(5)[0]), Prediction(np.eye(5)[1])
+    look = replace(take_look(classifier(), "auto"), source=source, adapted=adapted)
+    for label, words in enumerate(["Adaptation spoils it", "Adaptation corrects it", "It is <b>crane</b>"]):
+        assert words in show_look(look, ["crane"] * 5, label)
 
 
 def test_a_recipe_of_ones_own_is_not_the_packages_of_that_name() -> None:
@@ -135,11 +131,9 @@ def test_a_recipe_of_ones_own_is_not_the_packages_of_that_name() -> None:
 def test_the_chart_has_every_layer_at_its_height() -> None:
     look = take_look(classifier(), "auto")
     (points,) = re.findall(r'<polyline class="source" points="([^"]*)"', show_look(look, NAMES, None))
-    base, top = 132.0, 8.0  # of 0, and of the next round number above the largest
-    drawn = [(base - float(point.split(",")[1])) / (base - top) for point in points.split()]
-    shifts = look.shifts["source"]
-    assert math.isclose(drawn[0] / drawn[1], shifts[0] / shifts[1], rel_tol=0.02)
-    assert 0.4 <= max(*drawn) <= 1
+    drawn = np.array([132 - float(point.split(",")[1]) for point in points.split()]) / 124  # 132 is 0, 8 is the top
+    np.testing.assert_allclose(drawn / drawn[0], look.shifts["source"] / look.shifts["source"][0], rtol=0.02)
+    assert 0.4 <= drawn.max() <= 1
 
 
 def test_label_maps_stand_side_by_side() -> None:
@@ -160,16 +154,14 @@ def test_what_goes_wrong_is_a_sentence(tmp_path: Path) -> None:
     loaded = classifier()
     viewer = Viewer(loaded, {"auto": open_recipe("auto", "classification")})
     page = Page(viewer, [Sample(PIXELS, "noise")], NAMES, "auto")
-    whole = tmp_path / "whole.png"
+    whole, damaged, text = (tmp_path / name for name in ("whole.png", "damaged.png", "text.png"))
     Image.fromarray(PIXELS).save(whole)
     assert "adapted-answer" in page.show(0, str(whole), "fog", 3, "auto")
-    damaged, text = tmp_path / "damaged.png", tmp_path / "text.png"
     damaged.write_bytes(whole.read_bytes()[:200])
     text.write_text("not an image")
     for path, reason in ((damaged, "cannot be read"), (text, "received something else")):
         said = page.show(0, str(path), "none", 0, "auto")
         assert reason in said
-        assert "Traceback" not in said
         assert str(tmp_path) not in said
     loaded.model[0] = nn.Conv2d(5, 6, 3).eval()
     assert "small failed on this image" in page.show(0, None, "none", 0, "auto")
@@ -179,12 +171,11 @@ def test_samples_of_ones_own_have_the_labels_of_their_folders(tmp_path: Path) ->
     for name in ("bee", "elsewhere"):
         (tmp_path / name).mkdir()
         Image.fromarray(PIXELS).save(tmp_path / name / "one.png")
-    samples = load_samples(classifier(), tmp_path, NAMES)
-    assert [sample.label for sample in samples] == [1, None]
+    assert [sample.label for sample in load_samples(classifier(), tmp_path, NAMES)] == [1, None]
     assert [sample.pixels.shape for sample in load_samples(classifier(), None, NAMES)] == [(20, 20, 3)] * 2
 
 
-def test_the_digit_reader_takes_pictures() -> None:
+def test_the_page_opens_on_a_digit_that_adaptation_corrects() -> None:
     loaded = load_model("digits")
     digits = load_digits()[1].images[:20]
     grey = np.round(255 * digits).astype(np.float32) / 255
