@@ -27,8 +27,7 @@ def test_no_digit_is_both_trained_and_tested_on() -> None:
     train, test = load_digits()
     assert (len(train), len(test)) == (1000, 597)
     assert not {image.tobytes() for image in train.images} & {image.tobytes() for image in test.images}
-    assert train.images.dtype == np.float32
-    assert (train.images.min(), train.images.max()) == (0.0, 1.0)
+    assert (train.images.dtype, train.images.min(), train.images.max()) == (np.float32, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("corruption", CORRUPTIONS, ids=lambda c: c.name)
@@ -77,12 +76,11 @@ def test_the_result_has_every_answer_and_the_default_is_better_than_source(resul
 def test_answers_are_those_of_single_images(result: DemoResult, recipe: str) -> None:
     network = digits_torch.load()
     model = network if recipe == "source" else sita.adapt(network)
-    for condition in (0, 3):
-        for index in range(5):
-            x = torch.from_numpy(encode(result.images[condition, index : index + 1])).movedim(-1, 1)
-            with torch.inference_mode():
-                label = model(x)[0].argmax()
-            assert label == result.answers[condition, demo.SHOWN.index(recipe), index]
+    for condition, index in ((0, 0), (0, 1), (3, 0), (3, 1), (3, 2)):
+        x = torch.from_numpy(encode(result.images[condition, index : index + 1])).movedim(-1, 1)
+        with torch.inference_mode():
+            label = model(x)[0].argmax()
+        assert label == result.answers[condition, demo.SHOWN.index(recipe), index]
 
 
 def test_means_leave_clean_digits_out_and_examples_are_of_different_corruptions_first() -> None:

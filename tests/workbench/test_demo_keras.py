@@ -27,8 +27,7 @@ def test_keras_and_pytorch_read_the_same_digits_with_the_same_network() -> None:
     compared = sita.compare({name: each.model for name, each in loaded.items()}, images[:8], "auto")
     assert compared.models[1].same_labels == 1.0
     assert compared.models[1].largest_difference < 1e-5
-    answers = [each.run(each.adapt("auto"), images).argmax(axis=1) for each in loaded.values()]
-    np.testing.assert_array_equal(*answers)
+    np.testing.assert_array_equal(*(each.run(each.adapt("auto"), images).argmax(axis=1) for each in loaded.values()))
 
 
 def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from browser import console_errors, open_browser, outside_requests
 from serving_process import free_port, wait_for
 
@@ -28,8 +27,7 @@ pytestmark = pytest.mark.slow
 def start_page(folder: Path) -> Iterator[str]:
     """Start `sita ui` with its temporary files in this folder, yield its address, and end it whatever happens."""
     port, log = free_port(), folder / "page.log"
-    search = os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": search, "TMPDIR": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": str(folder)}
     environment.pop("KERAS_BACKEND", None)
     command = [sys.executable, "-m", "sita_workbench.cli", "ui", "--port", str(port), "--no-browser"]
     with log.open("wb") as output:
@@ -46,8 +44,9 @@ def start_page(folder: Path) -> Iterator[str]:
 class Opened:
     """The page in a browser."""
 
-    def __init__(self, driver: Any) -> None:
+    def __init__(self, driver: Any, address: str) -> None:
         self.driver = driver
+        driver.get(address)
 
     def find(self, selector: str) -> Any:
         from selenium.webdriver.support.ui import WebDriverWait
@@ -84,19 +83,16 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_a_sample_is_picked_and_its_severity_dragged(page: str) -> None:
     loaded = load_model("digits")
     pictures, fog = load_samples(loaded, None, loaded.names), corruptions_for(loaded)["fog"]
-    adapted = sita.adapt(loaded.model)
+    models = (loaded.model, sita.adapt(loaded.model))
 
     def expected(sample: int, severity: int) -> tuple[int, ...]:
         pixels = pictures[sample].pixels
         encoded = loaded.encode((fog(pixels, severity=severity) if severity else pixels)[None])
-        x = torch.from_numpy(encoded).movedim(-1, 1)
-        with torch.no_grad():
-            both = (loaded.model(x).softmax(1)[0], adapted(x).softmax(1)[0])
+        both = (loaded.predict(model, encoded)[0] for model in models)
         return tuple(n for p in both for n in (int(p.argmax()), round(1e4 * float(p.max()))))
 
     with open_browser(1280, 800) as driver:
-        opened = Opened(driver)
-        driver.get(page)
+        opened = Opened(driver, page)
         opened.wait_for(expected(5, 3))
         assert expected(5, 3)[0] != 5 == expected(5, 3)[2]  # adapting corrects what the page opens on
         assert opened.find("#adapted-answer .mark").text == "✓ right"
@@ -104,11 +100,9 @@ def test_a_sample_is_picked_and_its_severity_dragged(page: str) -> None:
         opened.wait_for(expected(3, 3))
         opened.drag_severity(3, 0)
         opened.wait_for(expected(3, 0), 2)
-        assert opened.find("#adapted-answer .mark").text == "✓ right"
         opened.drag_severity(0, 5)
         opened.wait_for(expected(3, 5))
-        assert console_errors(driver) == []
-        assert outside_requests(driver) == []
+        assert console_errors(driver) == outside_requests(driver) == []
 
 
 def test_a_damaged_image_is_a_sentence_and_nothing_of_an_upload_stays_behind(tmp_path: Path) -> None:
@@ -116,8 +110,7 @@ def test_a_damaged_image_is_a_sentence_and_nothing_of_an_upload_stays_behind(tmp
     temporary.mkdir()
     broken.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(50))
     with start_page(temporary) as address, open_browser(1280, 800) as driver:
-        opened = Opened(driver)
-        driver.get(address)
+        opened = Opened(driver, address)
         opened.answer()
         opened.find("#dropped input[type=file]").send_keys(str(broken))
         assert opened.find(".verdict.error").text.startswith("Expected a")
@@ -131,8 +124,7 @@ def test_a_damaged_image_is_a_sentence_and_nothing_of_an_upload_stays_behind(tmp
 @pytest.mark.parametrize(("name", "width", "height"), [("light", 1280, 800), ("dark", 1280, 800), ("phone", 400, 2400)])
 def test_the_page_fits_the_screen(page: str, name: str, width: int, height: int) -> None:
     with open_browser(width, height, dark=name == "dark") as driver:
-        opened = Opened(driver)
-        driver.get(page)
+        opened = Opened(driver, page)
         opened.answer()
         time.sleep(1)  # the thumbnails
         size = driver.execute_script("let e = document.documentElement; return [e.scrollWidth, e.scrollHeight]")
@@ -140,6 +132,5 @@ def test_the_page_fits_the_screen(page: str, name: str, width: int, height: int)
         assert driver.execute_script("return document.body.classList.contains('dark')") == (name == "dark")
         if folder := os.environ.get("SITA_SCREENSHOTS"):
             path = Path(__file__).parents[2] / folder / f"ui-{name}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
             opened.find("main.contain").screenshot(str(path))
         assert console_errors(driver) == []

@@ -59,9 +59,9 @@ def _draw_costs(axes: Axes, result: DemoResult) -> None:
         axes.plot(count, mean, "o", color=_COLORS[recipe], markersize=13 if default else 9, zorder=3)
         text = f"{recipe}{' (default)' if default else ''}  {mean:.1f}"
         weight = "bold" if default else "normal"
-        offset, across, along = ((11, 0), "left", "center") if count < 10 else ((0, 11), "center", "bottom")
-        place = {"textcoords": "offset points", "ha": across, "va": along}
-        axes.annotate(text, (count, mean), offset, fontsize=11.5, fontweight=weight, **place)
+        offset, ha, va = ((11, 0), "left", "center") if count < 10 else ((0, 11), "center", "bottom")
+        style = {"ha": ha, "va": va, "fontsize": 11.5, "fontweight": weight}
+        axes.annotate(text, (count, mean), offset, textcoords="offset points", **style)  # type: ignore[arg-type]
     axes.set_xscale("log")
     axes.set_xlim(0.8, 40)
     axes.set_xticks(sorted(set(rows)), [str(count) for count in sorted(set(rows))])

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gradio
 
@@ -81,7 +81,7 @@ def build(page: Page) -> gradio.Blocks:
     return blocks
 
 
-def _add_inputs(page: Page) -> list[gradio.components.Component]:
+def _add_inputs(page: Page) -> list[Any]:
     """Add what the image, the corruption, its severity and the recipe are chosen with, as `Page.show` takes them."""
     gallery = gradio.Gallery(
         [(each.pixels, each.caption) for each in page.samples],

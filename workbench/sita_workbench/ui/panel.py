@@ -29,7 +29,7 @@ def show_look(look: Look, names: Sequence[str], label: int | None) -> str:
     highest = max(float(values.max()) for values in look.shifts.values())
     charts = {"shifts": _make_chart(look.shifts, MaxNLocator(2).tick_values(0, max(highest, 1e-6)), look.layers)}
     if look.priors is not None:
-        charts["priors"] = _make_chart({"adapted": look.priors}, np.array([0, 0.5, 1]), look.layers)
+        charts["priors"] = _make_chart({"adapted": look.priors}, (0, 0.5, 1), look.layers)
     return _TEMPLATE.render(
         look=look,
         names=names if len(names) == count else [f"class {index}" for index in range(count)],
@@ -45,13 +45,13 @@ def show_error(message: str) -> str:
     return _ENVIRONMENT.from_string('<div class="sita"><p class="verdict error">{{ it }}</p></div>').render(it=message)
 
 
-def _make_chart(lines: Mapping[str, np.ndarray], grid: np.ndarray, layers: Sequence[str]) -> dict[str, Any]:
+def _make_chart(lines: Mapping[str, np.ndarray], grid: Sequence[float], layers: Sequence[str]) -> dict[str, Any]:
     """Return where lines, grid and marks are: values from 0 to the last of the grid, over the layers."""
     across = np.linspace(_LEFT, _RIGHT, len(layers))
     marks = np.unique(np.linspace(0, len(layers) - 1, min(len(layers), 10)).round().astype(int))
 
     def height(value: float) -> float:
-        return _BASE - (_BASE - _TOP) * value / float(grid[-1])
+        return _BASE - (_BASE - _TOP) * value / grid[-1]
 
     return {
         "grid": [(height(value), f"{value:.3g}") for value in grid],

@@ -54,8 +54,8 @@ def load_samples(loaded: LoadedModel, folder: Path | None, names: Sequence[str])
     from sklearn.datasets import load_sample_image
 
     files = {"a temple": "china.jpg", "a flower": "flower.jpg"}
-    pictures = {caption: Image.fromarray(load_sample_image(file)) for caption, file in files.items()}
-    return tuple(Sample(loaded.fit(picture), caption) for caption, picture in pictures.items())
+    photographs = {caption: Image.fromarray(load_sample_image(file)) for caption, file in files.items()}
+    return tuple(Sample(loaded.fit(picture), caption) for caption, picture in photographs.items())
 
 
 def corruptions_for(loaded: LoadedModel) -> Mapping[str, Corrupt]:
