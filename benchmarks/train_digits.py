@@ -17,9 +17,8 @@ from rich.console import Console
 from safetensors.torch import save_file
 from torch.nn import functional
 
-from sita_workbench.demo.demo import WEIGHTS
-from sita_workbench.demo.digits import SIZE, Digits, load_digits
-from sita_workbench.demo.digits_torch import DigitResNet, encode
+from sita_workbench.demo.digits import SIZE, WEIGHTS, Digits, encode, load_digits
+from sita_workbench.demo.digits_torch import DigitResNet
 from sita_workbench.progress import Advance, ConsoleProgress
 
 EPOCHS, BATCH, RATE, DECAY = 20, 64, 0.1, 5e-4
@@ -30,7 +29,7 @@ def train(digits: Digits, seed: int, advance: Advance) -> DigitResNet:
     torch.manual_seed(seed)
     random = torch.Generator().manual_seed(seed)
     network = DigitResNet()
-    images, labels = encode(digits.images), torch.from_numpy(digits.labels)
+    images, labels = torch.from_numpy(encode(digits.images)).movedim(-1, 1), torch.from_numpy(digits.labels)
     optimizer = torch.optim.SGD(network.parameters(), RATE, momentum=0.9, weight_decay=DECAY, nesterov=True)
     steps = len(images) // BATCH
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps * EPOCHS)
@@ -68,7 +67,7 @@ def main() -> None:
     state = network.state_dict()
     save_file({name: each.half() if each.ndim > 1 else each for name, each in state.items()}, options.out)
     with torch.inference_mode():
-        right = network(encode(test.images)).argmax(1).numpy() == test.labels
+        right = network(torch.from_numpy(encode(test.images)).movedim(-1, 1)).argmax(1).numpy() == test.labels
     progress.say(f"{options.out}: {100 * right.mean():.1f} % of {len(test)} clean test digits are right.")
 
 

@@ -12,18 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-_LOCAL = ("127.0.0.1", "localhost", "::1")
 _OPTIONS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
+    *("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 
 
@@ -59,17 +50,8 @@ def console_errors(driver: Any) -> list[str]:
 
 def outside_requests(driver: Any) -> list[str]:
     """Return the addresses on other machines that were asked for since this was last asked."""
-    found = []
-    for entry in driver.get_log("performance"):
-        message = json.loads(entry["message"])["message"]
-        sent = message.get("params", {})
-        if message["method"] == "Network.requestWillBeSent":
-            address = sent["request"]["url"]
-        elif message["method"] == "Network.webSocketCreated":
-            address = sent["url"]
-        else:
-            continue
-        parts = urlsplit(address)
-        if parts.scheme in ("http", "https", "ws", "wss") and parts.hostname not in _LOCAL:
-            found.append(address)
-    return found
+    messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    found = [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
+    found += [each["params"]["url"] for each in messages if each["method"] == "Network.webSocketCreated"]
+    schemes, local = ("http", "https", "ws", "wss"), ("127.0.0.1", "localhost", "::1")
+    return [url for url in found if urlsplit(url).scheme in schemes and urlsplit(url).hostname not in local]

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import sita_adapters as sita
 from sita_workbench import cli
-from sita_workbench.demo.digits import first, load_digits
+from sita_workbench.demo.digits import load_digits
 from sita_workbench.models.digits import as_pictures
 from sita_workbench.models.loading import load_model
 
@@ -30,7 +30,7 @@ def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "digits"
     folder.mkdir()
-    for index, picture in enumerate(as_pictures(first(load_digits()[1], 40).images)):
+    for index, picture in enumerate(as_pictures(load_digits()[1].images[:40])):
         Image.fromarray(picture).save(folder / f"{index:02}.png")
     return folder
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import typer
@@ -13,33 +12,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sita_adapters.errors import SitaError, install
-
 from ..demo.digits import TEST_COUNT
 from .options import check_picture, require
 
 if TYPE_CHECKING:
-    from ..demo.demo import DemoResult, Framework
-
-
-class Backend(str, Enum):
-    """The frameworks of the demo's network."""
-
-    torch = "torch"
-    keras = "keras"
+    from ..demo.demo import DemoResult
 
 
 def demo(
-    out: Annotated[
-        Path, typer.Option(help="Where to put the picture: a .png, .pdf or .svg file.", dir_okay=False)
-    ] = Path("sita-demo.png"),
+    out: Annotated[Path, typer.Option(help="The picture: a .png, .pdf or .svg file.")] = Path("sita-demo.png"),
     images: Annotated[
         int, typer.Option(min=1, max=TEST_COUNT, help="Test digits under every corruption; more take longer.")
     ] = 300,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Draws the corruptions.")] = 0,
     backend: Annotated[
-        Backend, typer.Option(help="The framework. KERAS_BACKEND selects Keras' backend: tensorflow, jax, torch.")
-    ] = Backend.torch,
+        Literal["torch", "keras"],
+        typer.Option(help="The framework. KERAS_BACKEND selects Keras' backend: tensorflow, jax, torch."),
+    ] = "torch",
 ) -> None:
     """See it help, in about a minute and without a download.
 
@@ -53,70 +41,44 @@ def demo(
       sita demo --images 597 --out digits.pdf
       sita demo --backend keras
     """
-    frameworks = {Backend.torch: ("torch", "array_api_compat"), Backend.keras: ("keras",)}
-    require(*frameworks[backend], "sklearn", "scipy", "safetensors", "matplotlib", extra=f"bench,{backend.value}")
+    frameworks = {"torch": ("torch", "array_api_compat"), "keras": ("keras",)}
+    require(*frameworks[backend], "sklearn", "scipy", "safetensors", "matplotlib", extra=f"bench,{backend}")
     from ..demo import figure
     from ..demo.demo import run_demo
+    from ..models.digits import load_digits_model
     from ..progress import ConsoleProgress
 
     check_picture(out, figure.FORMATS)
-    framework = _load_framework(backend)
+    loaded = load_digits_model("digits" if backend == "torch" else "digits:keras")
     console = Console(highlight=False)
-    result = run_demo(images, seed, ConsoleProgress(console), framework)
+    result = run_demo(loaded, images, ConsoleProgress(console))
     console.print()
     console.print(_make_table(result))
-    try:
-        figure.save(result, out)
-    except OSError as error:
-        raise SitaError(f"The picture could not be written: {error}") from error
-    console.print(Text(_verdict(result), "bold"))
-    console.print(Text("A demonstration, not a benchmark: README.md has results on photographs."))
-    console.print(Text(f"Picture: {out}"), soft_wrap=True)
-    console.print(Text("With your own model: sita.adapt(model), after import sita_adapters as sita."))
-
-
-def _load_framework(backend: Backend) -> Framework[Any]:
-    from ..demo.demo import load_framework
-    from ..models.libraries import quiet_tensorflow
-
-    quiet_tensorflow()
-    try:
-        return load_framework(backend.value)
-    except (ImportError, ValueError) as error:  # Keras raises a ValueError for an unknown KERAS_BACKEND
-        raise SitaError(
-            f"{backend.value} could not be loaded: {error}. Try: {install('bench', backend.value)}"
-            + ("; set KERAS_BACKEND to one of tensorflow, jax, torch." if backend is Backend.keras else ".")
-        ) from error
-
-
-def _verdict(result: DemoResult) -> str:
-    """Return what the demo shows, in two sentences."""
+    figure.save(result, out)
     outcomes = {name: int(which.sum()) for name, which in result.outcomes().items()}
-    return (
+    summary = (
         f"auto reads {result.mean('auto'):.1f} % of the corrupted digits correctly, the source model "
         f"{result.mean('source'):.1f} %. It corrects {outcomes['only auto right']} wrong answers and spoils "
         f"{outcomes['only source right']} of {sum(outcomes.values())}."
     )
+    console.print(Text(summary, "bold"))
+    console.print(Text("A demonstration, not a benchmark: README.md has results on photographs."))
+    console.print(Text(f"Picture: {out}"), soft_wrap=True)
+    console.print(Text("With your own model: sita.adapt(model), after import sita_adapters as sita."))
 
 
 def _make_table(result: DemoResult) -> Table:
     """Return a table of accuracies, one row per condition and one column per recipe, the best of each row marked."""
     from ..demo.demo import row_count
 
-    table = Table(
-        title=f"% right of {len(result.labels)} digits, {result.framework} (* best)",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
+    title = f"% right of {len(result.labels)} digits, {result.framework} (* best)"
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("corruption", no_wrap=True)
     for recipe in result.recipes:
         table.add_column(recipe, justify="right", no_wrap=True)
-    for condition, line in zip(result.conditions, result.accuracies, strict=True):
-        clean = condition == "clean"
-        name = "none (clean)" if clean else condition
-        table.add_row(name, *_mark_best(line), end_section=clean or condition == result.conditions[-1])
+    names = ["none (clean)", *result.conditions[1:]]
+    for name, line in zip(names, result.accuracies, strict=True):
+        table.add_row(name, *_mark_best(line), end_section=name in (names[0], names[-1]))
     table.add_row(Text("mean, corrupted", "bold"), *_mark_best(result.means), end_section=True)
     table.add_row("rows per image", *(str(row_count(recipe)) for recipe in result.recipes))
     table.add_row("ms per image", *(f"{1e3 * second:.1f}" for second in result.seconds))

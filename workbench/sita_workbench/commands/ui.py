@@ -14,57 +14,38 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sita_adapters.errors import InputError
 from sita_adapters.recipe import DEFAULT, RECIPES
 
-from .options import PixelInputs, Providers, Side, TaskName, Trust, Weights, read_providers, require
+from .options import Labels, PixelInputs, RecipeName, Side, TaskName, Trust, Weights, read_names, require
 
 
 def ui(
     *,
-    model: Annotated[
-        str,
-        typer.Option(
-            metavar="MODEL",
-            help="Any that sita predict takes, exported files included. digits, or digits:keras, is a small network "
-            "that comes with the package.",
-        ),
-    ] = "digits",
+    model: Annotated[str, typer.Option(metavar="MODEL", help="A model as sita inspect takes it.")] = "digits",
     weights: Weights = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="The classes' names, one per line.", show_default=False),
-    ] = None,
+    labels: Labels = None,
     samples: Annotated[
         Path | None,
         typer.Option(
             exists=True,
             metavar="DIR",
-            help="Images to pick from; one in a folder named as its class is marked right or wrong.",
-            show_default=False,
+            help="Images to pick from; one in a folder named after its class is marked right or wrong.",
         ),
     ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help=f"The recipe to start with, or a file of sita calibrate. By default {DEFAULT}."
-        ),
-    ] = None,
+    recipe: RecipeName = DEFAULT,
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port, on this machine only.")] = 7860,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
     task: TaskName = None,
     inputs: PixelInputs = None,
     size: Side = None,
     trust: Trust = False,
-    providers: Providers = None,
 ) -> None:
     """See on a page what adaptation does to one image.
 
-    Pick a sample or drop an image, choose a corruption and drag its severity:
-    the source model's answer and the adapted one's stand side by side, with
-    the shift that every layer sees, λ over the layers, what each candidate
-    said, and the views. Of a segmentation model you see both label maps and
-    where they differ.
+    Pick a sample or drop an image, choose a corruption and drag its severity.
+    The page shows both answers, the shift that every layer sees, λ over the
+    layers, what each candidate said, and the views; for a segmentation model,
+    both label maps and where they differ.
 
     Without --model, a small network that comes with the package reads
     handwritten digits. The page is served on 127.0.0.1, needs no network,
@@ -73,35 +54,21 @@ def ui(
     Examples:
       sita ui
       sita ui --model timm:resnet50 --weights pretrained --samples photos/
-      sita ui --model resnet50.onnx --labels imagenet.txt --no-browser
     """
-    require("gradio", "PIL", "scipy", "sklearn", extra="ui")
+    require("gradio", "PIL", "scipy", "sklearn", "matplotlib", extra="ui")
     from ..methods import open_recipe
     from ..models.loading import load_model
-    from ..ui.look import open_viewer
-    from ..ui.page import Page, build, choose_start, launch
+    from ..ui.look import Viewer
+    from ..ui.page import Page, build, launch
     from ..ui.samples import load_samples
-    from .predict import read_names
 
     console = Console(stderr=True, highlight=False)
     console.print(Text(f"Loading {model} …"))
-    loaded = load_model(
-        model,
-        weights,
-        inputs=inputs,
-        size=size,
-        exported=True,
-        trust=trust,
-        providers=read_providers(providers),
-    )
+    loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust)
     loaded = replace(loaded, task=task or loaded.task)
-    if recipe is not None and loaded.file is not None:
-        raise InputError(f"--recipe: {model} was exported with a recipe of its own. Try: leave --recipe out.")
-    chosen = [name for name in (recipe, *RECIPES) if name not in (None, "source")]
-    viewer = open_viewer(loaded, {name: open_recipe(name, loaded.task) for name in dict.fromkeys(chosen) if name})
+    recipes = {name: open_recipe(name, loaded.task) for name in (recipe, *RECIPES)}
     names = loaded.names if labels is None else read_names(labels)
-    page = Page(viewer, load_samples(loaded, samples, names), names, choose_start(loaded, recipe))
-    page.check()
+    page = Page(Viewer(loaded, recipes), load_samples(loaded, samples, names), names, recipe)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="sita-ui-") as uploads:  # nothing of them stays behind
         os.environ["GRADIO_TEMP_DIR"] = uploads

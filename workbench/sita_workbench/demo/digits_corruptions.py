@@ -1,6 +1,6 @@
 """Corruptions of the demo's digits: two kinds each of noise, blur, weather, lighting and lost detail.
 
-Every strength was set with the source network alone, so that five of its seeds get about 60 % right on average, on
+Every strength was set with the source network alone: five of its seeds get about 60 % right on average, on
 digits that are neither trained nor tested on. The network, its training and the forms of contrast and compression were
 chosen with adapted results in view, some of them on test digits: the demo shows the method and is not a benchmark.
 """
@@ -19,22 +19,21 @@ _Distort = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
 
 @dataclass(frozen=True)
 class Corruption:
-    """A distortion of a square grey image at one strength. Random parts are drawn again for every image."""
+    """A distortion of a square gray image at one strength. Random parts are drawn again for every image."""
 
     name: str
-    kind: str
     strength: float
     distort: _Distort
 
-    def apply(self, image: np.ndarray, *, index: int, seed: int = 0) -> np.ndarray:
-        """Return the corrupted image (h, w), float32 in [0, 1]. The same seed and index give the same image."""
-        random = np.random.default_rng([seed, zlib.crc32(self.name.encode()), index])
+    def apply(self, image: np.ndarray, index: int = 0) -> np.ndarray:
+        """Return the corrupted image (h, w), float32 in [0, 1]. The same index gives the same image."""
+        random = np.random.default_rng([0, zlib.crc32(self.name.encode()), index])
         distorted = self.distort(image.astype(np.float64), self.strength, random)
         return np.clip(distorted, 0.0, 1.0).astype(np.float32)
 
-    def apply_all(self, images: np.ndarray, *, seed: int = 0) -> np.ndarray:
-        """Return images (N, h, w), each corrupted on its own."""
-        return np.stack([self.apply(image, index=index, seed=seed) for index, image in enumerate(images)])
+    def apply_all(self, images: np.ndarray) -> np.ndarray:
+        """Return images (N, h, w), each corrupted independently."""
+        return np.stack([self.apply(image, index) for index, image in enumerate(images)])
 
 
 def _gaussian_noise(image: np.ndarray, deviation: float, random: np.random.Generator) -> np.ndarray:
@@ -47,26 +46,26 @@ def _salt_and_pepper(image: np.ndarray, share: float, random: np.random.Generato
 
 
 def _defocus(image: np.ndarray, deviation: float, _: np.random.Generator) -> np.ndarray:
-    return _array(ndimage.gaussian_filter(image, deviation, mode="nearest"))
+    return np.asarray(ndimage.gaussian_filter(image, deviation, mode="nearest"))
 
 
 def _motion(image: np.ndarray, length: float, random: np.random.Generator) -> np.ndarray:
     streak = _streak(length, random.uniform(0.0, np.pi))
-    return _array(ndimage.convolve(image, streak / streak.sum(), mode="nearest"))
+    return np.asarray(ndimage.convolve(image, streak / streak.sum(), mode="nearest"))
 
 
 def _fog(image: np.ndarray, density: float, random: np.random.Generator) -> np.ndarray:
     """White haze whose density varies over the image between half and full."""
     clouds = ndimage.gaussian_filter(random.random(image.shape), len(image) / 6, mode="wrap")
     thickness = density * (0.5 + 0.5 * (clouds - clouds.min()) / np.ptp(clouds))
-    return _array(image * (1.0 - thickness) + thickness)
+    return np.asarray(image * (1.0 - thickness) + thickness)
 
 
 def _rain(image: np.ndarray, share: float, random: np.random.Generator) -> np.ndarray:
     """Bright streaks in one direction; `share` is the share of pixels at which one begins."""
     streak = _streak(len(image) / 3, np.pi / 2 + random.uniform(-0.4, 0.4))
     drops = (random.random(image.shape) < share).astype(np.float64)
-    return _array(image + 0.8 * ndimage.convolve(drops, streak / streak.max(), mode="constant"))
+    return np.asarray(image + 0.8 * ndimage.convolve(drops, streak / streak.max(), mode="constant"))
 
 
 def _overexposure(image: np.ndarray, light: float, _: np.random.Generator) -> np.ndarray:
@@ -74,7 +73,7 @@ def _overexposure(image: np.ndarray, light: float, _: np.random.Generator) -> np
 
 
 def _low_contrast(image: np.ndarray, loss: float, _: np.random.Generator) -> np.ndarray:
-    return _array(image.mean() + (image - image.mean()) * (1.0 - loss))
+    return np.asarray(image.mean() + (image - image.mean()) * (1.0 - loss))
 
 
 def _compression(image: np.ndarray, coarseness: float, _: np.random.Generator) -> np.ndarray:
@@ -84,7 +83,7 @@ def _compression(image: np.ndarray, coarseness: float, _: np.random.Generator) -
     waves = fft.dctn(blocks, axes=(1, 3), norm="ortho")
     fineness = np.maximum(1.0, np.add.outer(np.arange(8), np.arange(8)))
     step = coarseness * fineness[:, None, :]
-    return _array(fft.idctn(np.round(waves / step) * step, axes=(1, 3), norm="ortho").reshape(image.shape))
+    return np.asarray(fft.idctn(np.round(waves / step) * step, axes=(1, 3), norm="ortho").reshape(image.shape))
 
 
 def _pixelation(image: np.ndarray, cells: float, _: np.random.Generator) -> np.ndarray:
@@ -92,7 +91,7 @@ def _pixelation(image: np.ndarray, cells: float, _: np.random.Generator) -> np.n
     edges = np.linspace(0, len(image), int(cells) + 1).round().astype(int)
     sides = np.diff(edges)
     sums = np.add.reduceat(np.add.reduceat(image, edges[:-1], axis=0), edges[:-1], axis=1)
-    return _array((sums / np.outer(sides, sides)).repeat(sides, axis=0).repeat(sides, axis=1))
+    return np.asarray((sums / np.outer(sides, sides)).repeat(sides, axis=0).repeat(sides, axis=1))
 
 
 def _streak(length: float, angle: float) -> np.ndarray:
@@ -103,31 +102,22 @@ def _streak(length: float, angle: float) -> np.ndarray:
     y, x = radius + along * np.sin(angle), radius + along * np.cos(angle)
     top, left = np.floor(y).astype(int), np.floor(x).astype(int)
     down, right = y - top, x - left
-    for row, column, weight in (
-        (top, left, (1 - down) * (1 - right)),
-        (top, left + 1, (1 - down) * right),
-        (top + 1, left, down * (1 - right)),
-        (top + 1, left + 1, down * right),
-    ):
-        np.add.at(canvas, (row, column), weight)
+    for row, height in ((top, 1 - down), (top + 1, down)):
+        for column, width in ((left, 1 - right), (left + 1, right)):
+            np.add.at(canvas, (row, column), height * width)
     return canvas
 
 
-def _array(values: object) -> np.ndarray:
-    """Return an array from a library without types."""
-    return np.asarray(values)
-
-
 CORRUPTIONS = (
-    Corruption("gaussian noise", "noise", 0.35, _gaussian_noise),
-    Corruption("salt & pepper", "noise", 0.24, _salt_and_pepper),
-    Corruption("defocus", "blur", 2.7, _defocus),
-    Corruption("motion blur", "blur", 13.0, _motion),
-    Corruption("fog", "weather", 0.28, _fog),
-    Corruption("rain", "weather", 0.023, _rain),
-    Corruption("overexposure", "lighting", 0.25, _overexposure),
-    Corruption("low contrast", "lighting", 0.37, _low_contrast),
-    Corruption("compression", "detail", 4.0, _compression),
-    Corruption("pixelation", "detail", 5.0, _pixelation),
+    Corruption("gaussian noise", 0.35, _gaussian_noise),
+    Corruption("salt & pepper", 0.24, _salt_and_pepper),
+    Corruption("defocus", 2.7, _defocus),
+    Corruption("motion blur", 13.0, _motion),
+    Corruption("fog", 0.28, _fog),
+    Corruption("rain", 0.023, _rain),
+    Corruption("overexposure", 0.25, _overexposure),
+    Corruption("low contrast", 0.37, _low_contrast),
+    Corruption("compression", 4.0, _compression),
+    Corruption("pixelation", 5.0, _pixelation),
 )
 """The ten corruptions with their strengths: blur in pixels, the others as their functions say."""

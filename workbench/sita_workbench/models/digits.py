@@ -1,40 +1,37 @@
-"""The demo's reader of handwritten digits, as a model for every command."""
+"""The demo's network, which reads handwritten digits, as a model for every command."""
 
 from __future__ import annotations
+
+import importlib
 
 import numpy as np
 
 from sita_adapters.errors import InputError, SitaError, install
 from sita_adapters.inputs import ENCODINGS
 
+from ..demo.digits import SIZE
+from .libraries import quiet_tensorflow
 from .loaded import LoadedModel
 
 SPECS = ("digits", "digits:keras")
 """The texts that the model is loaded by."""
 
 
-def load_digits_model(spec: str, weights: str | None) -> LoadedModel:
-    """Return the digit reader with the weights that come with the package."""
+def load_digits_model(spec: str, weights: str | None = None) -> LoadedModel:
+    """Return the digits network with the weights that come with the package."""
     if weights is not None:
         raise InputError(f"--weights: {spec} has its own weights. Try: leave the option out.")
-    from ..demo.demo import FrameworkName, load_framework
-    from ..demo.digits import SIZE
-    from .libraries import quiet_tensorflow
-
+    name = "keras" if spec == "digits:keras" else "torch"
     quiet_tensorflow()
-    name: FrameworkName = "keras" if spec == "digits:keras" else "torch"
     try:
-        framework = load_framework(name)
+        network = importlib.import_module(f"sita_workbench.demo.digits_{name}")
     except (ImportError, ValueError) as error:  # Keras raises a ValueError for an unknown KERAS_BACKEND
-        raise SitaError(f"{spec}: {name} could not be loaded: {error}. Try: {install('bench', name)}") from error
-    model, names = framework.on_pictures(framework.load()), tuple(map(str, range(10)))
-    return LoadedModel(spec, model, ENCODINGS["tf"], SIZE, 1.0, weights="trained on clean digits", names=names)
-
-
-def reads_digits(loaded: LoadedModel) -> bool:
-    """Whether a model is the digits network, or a file that was exported from it."""
-    metadata = None if loaded.file is None else loaded.file.metadata
-    return (loaded.spec if metadata is None else metadata.model) in SPECS
+        backend = "; set KERAS_BACKEND to one of tensorflow, jax, torch" if name == "keras" else ""
+        raise SitaError(
+            f"{spec}: {name} could not be loaded: {error}. Try: {install('bench', name)}{backend}."
+        ) from error
+    names, origin = tuple(map(str, range(10))), "trained on clean digits"
+    return LoadedModel(spec, network.load(), ENCODINGS["tf"], SIZE, 1.0, weights=origin, names=names)
 
 
 def as_pictures(images: np.ndarray) -> np.ndarray:
