@@ -18,7 +18,7 @@ from sita_workbench.report.writing import write_report
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    write_report(make_results("lambda"), make_timing(), folder)
+    write_report(make_results(), make_timing(), folder)
     return folder / "report.html"
 
 
@@ -59,7 +59,7 @@ def test_it_unfolds_and_only_tables_and_figures_scroll_sideways(report: Path, wi
     with open_browser(width, 900, dark=dark) as driver:
         driver.get(report.as_uri())
         folded = driver.find_elements("tag name", "summary")
-        assert [each.text for each in folded] == ["Points of the study", "By corruption", "Setup"]
+        assert [each.text for each in folded] == ["By corruption", "Setup"]
         for each in folded:
             row = each.find_element("xpath", "..//tbody/tr")
             assert not row.is_displayed()
