@@ -112,14 +112,9 @@ def test_what_is_unclear_is_refused(change: dict[str, Any], message: str) -> Non
 
 @pytest.mark.slow
 def test_keras_model_equals_numpy() -> None:
-    import keras
-    from keras import layers
+    import keras_nets
 
-    keras.utils.set_random_seed(0)
-    inputs = keras.Input((16, 16, 3))
-    x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(8, 3)(inputs)))
-    model = keras.Model(inputs, layers.Dense(5, activation="softmax")(layers.GlobalAveragePooling2D()(x)))
-    batch = np.random.default_rng(0).normal(size=(9, 16, 16, 3)).astype(np.float32)
+    model, batch = keras_nets.functional(), keras_nets.images(9)
     adapted = sita.adapt(model, "ptn")
     p = {"source": model.predict(batch, verbose=0), "ptn": adapted.predict(batch, verbose=0)}
     labels = labels_like(p["ptn"])
