@@ -22,31 +22,30 @@ METHODS: dict[str, tuple[float, float, int | None, float]] = {
 }
 
 
-def make_score(score: float, half: float = 3.0) -> dict[str, Any]:
-    wrong = 1 - score / 100
-    ends = {"low": max(0.0, score - half), "high": min(100.0, score + half)}
-    return {"score": score, **ends, "nll": 3.4 * wrong, "ece": 30 * wrong}
-
-
 def make_gain(score: float, half: float = 1.1) -> dict[str, float]:
     return {"score": score, "low": score - half, "high": score + half}
 
 
-def make_method(name: str, gain: float, gain_clean: float, rows: int | None) -> dict[str, Any]:
+def make_score(score: float, gain: dict[str, float] | None = None, half: float = 3.0) -> dict[str, Any]:
+    wrong = 1 - score / 100
+    return {**make_gain(score, half), "nll": 3.4 * wrong, "ece": 30 * wrong, "gain": gain}
+
+
+def make_method(name: str) -> dict[str, Any]:
     """Make a method, all numbers of which agree with each other."""
-    random = np.random.default_rng(sum(map(ord, name)))
-    base = np.random.default_rng(99).uniform(28, 88, len(KINDS))
-    scores = np.clip(base + gain * random.uniform(0.2, 1.8, len(KINDS)), 2, 99)
-    conditions = {f"{kind}/5": make_score(float(score), 6.5) for kind, score in zip(KINDS, scores, strict=True)}
-    clean, corrupted = make_score(91.5 + gain_clean, 4.0), make_score(float(scores.mean()))
-    gains = make_gain(float(scores.mean() - base.mean())), make_gain(gain_clean, 0.7)
+    gain, gain_clean, rows, _ = METHODS[name]
+    base = np.random.default_rng(99).uniform(28, 80, len(KINDS))
+    scores = base + gain * np.random.default_rng(sum(map(ord, name))).uniform(0.2, 1.6, len(KINDS))
+    clean, mean = 91.5 + gain_clean, float(scores.mean())
+    gains = (make_gain(mean - base.mean()), make_gain(gain_clean, 0.7)) if name != "source" else (None, None)
+    conditions = {f"{kind}/5": make_score(float(score)) for kind, score in zip(KINDS, scores, strict=True)}
     return {
         "name": name,
         "recipe": f"{name}: λ = 0.5, 0.75, 1; 2 views, lossless",
         "rows": rows,
-        "conditions": {"clean": clean, **conditions},
-        "corrupted": {**corrupted, "gain": None if name == "source" else gains[0]},
-        "clean": {**clean, "gain": None if name == "source" else gains[1]},
+        "conditions": {"clean": make_score(clean), **conditions},
+        "corrupted": make_score(mean, gains[0]),
+        "clean": make_score(clean, gains[1]),
     }
 
 
@@ -60,8 +59,7 @@ def make_results(names: tuple[str, ...] = tuple(METHODS)) -> dict[str, Any]:
         "images": 200,
         "conditions": ["clean", *(f"{kind}/5" for kind in KINDS)],
     }
-    methods = [make_method(name, *METHODS[name][:3]) for name in names]
-    return {"version": "0.1.0", "setup": setup, "methods": methods}
+    return {"version": "0.1.0", "setup": setup, "methods": [make_method(name) for name in names]}
 
 
 def make_timing() -> dict[str, Any]:

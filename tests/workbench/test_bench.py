@@ -69,64 +69,61 @@ def arguments(folder: Path, out: str, *others: str) -> list[str]:
 
 
 def measure(
-    folder: Path, out: str, recipes: str, corrupt: str, limit: int, *, progress: Progress | None = None, **named: str
+    folder: Path,
+    out: str,
+    recipes: str,
+    corrupt: str,
+    limit: int,
+    *,
+    model: str = "classifier",
+    data: str = "npz:test.npz",
 ) -> dict[str, Any]:
     """What the command measures, without the report that it draws."""
-    kind, _, path = named.get("data", "npz:test.npz").partition(":")
-    loaded = load_model(f"{folder / 'models.py'}:{named.get('model', 'classifier')}")
-    data = open_data(f"{kind}:{folder / path}", corrupt=corrupt, limit=limit, size=loaded.size)
-    run = Run(loaded, data, make_methods(recipes, loaded.task))
-    return run_bench(run, folder / out, progress or Progress())
+    loaded = load_model(f"{folder / 'models.py'}:{model}")
+    kind, _, path = data.partition(":")
+    opened = open_data(f"{kind}:{folder / path}", corrupt=corrupt, limit=limit, size=loaded.size)
+    return run_bench(Run(loaded, opened, make_methods(recipes, loaded.task)), folder / out, Progress())
 
 
-class Interrupting(Progress):
-    """Stops a run after some steps, as Ctrl-C or a kill would."""
+@contextlib.contextmanager
+def interrupt(self: Progress, description: str, total: int) -> Iterator[Any]:
+    """Stop a run after some steps, as Ctrl-C or a kill would."""
+    steps = iter(range(9))
 
-    @contextlib.contextmanager
-    def track(self, description: str, total: int) -> Iterator[Any]:
-        steps = iter(range(9))
+    def advance(count: int = 1, doing: str | None = None) -> None:
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
 
-        def advance(count: int = 1, doing: str | None = None) -> None:
-            if next(steps, None) is None:
-                raise KeyboardInterrupt
-
-        yield advance
+    yield advance
 
 
-def test_an_interrupted_run_continues_and_ends_as_an_undisturbed_one(folder: Path) -> None:
-    run = ("bn,augbn,ops", "clean,fog,contrast", 12)
-    with pytest.raises(KeyboardInterrupt):
-        measure(folder, "interrupted", *run, progress=Interrupting())
-    log = folder / "interrupted" / "results.jsonl"
-    before = log.read_bytes()
-    assert 1 < len(before.splitlines()) < 12
-    assert not (folder / "interrupted" / "results.json").exists()
-    log.write_bytes(before + b'{"key": "torn li')  # a kill in the middle of a line leaves this
-    measure(folder, "interrupted", *run)
-    undisturbed = measure(folder, "undisturbed", *run)
-    assert (folder / "interrupted/results.json").read_bytes() == (folder / "undisturbed/results.json").read_bytes()
-    assert log.read_bytes().startswith(before)
-    assert log.read_bytes() == (folder / "undisturbed/results.jsonl").read_bytes()
-    assert [method["name"] for method in undisturbed["methods"]] == ["source", "bn", "augbn", "ops"]
+def test_an_interrupted_run_resumes_and_ends_as_an_undisturbed_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = folder / "stopped"
+    options = ("--recipes", "bn,ops", "--corrupt", "clean,fog,contrast", "--limit", "12", "--timing", "2")
 
+    def run() -> Any:
+        return CliRunner().invoke(cli.make_app(), arguments(folder, "stopped", *options))
 
-def test_ctrl_c_says_how_to_resume_and_the_next_run_what_it_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ("--recipes", "bn", "--corrupt", "clean,fog,contrast", "--limit", "12", "--timing", "2")
-    given = arguments(folder, "stopped", *options)
     with monkeypatch.context() as patch:
-        patch.setattr(ConsoleProgress, "track", Interrupting().track)
-        stopped = CliRunner().invoke(cli.make_app(), given)
+        patch.setattr(ConsoleProgress, "track", interrupt)
+        stopped = run()
     assert stopped.exit_code == 130
-    assert f"Stopped. Finished results are in {folder / 'stopped'}; rerun the same command to resume" in stopped.output
-    done = len((folder / "stopped/results.jsonl").read_text().splitlines()) - 1
-    assert 0 < done < 6
-    resumed = CliRunner().invoke(cli.make_app(), given).output
-    assert f"Kept from an earlier run: {12 * done} of 72 predictions ({round(100 * done / 6)} %)." in resumed
-    assert "the times" not in resumed
-    again = CliRunner().invoke(cli.make_app(), given).output
-    assert "72 of 72 predictions (100 %)" in again
+    assert f"Stopped. Finished results are in {out}; rerun the same command to resume" in stopped.output
+    before = (out / "results.jsonl").read_bytes()
+    done = len(before.splitlines()) - 1
+    assert 0 < done < 9
+    assert not (out / "results.json").exists()
+    (out / "results.jsonl").write_bytes(before + b'{"key": "torn li')  # a kill in the middle of a line leaves this
+    assert f"Kept from an earlier run: {12 * done} of 108 predictions ({100 * done / 9:.0f} %)." in run().output
+    again = run().output
+    assert "108 of 108 predictions (100 %)" in again
     assert "Kept from an earlier run: the times." in again
-    assert json.loads((folder / "stopped/timing.json").read_text())["threads"] == torch.get_num_threads()
+    measure(folder, "undisturbed", "bn,ops", "clean,fog,contrast", 12)
+    for name in ("results.jsonl", "results.json"):
+        assert (out / name).read_bytes() == (folder / "undisturbed" / name).read_bytes()
+    assert (out / "results.jsonl").read_bytes().startswith(before)
 
 
 def test_times_and_their_ratios_agree_on_a_busy_machine() -> None:
