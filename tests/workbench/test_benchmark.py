@@ -99,6 +99,7 @@ ZEROS = np.zeros(2, int)
         ({"data": (images(2, 3, 8, 8), ZEROS - 1)}, f"labels from 0 to {CLASSES - 1}.*received -1"),
         ({"data": (images(2, 3, 8, 8), ZEROS[:1])}, "whole numbers"),
         ({"data": images(2, 3, 8, 8)}, r"expected \(images, labels\)"),
+        ({"data": [{"pixels": images(2, 3, 8, 8), "labels": ZEROS}]}, "has a dict"),
         ({"data": []}, "received none"),
         ({"data": {"clean": (images(2, 3, 8, 8), ZEROS), "fog": []}}, "received none"),
         ({"recipes": [sita.Recipe(priors=0.5), sita.Recipe(priors=0.8)]}, "two different recipes are named 'custom'"),

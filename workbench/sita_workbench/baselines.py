@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import torch
@@ -127,7 +127,7 @@ class Memo(Baseline):
         optimizer.step()
 
 
-BASELINES: dict[str, type[Baseline]] = {"tent": Tent, "memo": Memo}
+BASELINES: dict[str, Callable[[nn.Module], Baseline]] = {"tent": Tent, "memo": Memo}
 """The baselines by their names in `sita bench`."""
 
 

@@ -88,15 +88,13 @@ def _read_batches(conditions: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarr
     for condition, data in conditions.items():
         single = isinstance(data, tuple | list) and len(data) == 2 and hasattr(data[0], "shape")
         for batch in [data] if single else data:
-            images, labels = (
-                np.asarray(each.detach().cpu() if hasattr(each, "detach") else each)
-                for each in (batch if len(batch) == 2 else (batch, ()))
-            )
-            if (images.ndim, labels.dtype.kind, len(images)) not in ((4, "i", len(labels)), (4, "u", len(labels))):
+            pair = batch if isinstance(batch, tuple | list) and len(batch) == 2 else ((), ())
+            images, labels = (np.asarray(each.detach().cpu() if hasattr(each, "detach") else each) for each in pair)
+            if images.ndim != 4 or labels.dtype.kind not in "iu" or images.shape[:1] != labels.shape[:1]:
                 raise InputError(
                     "data: expected (images, labels), or batches of them: images with 4 axes, and for each a label or "
-                    f"a label map of whole numbers; {condition!r} has {images.shape} and {labels.shape}, "
-                    f"{labels.dtype}. Try: labels.argmax(-1) if they are one-hot."
+                    f"a label map of whole numbers; {condition!r} has a {type(batch).__name__} of images "
+                    f"{images.shape} and labels {labels.shape}, {labels.dtype}. Try: labels.argmax(-1) if one-hot."
                 )
             step = CHUNK[_task_of(labels)]
             for start in range(0, len(images), step):
