@@ -1,16 +1,11 @@
-"""TENT and MEMO, two methods that adapt with gradients, for comparison. PyTorch only.
-
-Both are called as the model is, (N, C, H, W) → logits, and start from the source model for every image. They train a
-copy of the model.
-"""
+"""TENT and MEMO, which train a copy of a PyTorch model on each image, from the source's weights, for comparison."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import torch
@@ -29,7 +24,7 @@ class Baseline(nn.Module):
         super().__init__()
         if backend_of(model).label != "torch" or backend_of(model).adaptation_of(model) is not None:
             raise ModelError(
-                f"tent and memo train on every image, and expect a plain PyTorch model; received an adapted or a Keras "
+                "tent and memo train on every image, and expect a plain PyTorch model; received an adapted or a Keras "
                 f"model, {type(model).__name__}. Try: leave them out, or pass the source model."
             )
         with torch.inference_mode(False):  # tensors made in inference mode cannot take part in gradients
@@ -37,7 +32,7 @@ class Baseline(nn.Module):
         self.eval()
         self.lr = lr
 
-    def train_on(self, parameters: list[nn.Parameter]) -> None:
+    def train_on(self, parameters: Iterable[nn.Parameter]) -> None:
         """Set what is trained, and keep its values to start from."""
         self.trained = [parameter.requires_grad_() for parameter in parameters if parameter.is_floating_point()]
         self.start = [parameter.detach().clone() for parameter in self.trained]
@@ -77,17 +72,16 @@ class Tent(Baseline):
 
         H = mean over pixels of −Σ_c p_c log p_c,  p = softmax(logits)
 
-    It makes `steps` updates by Adam (the SITA paper takes 5 of 1e-3), then runs the image once more for the answer, as
-    in TENT's paper for offline adaptation (section 3.3). TENT's public code returns the scores from before the last
-    update, which helps only if the update is kept for the next batch. BatchNorms normalize with the image's own
-    statistics in every pass. Dropout is off, unlike in the public code: the same image always gets the same answer.
+    It makes `steps` updates by Adam (the SITA paper takes 5 of 1e-3), then runs the image once more, as in TENT's
+    section 3.3 (its public code returns the scores from before the last update). BatchNorms normalize with the image's
+    own statistics in every pass. Dropout is off: the same image always gets the same answer.
     """
 
     def __init__(self, model: nn.Module, *, steps: int = 5, lr: float = 1e-3) -> None:
         super().__init__(model, lr)
         self.steps = steps
         layers = [layer for layer in self.body.modules() if isinstance(layer, _BatchNorm)]
-        self.train_on([parameter for layer in layers for parameter in layer.parameters(recurse=False)])
+        self.train_on(parameter for layer in layers for parameter in layer.parameters(recurse=False))
         if not self.trained:
             raise ModelError(f"tent expects BatchNorm layers with γ and β; {type(model).__name__} has none. Try: memo.")
         for layer in layers:
@@ -110,14 +104,13 @@ class Memo(Baseline):
         H = −Σ_c q_c log q_c,  q = 1/n · Σ_i softmax(logits of view i)
 
     One step of plain SGD on all parameters, then the answer for the image itself. BatchNorms keep the source's
-    statistics. MEMO's code takes 32 views for CIFAR and 64 for ImageNet, on a GPU; on a CPU every view costs a forward
-    and a backward pass, and 8 is a compromise. `lr` is MEMO's for CIFAR; its ResNet-50 for ImageNet takes 0.00025.
+    statistics. MEMO's code takes 32 or 64 views; on a CPU, 8 is a compromise. `lr` is MEMO's for CIFAR.
     """
 
     def __init__(self, model: nn.Module, *, views: int = 8, lr: float = 5e-3, seed: int = 0) -> None:
         super().__init__(model, lr)
         self.views, self.seed = views, seed
-        self.train_on(list(self.body.parameters()))
+        self.train_on(self.body.parameters())
 
     def adapt(self, image: torch.Tensor) -> None:
         """Make one step on all weights."""
@@ -134,7 +127,7 @@ class Memo(Baseline):
         optimizer.step()
 
 
-BASELINES: dict[str, type[Baseline]] = {"tent": Tent, "memo": Memo}
+BASELINES: dict[str, Callable[[nn.Module], Baseline]] = {"tent": Tent, "memo": Memo}
 """The baselines by their names in `sita bench`."""
 
 
@@ -146,8 +139,7 @@ def entropy_of(log_probabilities: torch.Tensor) -> torch.Tensor:
 def draw_views(image: torch.Tensor, count: int, seed: int) -> torch.Tensor:
     """Return `count` augmentations (count, C, H, W) of one image (1, C, H, W), drawn from its content and the seed.
 
-    Each is shifted by up to an eighth of its size (the border mirrored), mirrored or not, and changed in contrast
-    (factor 0.6 to 1.4 about the channel's mean) and brightness (up to 0.4 of the channel's deviation), clipped to the
+    Each is shifted by up to an eighth of its size, mirrored or not, and changed in contrast and brightness within the
     channel's own range. MEMO takes AugMix, which needs to know how pixels are encoded; these work in any encoding.
     """
     content = hashlib.sha256(image.cpu().contiguous().view(torch.uint8).numpy().tobytes()).digest()
@@ -167,9 +159,6 @@ def draw_views(image: torch.Tensor, count: int, seed: int) -> torch.Tensor:
     return torch.cat(drawn)
 
 
-def _refuse_single_value(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
+def _refuse_single_value(layer: nn.Module, arguments: tuple[torch.Tensor]) -> None:
     if arguments[0].numel() == arguments[0].shape[1]:
-        raise InputError(
-            "tent: a BatchNorm layer receives one value per channel, which has no variance. Try: larger images, or "
-            "leave tent out."
-        )
+        raise InputError("tent: a BatchNorm layer receives one value per channel. Try: larger images, or leave it out.")

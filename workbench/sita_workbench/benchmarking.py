@@ -3,58 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from sita_adapters.backend import backend_of
 from sita_adapters.errors import InputError
 from sita_adapters.recipe import DEFAULT, Recipe, Task
 
-from . import metrics
-from .methods import SOURCE, PreparedMethod, make_methods, prepare
+from .methods import SOURCE, Method, make_methods
+from .metrics import CHUNK, METRIC, Parts, compare, make_entry
 from .models.loaded import LoadedModel
 
 
-@dataclass(frozen=True)
-class Row:
-    """A recipe's result under one condition, or the mean over all ("mean").
-
-    - `score`: accuracy or mean IoU, in percent.
-    - `gain`: the score minus the source model's on the same images, with its paired 95 % interval, `low` to `high`.
-    - `rows`: the forward rows per image; None for baselines that train.
-    """
-
-    condition: str
-    recipe: str
-    score: float
-    gain: float | None
-    low: float | None
-    high: float | None
-    nll: float
-    images: int
-    rows: int | None
-
-
-@dataclass(frozen=True)
-class Table:
-    """The results of `benchmark`. Print it, or let a notebook display it."""
-
-    metric: str
-    rows: tuple[Row, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the metric, and every row as a dict."""
-        return {"metric": self.metric, "rows": [asdict(row) for row in self.rows]}
+class Table(list[dict[str, Any]]):
+    """The results of `benchmark`: one dict per condition and recipe. Print it, or let a notebook display it."""
 
     def __str__(self) -> str:
-        lines = [["condition", "recipe", f"{self.metric}, %", "gain (95 % interval)", "NLL", "images", "rows"]]
-        for row in self.rows:
-            gain = "" if row.gain is None else f"{row.gain:+.1f} ({row.low:+.1f} to {row.high:+.1f})"
-            numbers = f"{row.score:.1f}", gain, f"{row.nll:.3f}", str(row.images), str(row.rows or "")
-            lines.append([row.condition, row.recipe.replace("|", "\\|"), *numbers])
-        lines = lines if len({row.condition for row in self.rows}) > 1 else [line[1:] for line in lines]
+        texts = (
+            [f"{each:.2f}" if isinstance(each, float) else str(each or "") for each in row.values()] for row in self
+        )
+        lines = [list(self[0]), *texts]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         lines.insert(1, ["-" * width for width in widths])
         return "\n".join(f"| {' | '.join(map(str.ljust, line, widths))} |" for line in lines)
@@ -68,7 +36,7 @@ def benchmark(
     """Measure what recipes gain on labeled images.
 
     Args:
-        model: A plain PyTorch model in eval mode, a Keras model, or a `LoadedModel`.
+        model: A plain PyTorch model in eval mode, or a Keras model.
         data: (images, labels), arrays or tensors with the images as the model takes them; or an iterable of such
             batches, such as a DataLoader; or a dict of such data by the name of the condition. Labels are whole
             numbers, (N,), or (N, h, w) for segmentation.
@@ -76,7 +44,8 @@ def benchmark(
         ignore: The label of pixels that do not count.
 
     Returns:
-        A `Table` with a row per recipe and condition, and the mean over several conditions.
+        A `Table`: for each condition (and "mean" over several) and recipe, the accuracy or mean IoU in percent, its
+        paired gain over the source model with a 95 % interval, NLL, and the numbers of images and of rows per image.
 
     Raises:
         SitaError: The model, the data and the recipes do not fit each other.
@@ -84,75 +53,53 @@ def benchmark(
     Example:
         >>> print(benchmark(model, (images, labels), ["auto", "ops"]))
     """
-    conditions = data if isinstance(data, Mapping) else {"images": data}
-    prepared: list[PreparedMethod] = []
-    found: dict[str, dict[str, metrics.Condition]] = {}
-    for condition, batches in conditions.items():
-        kept: dict[str, list[dict[str, Any]]] = {}
-        for images, labels in _read_batches(condition, batches):
-            if not prepared:
-                loaded = _load(model, "classification" if labels.ndim == 1 else "segmentation")
-                prepared = [prepare(method, loaded) for method in make_methods(recipes, loaded.task)]
-            encoded = np.moveaxis(images, 1, -1) if loaded.framework == "torch" else images
-            for each in prepared:
-                entry = metrics.score_images(each, encoded, labels, ignore)
-                kept.setdefault(each.method.name, []).append(entry)
-        if not kept:
-            raise InputError(f"data: {condition!r} has no images. Expected at least one.")
-        entries = {name: metrics.join_entries(parts) for name, parts in kept.items()}
-        count = len(entries[SOURCE]["nll"])
-        weights = metrics.draw_weights(count, seed=count)  # resamples of another number of images are independent
-        found[condition] = {name: metrics.summarize_condition(entry, weights) for name, entry in entries.items()}
-    groups = {condition: [condition] for condition in found} | ({"mean": list(found)} if len(found) > 1 else {})
-    rows = [_make_row(name, each, [found[one] for one in group]) for name, group in groups.items() for each in prepared]
-    return Table("accuracy" if loaded.task == "classification" else "mIoU", tuple(rows))
-
-
-def _make_row(condition: str, prepared: PreparedMethod, found: Sequence[Mapping[str, metrics.Condition]]) -> Row:
-    method = prepared.method
-    own, source = [each[method.name] for each in found], [each[SOURCE] for each in found]
-    mean = metrics.summarize_group(own, source)
-    gain = {} if method.name == SOURCE else mean["gain"]
-    interval = gain.get("score"), gain.get("low"), gain.get("high")
-    images = sum(facts["images"] for _, facts in own)
-    return Row(condition, method.name, mean["score"], *interval, mean["nll"], images, method.rows)
-
-
-def _load(model: Any, task: Task) -> LoadedModel:
-    loaded = model if isinstance(model, LoadedModel) else LoadedModel(type(model).__name__, model, None, task=task)
-    backend = backend_of(loaded.model)
-    if backend.adaptation_of(loaded.model) is not None:
-        raise InputError("model: expected a plain model; received an adapted one. Try: sita.unwrap(model).")
-    if backend.label == "torch" and any(module.training for module in loaded.model.modules()):
+    if any(module.training for module in getattr(model, "modules", list)()):  # of PyTorch
         raise InputError("model: expected a model in eval mode; received one in training mode. Try: model.eval().")
-    if loaded.task != task:
-        raise InputError(f"labels: expected those of {loaded.task}, the task of {loaded.spec}; received {task}'s.")
-    return loaded
-
-
-def _read_batches(condition: str, data: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield images and labels in numpy, after checking them, in chunks that limit the memory of the predictions."""
-    single = isinstance(data, tuple | list) and len(data) == 2 and hasattr(data[0], "shape")
-    for batch in [data] if single else data:
-        try:
-            images, labels = (_as_array(each) for each in batch)
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f"data: expected (images, labels), batches of them, or a dict of these; {condition!r} contains a "
-                f"{type(batch).__name__}, which is no such pair: {error}."
-            ) from error
-        if images.ndim != 4 or labels.dtype.kind not in "iu" or labels.ndim not in (1, 3) or len(images) != len(labels):
-            raise InputError(
-                f"data: expected images with 4 axes and integer labels (N,) or (N, h, w); {condition!r} has images "
-                f"{images.shape} and labels {labels.shape}, {labels.dtype}. Try: labels.argmax(-1) if they are one-hot."
+    conditions = data if isinstance(data, Mapping) else {"images": data}
+    prepared: dict[Method, Any] = {}
+    parts: Parts = {}
+    for condition, images, labels in _read_batches(conditions):
+        if not prepared:
+            loaded = LoadedModel(type(model).__name__, model, None, task=_task_of(labels))
+            prepared = {method: method.prepare(loaded) for method in make_methods(recipes, loaded.task)}
+        encoded = np.moveaxis(images, 1, -1) if loaded.framework == "torch" else images
+        for method, adapted in prepared.items():
+            entry = make_entry(method.predict(loaded, adapted, encoded), labels, ignore)
+            parts.setdefault(method.name, {}).setdefault(condition, []).append(entry)
+    if not parts or len(parts[SOURCE]) < len(conditions):
+        raise InputError("data: expected at least one image under every condition; received none.")
+    groups = {condition: [condition] for condition in parts[SOURCE]}
+    groups |= {"mean": list(groups)} if len(groups) > 1 else {}
+    found, table = compare(parts, groups), Table()
+    for group, members in groups.items():
+        for method in prepared:
+            own = found[method.name]
+            gain = own[group]["gain"] or dict.fromkeys(("score", "low", "high"))
+            table.append(
+                {"condition": group, "recipe": method.name, METRIC[loaded.task]: own[group]["score"]}
+                | {"gain": gain["score"], "low": gain["low"], "high": gain["high"], "nll": own[group]["nll"]}
+                | {"images": sum(own["conditions"][each]["images"] for each in members), "rows": method.rows}
             )
-        step = metrics.CHUNK["classification" if labels.ndim == 1 else "segmentation"]
-        for start in range(0, len(images), step):
-            yield images[start : start + step], labels[start : start + step].astype(np.int64)
+    return table
 
 
-def _as_array(values: Any) -> np.ndarray:
-    if hasattr(values, "detach"):  # a torch.Tensor; numpy has no bfloat16
-        values = values.detach().cpu()
-        values = values.float() if values.is_floating_point() and values.element_size() < 4 else values
-    return np.asarray(values)
+def _read_batches(conditions: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield the condition, images and labels in numpy, after checking them, in chunks that fit the memory."""
+    for condition, data in conditions.items():
+        single = isinstance(data, tuple | list) and len(data) == 2 and hasattr(data[0], "shape")
+        for batch in [data] if single else data:
+            pair = batch if isinstance(batch, tuple | list) and len(batch) == 2 else ((), ())
+            images, labels = (np.asarray(each.detach().cpu() if hasattr(each, "detach") else each) for each in pair)
+            if images.ndim != 4 or labels.dtype.kind not in "iu" or images.shape[:1] != labels.shape[:1]:
+                raise InputError(
+                    "data: expected (images, labels), or batches of them: images with 4 axes, and for each a label or "
+                    f"a label map of whole numbers; {condition!r} has a {type(batch).__name__} of images "
+                    f"{images.shape} and labels {labels.shape}, {labels.dtype}. Try: labels.argmax(-1) if one-hot."
+                )
+            step = CHUNK[_task_of(labels)]
+            for start in range(0, len(images), step):
+                yield condition, images[start : start + step], labels[start : start + step].astype(np.int64)
+
+
+def _task_of(labels: np.ndarray) -> Task:
+    return "classification" if labels.ndim == 1 else "segmentation"

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import special
 
-import sita_adapters as sita
 from sita_adapters.errors import RecipeError, suggestion
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import RECIPES, Recipe, Task, resolve_recipe
@@ -26,23 +26,12 @@ BASELINES = {"tent": 18, "memo": 30}
 """The paper's comparisons that train on each image, and roughly their cost in rows, to estimate the remaining time."""
 
 
-class StudyPoint(NamedTuple):
-    """A method's position in a study: its curve, its x, and its label."""
-
-    series: str
-    x: float
-    label: str
-
-
 @dataclass(frozen=True)
 class Method:
-    """A recipe or a baseline (`recipe` None) under a name; `batch` images share a call where they share statistics."""
+    """A recipe, or a baseline (`recipe` None), under a name."""
 
     name: str
     recipe: Recipe | None
-    layers: tuple[str, ...] | None = None
-    batch: int | None = None
-    point: StudyPoint | None = None
 
     @property
     def rows(self) -> int | None:
@@ -54,21 +43,22 @@ class Method:
         """Roughly what an image costs, in rows."""
         return self.rows or BASELINES[self.name]
 
-    @property
-    def priors(self) -> tuple[float, ...]:
-        """The values of λ that its choices are counted by; none if it has no choice."""
-        if self.recipe is None or (len(self.recipe.prior_values) == 1 and self.recipe.rule is None):
-            return ()
-        if self.recipe.rule is not None:
-            return tuple(step / 20 for step in range(21))
-        return tuple(sorted(prior for prior in self.recipe.prior_values if isinstance(prior, float)))
-
     def __str__(self) -> str:
+        return f"{self.name}: reset for every image" if self.recipe is None else str(self.recipe)
+
+    def prepare(self, loaded: LoadedModel) -> Any:
+        """Return the model to run: adapted, the source model, or a baseline around it."""
         if self.recipe is None:
-            return f"{self.name}: reset for every image"
-        layers = "" if self.layers is None else f"; layers {', '.join(self.layers)}"
-        together = "" if self.batch is None else f"; {self.batch} images at a time"
-        return f"{self.recipe}{layers}{together}"
+            from . import baselines
+
+            return baselines.BASELINES[self.name](loaded.model)
+        return loaded.model if self.name == SOURCE else loaded.adapt(self.recipe)
+
+    def predict(self, loaded: LoadedModel, prepared: Any, images: np.ndarray) -> Prediction:
+        """Return the prepared model's predictions for encoded images (N, h, w, channels)."""
+        step = images_per_call(self.cost, *images.shape[1:3])
+        parts = [loaded.predict(prepared, images[start : start + step]) for start in range(0, len(images), step)]
+        return Prediction(np.concatenate(parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +67,6 @@ class Prediction:
 
     probabilities: np.ndarray
     priors: np.ndarray | None = None
-
-    def __getitem__(self, which: Any) -> Prediction:
-        """Return the prediction for some of the images or pixels."""
-        return Prediction(self.probabilities[which], None if self.priors is None else self.priors[which])
 
     @cached_property
     def labels(self) -> np.ndarray:
@@ -98,44 +84,9 @@ class Prediction:
         return np.asarray(special.entr(self.probabilities).sum(axis=-1))
 
 
-@dataclass(frozen=True, eq=False)
-class PreparedMethod:
-    """A method on a model."""
-
-    loaded: LoadedModel
-    method: Method
-    model: Any
-
-    def run(self, images: np.ndarray) -> np.ndarray:
-        """Return the scores (N, …, classes) of encoded images (N, h, w, channels), in one call."""
-        return self.loaded.run(self.model, images)
-
-    def predict(self, images: np.ndarray) -> Prediction:
-        """Return the predictions for encoded images (N, h, w, channels), as many per call as memory allows."""
-        at_once = self.method.batch or images_per_call(self.method.cost, *images.shape[1:3])
-        batches = [images[start : start + at_once] for start in range(0, len(images), at_once)]
-        if not self.method.priors:
-            return Prediction(np.concatenate([self.loaded.predict(self.model, batch) for batch in batches]))
-        with sita.observe(self.model) as observation:
-            p = np.concatenate([self.loaded.predict(self.model, batch) for batch in batches])
-        return Prediction(p, observation.priors)
-
-
 def images_per_call(rows: int, height: int, width: int) -> int:
     """Return how many images of this size and number of rows to run at once: 64 rows at 224², more of smaller ones."""
     return max(1, int(min(512, max(8, 64 * 224**2 / (height * width)))) // rows)
-
-
-def prepare(method: Method, loaded: LoadedModel) -> PreparedMethod:
-    """Apply a method to a model."""
-    if method.recipe is None:
-        from .baselines import Memo, Tent
-
-        model = Memo(loaded.model) if method.name == "memo" else Tent(loaded.model)
-        return PreparedMethod(loaded, method, model)
-    if method.name == SOURCE:
-        return PreparedMethod(loaded, method, loaded.model)
-    return PreparedMethod(loaded, method, loaded.adapt(method.recipe, list(method.layers or ())))
 
 
 def open_recipe(text: str, task: Task) -> Recipe:
@@ -152,39 +103,26 @@ def open_recipe(text: str, task: Task) -> Recipe:
 def make_methods(recipes: str | Sequence[str | Recipe], task: Task) -> list[Method]:
     """Return the methods of `recipes`: names, `sita calibrate`'s files, and recipes; or text as `--recipes` takes it.
 
-    A name may change fields in brackets: `augbn[priors=0.9]`. In a text, commas separate the names. `source` always
-    comes first, because everything is compared with it.
+    A name may change fields in brackets: `augbn[priors=0.9]`. `source` always comes first, because everything is
+    compared with it.
     """
-    entries = _split(recipes) if isinstance(recipes, str) else list(recipes)
+    if isinstance(recipes, str):  # split at the commas outside brackets
+        recipes = [entry.strip() for entry in re.split(r",(?![^\[]*\])", recipes) if entry.strip()]
     methods: dict[str, Method] = {}
-    for entry in [SOURCE, *entries]:
+    for entry in [SOURCE, *recipes]:
         method = Method(entry.name, entry) if isinstance(entry, Recipe) else _read_method(entry, task)
         if method.recipe is not None and method.recipe.share == "batch":
             raise RecipeError(
                 f"recipes: {method.name!r} lets the images of a batch share their statistics, and its scores would "
-                "depend on the batches. Expected share='image'. Try: --study batch."
+                "depend on the batches. Try: share='image'."
             )
         if methods.setdefault(method.name, method) != method:
             raise RecipeError(f"recipes: two different recipes are named {method.name!r}. Try: rename one of them.")
     return list(methods.values())
 
 
-def _split(text: str) -> list[str]:
-    """Split at the commas outside brackets."""
-    entries, depth = [""], 0
-    for letter in text:
-        depth += {"[": 1, "(": 1, "]": -1, ")": -1}.get(letter, 0)
-        if letter == "," and depth == 0:
-            entries.append("")
-        else:
-            entries[-1] += letter
-    return [entry.strip() for entry in entries if entry.strip()]
-
-
 def _read_method(entry: str, task: Task) -> Method:
-    name, bracket, rest = entry.partition("[")
-    if bracket and not rest.endswith("]"):
-        raise RecipeError(f"recipes: expected name[field=value,…]; received {entry!r}, whose bracket does not close.")
+    name, bracket, fields = entry.partition("[")
     if name.endswith(".json") and not bracket:
         return Method(Path(name).stem, open_recipe(name, task))
     if name in BASELINES and not bracket:
@@ -195,13 +133,19 @@ def _read_method(entry: str, task: Task) -> Method:
             f"recipes: expected {', '.join(known)}; received {entry!r}.{suggestion(name, known)} "
             "A recipe's field is changed in brackets: augbn[priors=0.9]."
         )
-    changes = {}
-    for part in _split(rest.removesuffix("]")):
-        field, equals, value = part.partition("=")
-        if not equals:
-            raise RecipeError(f"recipes: expected field=value in the brackets of {entry!r}; received {part!r}.")
-        try:
-            changes[field.strip()] = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError):  # a word, such as mean
-            changes[field.strip()] = value.strip()
-    return Method(entry, resolve_recipe(name, changes, task))
+    return Method(entry, resolve_recipe(name, _read_fields(entry, fields) if bracket else {}, task))
+
+
+def _read_fields(entry: str, fields: str) -> dict[str, Any]:
+    """Return the fields of "combine=mean,top_k=5]". A word without quotes is text."""
+    try:
+        call = ast.parse(f"_({fields.removesuffix(']')})", mode="eval").body
+        if not fields.endswith("]") or not isinstance(call, ast.Call) or call.args:
+            raise ValueError(fields)
+        values = {keyword.arg: keyword.value for keyword in call.keywords}
+        return {
+            str(field): value.id if isinstance(value, ast.Name) else ast.literal_eval(value)
+            for field, value in values.items()
+        }
+    except (ValueError, SyntaxError):
+        raise RecipeError(f"recipes: expected name[field=value,…]; received {entry!r}.") from None

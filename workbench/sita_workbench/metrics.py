@@ -14,25 +14,22 @@ import numpy as np
 
 from sita_adapters.errors import InputError
 
-from .methods import Prediction, PreparedMethod
+from .methods import SOURCE, Prediction
 
 CHUNK = {"classification": 64, "segmentation": 8}
-"""How many images are scored at once. Batches that share statistics must divide it."""
+"""How many images are scored at once, which limits the memory of their predictions."""
+
+METRIC = {"classification": "accuracy", "segmentation": "mIoU"}
 
 RESAMPLES = 2000
 _CALIBRATION_BINS = 15
-_ENTROPY_BINS = 10
-_DIGITS = 6
 
 Entry = Mapping[str, np.ndarray]
 """What is kept of images under one condition: arrays with one element per image."""
 
 
-def score_images(
-    prepared: PreparedMethod, images: np.ndarray, labels: np.ndarray, ignore: int | None
-) -> dict[str, Any]:
-    """Run a method on encoded images (N, h, w, channels); return what is kept of each, as `make_entry` does."""
-    predicted = prepared.predict(images)
+def make_entry(predicted: Prediction, labels: np.ndarray, ignore: int | None) -> dict[str, Any]:
+    """Check labels (N, …) against the predictions; return what is kept: lists with one element per image."""
     *shape, classes = predicted.probabilities.shape
     counted = labels if ignore is None else labels[labels != ignore]
     if counted.size and (counted.min() < 0 or counted.max() >= classes):
@@ -46,22 +43,12 @@ def score_images(
             f"Expected predictions for labels of shape {labels.shape}; the model returns {tuple(shape)}. "
             "Try: labels of this shape, or a model whose output has the size of its input."
         )
-    return make_entry(predicted, labels, ignore, prepared.method.priors)
-
-
-def make_entry(
-    predicted: Prediction, labels: np.ndarray, ignore: int | None, priors: Sequence[float] = ()
-) -> dict[str, Any]:
-    """Return what is kept of the predictions for N images: lists with one element per image.
-
-    `priors` are the values of λ to count; each chosen λ counts as the nearest of them.
-    """
     if labels.ndim == 1:
-        kept = _keep(predicted, labels, priors)
+        kept = _keep(predicted.probabilities, labels)
     else:
-        maps = [_keep_map(predicted[i], labels[i], ignore, priors) for i in range(len(labels))]
+        maps = [_keep_map(p, each, ignore) for p, each in zip(predicted.probabilities, labels, strict=True)]
         kept = {name: np.asarray([each[name] for each in maps]) for name in maps[0]}
-    return {name: np.round(values, _DIGITS).tolist() for name, values in kept.items()}
+    return {name: np.round(values, 6).tolist() for name, values in kept.items()}
 
 
 def join_entries(parts: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
@@ -69,50 +56,41 @@ def join_entries(parts: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in parts[0]}
 
 
-def _keep(predicted: Prediction, labels: np.ndarray, priors: Sequence[float]) -> dict[str, np.ndarray]:
-    of_label = np.take_along_axis(predicted.probabilities, labels[:, None], axis=1)[:, 0]
-    kept = {
+def _keep(p: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+    predicted = Prediction(p)
+    of_label = np.take_along_axis(p, labels[:, None], axis=1)[:, 0]
+    return {
         "said": predicted.labels,
         "label": labels,
         "confidence": predicted.confidences,
         "nll": -np.log(np.maximum(of_label, np.finfo(np.float32).tiny)),
         "entropy": predicted.entropies,
     }
-    if priors and predicted.priors is not None:
-        kept["prior"] = np.searchsorted((np.asarray(priors[1:]) + priors[:-1]) / 2, predicted.priors)
-    return kept
 
 
-def _keep_map(
-    predicted: Prediction, labels: np.ndarray, ignore: int | None, priors: Sequence[float]
-) -> dict[str, np.ndarray]:
+def _keep_map(p: np.ndarray, labels: np.ndarray, ignore: int | None) -> dict[str, np.ndarray]:
     """Return sums over the pixels that count: predicted, true and correct ones of each class; means of the rest."""
-    classes = predicted.probabilities.shape[-1]
     counts = np.full(labels.shape, True) if ignore is None else labels != ignore
-    pixels = _keep(predicted[counts], labels[counts], priors)
-    right = pixels["said"] == pixels["label"]
-    kept = {
-        "hits": np.bincount(pixels["label"][right], minlength=classes),
-        "claims": np.bincount(pixels["said"], minlength=classes),
-        "truth": np.bincount(pixels["label"], minlength=classes),
+    pixels = _keep(p[counts], labels[counts])
+    right = _right(pixels)
+    return {
+        "hits": np.bincount(pixels["label"][right], minlength=p.shape[-1]),
+        "claims": np.bincount(pixels["said"], minlength=p.shape[-1]),
+        "truth": np.bincount(pixels["label"], minlength=p.shape[-1]),
         "nll": pixels["nll"].mean(),
         "entropy": pixels["entropy"].mean(),
         "bins": _calibration_sums(pixels["confidence"], right),
     }
-    if "prior" in pixels:
-        kept["priors"] = _count_priors(pixels["prior"], right, len(priors))
-    return kept
 
 
-def _count_priors(chosen: np.ndarray, right: np.ndarray, priors: int) -> np.ndarray:
-    """Return how often each prior was chosen, and how often the prediction was right then."""
-    return np.stack([np.bincount(chosen[which], minlength=priors) for which in (slice(None), right)])
+def _right(entry: Entry) -> np.ndarray:
+    return np.asarray(entry["said"] == entry["label"])
 
 
 def _calibration_sums(confidence: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return per bin of confidence: how many, the sum of their confidence, and how many are right."""
-    place = np.minimum((confidence * _CALIBRATION_BINS).astype(int), _CALIBRATION_BINS - 1)
-    return np.stack([np.bincount(place, weights, _CALIBRATION_BINS) for weights in (None, confidence, right)])
+    bins = np.minimum((confidence * _CALIBRATION_BINS).astype(int), _CALIBRATION_BINS - 1)
+    return np.stack([np.bincount(bins, weights, _CALIBRATION_BINS) for weights in (None, confidence, right)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,10 +152,6 @@ def calibration_error(entry: Entry) -> float:
     return float(100 * np.abs(right - confidence).sum() / count.sum())
 
 
-def _right(entry: Entry) -> np.ndarray:
-    return np.asarray(entry["said"] == entry["label"])
-
-
 def summarize_condition(entry: Entry, weights: np.ndarray) -> Condition:
     """Return the score under one condition, NLL, ECE and entropy."""
     found = score(entry, weights)
@@ -196,27 +170,43 @@ def summarize_mean(scores: Sequence[Score], conditions: Sequence[Mapping[str, An
     return {**mean_score(scores).to_dict(), **means}
 
 
-def summarize_group(own: Sequence[Condition], source: Sequence[Condition]) -> dict[str, Any]:
-    """Return a method's means over conditions, and its paired gain over the source model under the same conditions."""
-    scores, facts = zip(*own, strict=True)
-    gain = mean_score(scores) - mean_score([score for score, _ in source])
-    return {**summarize_mean(scores, facts), "gain": gain.to_dict()}
+Parts = dict[str, dict[str, list[dict[str, Any]]]]
+"""What `make_entry` returned for some images after others, by method and condition."""
 
 
-def count_priors(entry: Entry, priors: Sequence[float]) -> dict[str, Any]:
-    """Return how often each λ was the most certain, and how often the prediction was right then."""
-    counts = _count_priors(entry["prior"], _right(entry), len(priors)) if "prior" in entry else entry["priors"].sum(0)
-    count, right = counts.tolist()
-    return {"values": [round(prior, _DIGITS) for prior in priors], "count": count, "right": right}
+def compare(parts: Parts, groups: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
+    """Return by method its facts by condition ("conditions"), and under the name of each group of conditions the means.
 
-
-def bin_entropies(entry: Entry, classes: int) -> dict[str, Any]:
-    """Return how many images have an entropy in each of ten bins up to log(classes), and how many are right."""
-    edges = np.linspace(0.0, np.log(classes), _ENTROPY_BINS + 1)
-    place = np.clip(np.searchsorted(edges, entry["entropy"], side="right") - 1, 0, _ENTROPY_BINS - 1)
-    right = place[_right(entry)]
-    return {
-        "edges": [_rounded(edge) for edge in edges],
-        "count": np.bincount(place, minlength=_ENTROPY_BINS).tolist(),
-        "right": np.bincount(right, minlength=_ENTROPY_BINS).tolist(),
+    A group also has the paired `gain` over the source model, and for classification the share of `changed` labels.
+    """
+    entries = {name: {each: join_entries(some) for each, some in own.items()} for name, own in parts.items()}
+    counts = dict.fromkeys(len(entry["nll"]) for entry in entries[SOURCE].values())
+    # Conditions of the same images share their resamples; those of other images have independent ones.
+    weights = {count: draw_weights(count, seed) for seed, count in enumerate(counts)}
+    found = {
+        name: {condition: summarize_condition(entry, weights[len(entry["nll"])]) for condition, entry in own.items()}
+        for name, own in entries.items()
     }
+    return {
+        name: {"conditions": {condition: facts for condition, (_, facts) in own.items()}}
+        | {group: _compare_group(name, entries, found, conditions) for group, conditions in groups.items()}
+        for name, own in found.items()
+    }
+
+
+def _compare_group(
+    name: str,
+    entries: Mapping[str, Mapping[str, Entry]],
+    found: Mapping[str, Mapping[str, Condition]],
+    conditions: Sequence[str],
+) -> dict[str, Any] | None:
+    if not conditions:
+        return None
+    scores, facts = zip(*(found[name][condition] for condition in conditions), strict=True)
+    means = summarize_mean(scores, facts)
+    if name == SOURCE:
+        return {**means, "gain": None, "changed": None}
+    gain = mean_score(scores) - mean_score([found[SOURCE][condition][0] for condition in conditions])
+    own, source = (join_entries([entries[each][condition] for condition in conditions]) for each in (name, SOURCE))
+    changed = _rounded(np.mean(own["said"] != source["said"])) if "said" in own else None  # label maps are not kept
+    return {**means, "gain": gain.to_dict(), "changed": changed}

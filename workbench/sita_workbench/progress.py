@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -48,42 +49,27 @@ class ConsoleProgress(Progress):
 
         self.console.print(Text(message), soft_wrap=True)
 
-    def track(self, description: str, total: int) -> AbstractContextManager[Advance]:
-        """Show the progress of a stage, and how long the rest takes."""
-        return self._bar(description, total) if self.console.is_terminal else self._lines(description, total)
-
     @contextlib.contextmanager
-    def _bar(self, description: str, total: int) -> Iterator[Advance]:
-        """Show a bar, and remove it at the end."""
+    def track(self, description: str, total: int) -> Iterator[Advance]:
+        """Show the progress of a stage, and how long the rest takes."""
         from rich import progress
 
         # What is being done may contain square brackets, which are no markup: ops[combine=mean].
-        shown = progress.TextColumn("{task.description}", markup=False)
-        columns = shown, progress.BarColumn(), progress.TaskProgressColumn(), progress.TimeRemainingColumn()
-        with progress.Progress(*columns, console=self.console, transient=True) as bars:
-            task = bars.add_task(description, total=total)
-            yield lambda steps=1, doing=None: bars.update(task, advance=steps, description=doing or description)
+        text = progress.TextColumn("{task.description}", markup=False)
+        columns = text, progress.BarColumn(), progress.TaskProgressColumn(), progress.TimeRemainingColumn()
+        lines = not self.console.is_terminal
+        with progress.Progress(
+            *columns, console=self.console, transient=True, disable=lines, speed_estimate_period=3600
+        ) as bars:
+            bars.add_task(description, total=total)
+            (task,), spoken = bars.tasks, time.monotonic()
 
-    @contextlib.contextmanager
-    def _lines(self, description: str, total: int) -> Iterator[Advance]:
-        """Print a line when some seconds have passed since the last; a short stage prints none."""
-        start = spoken = time.monotonic()
-        done, current = 0, description
+            def advance(steps: int = 1, doing: str | None = None) -> None:
+                nonlocal spoken
+                bars.update(task.id, advance=steps, description=doing or task.description)
+                if lines and task.time_remaining and time.monotonic() - spoken >= SECONDS:
+                    spoken = time.monotonic()
+                    left = timedelta(seconds=task.time_remaining)
+                    self.say(f"{task.percentage:.0f} %, about {left} left: {task.description}")
 
-        def advance(steps: int = 1, doing: str | None = None) -> None:
-            nonlocal done, spoken, current
-            done, current = done + steps, doing or current
-            now = time.monotonic()
-            if now - spoken >= SECONDS and 0 < done < total:
-                spoken = now
-                taken, left = duration(now - start), duration((now - start) * (total - done) / done)
-                self.say(f"{100 * done / total:.0f} % after {taken}, about {left} left: {current}")
-
-        yield advance
-
-
-def duration(seconds: float) -> str:
-    """Return a time as it is printed: 40 s, 12 min, 3.5 h."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+            yield advance

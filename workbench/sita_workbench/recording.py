@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,17 +14,13 @@ from sita_adapters.engine import thread
 from sita_adapters.ops import Ops
 
 
-@dataclass(frozen=True, eq=False)
-class _Recorder:
-    values: dict[str, np.ndarray] = field(default_factory=dict)
-
+class _Recorder(dict[str, np.ndarray]):
     def append(self, diagnostics: Diagnostics, ops: Ops) -> None:
         """Keep the diagnostics of a call, if its output has class scores. It may run its images in several rounds."""
-        if "entropies" not in diagnostics.arrays:
-            return
-        for name, array in diagnostics.outputs(ops).items():
-            found = ops.to_numpy(array)
-            self.values[name] = np.concatenate([self.values[name], found]) if name in self.values else found
+        if "entropies" in diagnostics.arrays:
+            for name, array in diagnostics.outputs(ops).items():
+                found = ops.to_numpy(array)
+                self[name] = np.concatenate([self[name], found]) if name in self else found
 
 
 @contextmanager
@@ -35,6 +30,6 @@ def record_diagnostics(adapted: Any) -> Iterator[dict[str, np.ndarray]]:
         recorder, others = _Recorder(), thread.observers
         thread.observers = (*others, (key, recorder))
         try:
-            yield recorder.values
+            yield recorder
         finally:
             thread.observers = others

@@ -1,4 +1,4 @@
-"""The file to which a long run writes its results line by line, so that it can continue after an interruption."""
+"""The file to which a long run writes its results line by line to continue after an interruption."""
 
 from __future__ import annotations
 
@@ -18,8 +18,14 @@ class ResultLog:
         """Open or create the file. A file of another run is refused and left unchanged."""
         self.path = path
         lines = self._read()
-        if lines and lines[0].get("about") != about:
-            raise InputError(_describe_difference(path, lines[0].get("about"), about))
+        old = lines[0].get("about") if lines else about
+        if old != about:
+            was = old if isinstance(old, dict) else {}
+            changed = [
+                f"{name} was {was.get(name)!r} and is {new!r}" for name, new in about.items() if was.get(name) != new
+            ]
+            details = "; ".join(changed[:3])
+            raise InputError(f"{path.parent} holds another run: {details}. Try: another --out, or delete this folder.")
         self.entries: dict[str, dict[str, Any]] = {line["key"]: line["entry"] for line in lines[1:]}
         self._file = path.open("a", encoding="utf-8")
         if not lines:
@@ -27,27 +33,19 @@ class ResultLog:
 
     def _read(self) -> list[dict[str, Any]]:
         """Return the complete lines. An incomplete last line, left by a killed run, is cut off."""
-        if not self.path.exists():
-            return []
-        lines, end = [], 0
-        with self.path.open("rb") as file:
-            for raw in file:
-                try:
-                    line = json.loads(raw) if raw.endswith(b"\n") else None
-                except ValueError:
-                    line = None
-                if not isinstance(line, dict):
-                    break
-                lines.append(line)
-                end += len(raw)
-            rest = file.read()
-        if rest.strip():
-            raise InputError(
-                f"{self.path}: line {len(lines) + 1} cannot be read, and lines follow it. Expected a file that only "
-                "`sita bench` wrote to. Try: --restart, or another --out."
-            )
-        if end < self.path.stat().st_size:
-            os.truncate(self.path, end)
+        text = self.path.read_bytes() if self.path.exists() else b""
+        whole = text[: text.rfind(b"\n") + 1]
+        lines = []
+        for number, line in enumerate(whole.splitlines(), start=1):
+            try:
+                lines.append({**json.loads(line)})
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"{self.path}: line {number} cannot be read. Expected a file that only this command wrote to. "
+                    "Try: another --out."
+                ) from None
+        if len(whole) < len(text):
+            os.truncate(self.path, len(whole))
         return lines
 
     def add(self, key: str, entry: dict[str, Any]) -> None:
@@ -62,10 +60,3 @@ class ResultLog:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def _describe_difference(path: Path, old: Any, new: Mapping[str, Any]) -> str:
-    was = old if isinstance(old, dict) else {}
-    changed = [name for name in new if was.get(name) != new[name]]
-    details = "; ".join(f"{name} was {was.get(name)!r} and is {new[name]!r}" for name in changed[:3])
-    return f"{path.parent} holds another run: {details}. Try: another --out, or --restart to delete it."

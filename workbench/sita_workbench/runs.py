@@ -1,22 +1,20 @@
-"""A benchmark run: every method on every image under every condition, logged immediately, then summarized."""
+"""A benchmark run: every method on every image under every condition, logged immediately, then compared."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 import sita_adapters as sita
 from sita_adapters.errors import InputError
 
-from . import metrics
 from .files import write_json
-from .methods import SOURCE, Method, prepare
+from .methods import Method
+from .metrics import CHUNK, METRIC, Parts, compare, make_entry
 from .progress import Progress
 from .result_log import ResultLog
 
@@ -32,7 +30,6 @@ class Run:
     loaded: LoadedModel
     data: Dataset
     methods: Sequence[Method]
-    study: str | None = None
 
     def __post_init__(self) -> None:
         self.loaded.require_inputs()
@@ -53,14 +50,14 @@ class Run:
             "size": self.loaded.size,
             "inputs": str(self.loaded.inputs),
             "task": self.data.task,
-            "metric": "accuracy" if self.data.task == "classification" else "mIoU",
+            "metric": METRIC[self.data.task],
             "images": len(self.data),
             "conditions": [str(condition) for condition in self.data.conditions],
         }
 
     def chunks(self) -> Iterator[tuple[Condition, int, int]]:
         """Yield the parts that are logged: a condition, the first of some images, and the end."""
-        step = metrics.CHUNK[self.data.task]
+        step = CHUNK[self.data.task]
         for condition in self.data.conditions:
             for start in range(0, len(self.data), step):
                 yield condition, start, min(start + step, len(self.data))
@@ -68,10 +65,10 @@ class Run:
 
 def _without_folders(spec: str) -> str:
     """Return a spec without the folders of its paths: results do not depend on where the files are."""
-    kind, colon, place = spec.partition(":")
-    if place.isidentifier() or not colon:  # file.py:function, timm:resnet18, cifar10-resnet20
-        return f"{Path(kind).name}{colon}{place}"
-    return f"{kind}:{','.join(Path(part).name for part in place.split(','))}"
+    kind, colon, path = spec.partition(":")
+    if path.isidentifier() or not colon:  # file.py:function, timm:resnet18, cifar10-resnet20
+        return f"{Path(kind).name}{colon}{path}"
+    return f"{kind}:{','.join(Path(part).name for part in path.split(','))}"
 
 
 def run_bench(run: Run, folder: Path, progress: Progress) -> dict[str, Any]:
@@ -80,8 +77,7 @@ def run_bench(run: Run, folder: Path, progress: Progress) -> dict[str, Any]:
     setup = run.setup()
     with closing(ResultLog(folder / "results.jsonl", setup)) as log:
         _fill(run, log, progress)
-        methods = _summarize(run, log)
-    results = {"version": sita.__version__, "setup": {**setup, "study": run.study}, "methods": methods}
+    results = {"version": sita.__version__, "setup": setup, "methods": _compare(run, log)}
     write_json(folder / "results.json", results)
     return results
 
@@ -102,8 +98,7 @@ def _fill(run: Run, log: ResultLog, progress: Progress) -> None:
     kept = every - sum((stop - start) * len(methods) for _, start, stop, methods in todo)
     if kept:
         progress.say(f"Kept from an earlier run: {kept:,} of {every:,} predictions ({100 * kept / every:.0f} %).")
-    needed = dict.fromkeys(method for *_, methods in todo for method in methods)
-    prepared = {method: prepare(method, run.loaded) for method in needed}
+    prepared = {method: method.prepare(run.loaded) for method in {m: None for *_, methods in todo for m in methods}}
     total = sum((stop - start) * method.cost for _, start, stop, methods in todo for method in methods)
     with progress.track("running", total) as advance:
         for condition, start, stop, methods in todo:
@@ -112,70 +107,23 @@ def _fill(run: Run, log: ResultLog, progress: Progress) -> None:
             encoded = run.loaded.encode(images)
             for method in methods:
                 advance(0, f"{condition}, {method.name}")
-                entry = metrics.score_images(prepared[method], encoded, labels, run.data.ignore)
-                log.add(_key(method, condition, start), entry)
+                predicted = method.predict(run.loaded, prepared[method], encoded)
+                log.add(_key(method, condition, start), make_entry(predicted, labels, run.data.ignore))
                 advance((stop - start) * method.cost)
 
 
-def _summarize(run: Run, log: ResultLog) -> list[dict[str, Any]]:
+def _compare(run: Run, log: ResultLog) -> list[dict[str, Any]]:
     """Return the results of every method."""
-    weights = metrics.draw_weights(len(run.data))
+    parts: Parts = {method.name: {} for method in run.methods}
+    for method in run.methods:
+        for condition, start, _ in run.chunks():
+            entry = log.entries[_key(method, condition, start)]
+            parts[method.name].setdefault(str(condition), []).append(entry)
     groups: dict[str, list[str]] = {"corrupted": [], "clean": []}
     for condition in run.data.conditions:
         groups["corrupted" if condition.severity else "clean"].append(str(condition))
-    source: dict[str, metrics.Entry] = {}
-    of_source: dict[str, metrics.Condition] = {}
-    methods = []
-    for method in run.methods:
-        entries = _read_entries(run, log, method)
-        each = {name: metrics.summarize_condition(entry, weights) for name, entry in entries.items()}
-        if method.name == SOURCE:  # which comes first
-            source, of_source = entries, each
-        summary: dict[str, Any] = {
-            "name": method.name,
-            "recipe": str(method),
-            "rows": method.rows,
-            "study": None if method.point is None else method.point._asdict(),
-            "conditions": {name: facts for name, (_, facts) in each.items()},
-        }
-        for group, gain in (("corrupted", "gain"), ("clean", "gain_clean")):
-            summary[group] = summary[gain] = None
-            if names := groups[group]:
-                found = metrics.summarize_group([each[name] for name in names], [of_source[name] for name in names])
-                own_gain = found.pop("gain")
-                summary[group], summary[gain] = found, None if method.name == SOURCE else own_gain
-        methods.append(summary | _summarize_choices(run, method, entries, source, groups))
-    return methods
-
-
-def _summarize_choices(
-    run: Run,
-    method: Method,
-    entries: Mapping[str, metrics.Entry],
-    source: Mapping[str, metrics.Entry],
-    groups: Mapping[str, Sequence[str]],
-) -> dict[str, Any]:
-    """Return the chosen priors, the share of changed labels, and how often predictions of some entropy are right."""
-    found: dict[str, Any] = {"priors": None, "changed": dict.fromkeys(groups), "entropy_bins": None}
-    pooled = {
-        group: metrics.join_entries([entries[name] for name in names]) for group, names in groups.items() if names
-    }
-    if method.priors:
-        counts = {group: metrics.count_priors(entry, method.priors) for group, entry in pooled.items()}
-        found["priors"] = dict.fromkeys(groups) | counts
-    if run.data.task == "classification":  # label maps are not kept
-        for group, entry in pooled.items():
-            changed = entry["said"] != np.concatenate([source[name]["said"] for name in groups[group]])
-            found["changed"][group] = round(float(changed.mean()), 6)
-        seen = max(int(entry[name].max()) for entry in source.values() for name in ("said", "label"))
-        main = pooled["corrupted" if groups["corrupted"] else "clean"]
-        found["entropy_bins"] = metrics.bin_entropies(main, run.data.classes or 1 + max(1, seen))
-    return found
-
-
-def _read_entries(run: Run, log: ResultLog, method: Method) -> dict[str, metrics.Entry]:
-    """Return what the log has of a method, by condition."""
-    parts: dict[str, list[dict[str, Any]]] = {}
-    for condition, start, _ in run.chunks():
-        parts.setdefault(str(condition), []).append(log.entries[_key(method, condition, start)])
-    return {condition: metrics.join_entries(entries) for condition, entries in parts.items()}
+    found = compare(parts, groups)
+    return [
+        {"name": method.name, "recipe": str(method), "rows": method.rows, **found[method.name]}
+        for method in run.methods
+    ]

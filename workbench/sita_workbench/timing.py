@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .files import write_json
-from .methods import SOURCE, prepare
+from .methods import SOURCE
 from .progress import Progress
 
 if TYPE_CHECKING:
@@ -26,16 +26,11 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """Let PyTorch compute on one thread inside the context. TensorFlow and JAX fix their threads when imported."""
-    torch = sys.modules.get("torch")
-    if torch is None:
+    with contextlib.ExitStack() as stack:
+        if torch := sys.modules.get("torch"):
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(1)
         yield
-        return
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def time_in_turns(
@@ -66,26 +61,21 @@ def time_in_turns(
 
 
 def time_methods(run: Run, rounds: int, path: Path, progress: Progress) -> dict[str, Any] | None:
-    """Return the time of one image under every method outside a study, and write it to `path` (timing.json).
-
-    A file that contains the times of all these methods already is kept.
-    """
-    methods = [method for method in run.methods if method.point is None]
+    """Return the time of one image under every method; write it to `path`, or keep what is there."""
     if path.exists():
         stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if {method.name for method in methods} <= set(stored["methods"]) and rounds in (0, stored["rounds"]):
+        if {method.name for method in run.methods} <= set(stored["methods"]) and rounds in (0, stored["rounds"]):
             progress.say("Kept from an earlier run: the times.")
             return stored
     if not rounds:
         return None
     image = run.loaded.encode(run.data.load(run.data.conditions[-1], 0, 1)[0])
-    calls = {method.name: partial(prepare(method, run.loaded).run, image) for method in methods}
+    calls = {method.name: partial(run.loaded.run, method.prepare(run.loaded), image) for method in run.methods}
     with progress.track("timing", (rounds + 1) * len(calls)) as advance:
         seconds = time_in_turns(calls, rounds, lambda name, turn: advance(1, f"timing, {name}"))
     times = {
         "machine": f"{platform.machine()}, {platform.system()}",
         "threads": sys.modules["torch"].get_num_threads() if run.loaded.framework == "torch" else None,
-        "batch": 1,
         "rounds": rounds,
         "methods": summarize_times(seconds),
     }

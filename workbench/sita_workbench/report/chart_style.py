@@ -11,6 +11,7 @@ import numpy as np
 from .reading import Json, title
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 INK, FAINT, GRID, SHADE = "#222222", "#6E6E6E", "#E3E3E3", "#F0F0F0"
@@ -82,17 +83,15 @@ def looks_of(names: Iterable[str]) -> dict[str, Look]:
     return looks
 
 
-def start_figure(
-    results: Json, heading: str, height: float, shape: tuple[int, int] = (1, 1), **options: Any
-) -> tuple[Figure, Any]:
-    """Return a figure 8 inches wide, with a heading above and what was run below, and its axes in an array."""
+def start_figure(results: Json, heading: str, height: float) -> tuple[Figure, Axes]:
+    """Return a figure 8 inches wide, with a heading above and what was run below, and its axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, height), layout="constrained")
     figure.suptitle(heading, x=0.015, ha="left", fontsize=13, fontweight="bold")
     about = f"{title(results)}, {results['setup']['images']} images under each condition"
     figure.supxlabel(about[:110], x=0.985, ha="right", fontsize=8, color=FAINT)
-    return figure, figure.subplots(*shape, squeeze=False, **options)
+    return figure, figure.subplots()
 
 
 def add_legend(figure: Figure, handles: Mapping[str, Any], notes: Mapping[str, str] | None = None) -> None:
@@ -109,8 +108,3 @@ def shorten(name: str) -> str:
 def dodge(count: int, spread: float) -> np.ndarray:
     """Return the methods' offsets from their common position: equal scores do not hide each other."""
     return np.linspace(-spread / 2, spread / 2, count) if count > 1 else np.zeros(count)
-
-
-def score_label(results: Json, part: str) -> str:
-    """Return the label of an axis of scores."""
-    return f"{results['setup']['metric']} on {part} images, %"

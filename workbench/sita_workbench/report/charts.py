@@ -1,75 +1,94 @@
-"""The figures of a benchmark, as files."""
+"""The figures of a benchmark, as SVG: the methods' scores by corruption, and against their time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
+import io
 from typing import TYPE_CHECKING
 
-from ..files import write_atomically
-from .chart_methods import draw_accuracy_time, draw_chosen_priors, draw_corruptions, draw_entropy_bins
-from .chart_studies import draw_curves, draw_layers
-from .chart_style import STYLE
-from .reading import Json
+import numpy as np
+
+from .chart_style import SHADE, STYLE, add_legend, dodge, looks_of, shorten, start_figure
+from .reading import CLEAN, Json, main_part, number, time_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Draw = Callable[[Json, Json | None], "Figure | None"]
-
-FIGURES: dict[str, tuple[Draw, str]] = {
-    "study_lambda": (
-        partial(draw_curves, "lambda"),
-        "The score against λ, the weight of the source statistics (1: the source model; 0: the test image alone). "
-        "Bands: 95 % interval.",
-    ),
-    "study_batch": (
-        partial(draw_curves, "batch"),
-        "The score against how many images share their statistics. Bands: 95 % interval.",
-    ),
-    "study_layers": (draw_layers, "What adapting groups of layers gains over source, with the paired 95 % interval."),
-    "corruption_bars": (
-        draw_corruptions,
-        "The score of each method under each corruption, and the mean with its 95 % interval.",
-    ),
-    "accuracy_time": (
-        draw_accuracy_time,
-        "Up and to the left is better. Bars: 95 % interval of the score, quartiles of the time.",
-    ),
-    "chosen_priors": (
-        draw_chosen_priors,
-        "How often each λ was the most certain candidate. The dark part of a bar is right. λ = 1: the source model.",
-    ),
-    "entropy_bins": (
-        draw_entropy_bins,
-        "Falling lines mean that entropy separates right predictions from wrong ones. Bins of fewer than 10 have no "
-        "dot. Below, the share of the method's predictions in each bin.",
-    ),
+CAPTIONS = {
+    "corruptions": "The score of each method under each corruption, and the mean with its 95 % interval.",
+    "time": "Up and to the left is better. Bars: 95 % interval of the score, quartiles of the time.",
 }
-"""By name: the function that draws a figure, or returns None where there is no data for it, and the caption."""
 
 
-def draw_all(results: Json, timing: Json | None, folder: Path) -> list[str]:
-    """Write every figure for which there is data to a folder, as PNG and SVG, and return their names.
-
-    Figures of an earlier run for which there is no data now are removed.
-    """
+def draw_all(results: Json, timing: Json | None) -> dict[str, str]:
+    """Return the figures for which there is data, as SVG by caption."""
     import matplotlib.style
 
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = []
+    drawn = {}
     # The user's own matplotlib style is not used.
     with matplotlib.style.context(["default", STYLE]):
-        for name, (draw, _) in FIGURES.items():
-            figure = draw(results, timing)
-            if figure is not None:
-                drawn.append(name)
-            for suffix in ("png", "svg"):
-                path = folder / f"{name}.{suffix}"
-                if figure is None:
-                    path.unlink(missing_ok=True)
-                    continue
-                with write_atomically(path) as temporary:
-                    figure.savefig(temporary, metadata={"Date": None} if suffix == "svg" else None)
+        for name, figure in draw_figures(results, timing).items():
+            file = io.StringIO()
+            figure.savefig(file, format="svg", metadata={"Date": None})
+            drawn[CAPTIONS[name]] = file.getvalue()
     return drawn
+
+
+def draw_figures(results: Json, timing: Json | None) -> dict[str, Figure]:
+    """Return the figures for which there is data, by name."""
+    drawn = {"corruptions": draw_corruptions(results)} if main_part(results) == "corrupted" else {}
+    return drawn | ({"time": draw_times(results, timing)} if timing else {})
+
+
+def draw_corruptions(results: Json) -> Figure:
+    """Return one line per corruption with the methods' scores, and their means with intervals below.
+
+    Dots, because bars of nine methods under sixteen conditions would be too thin. A corruption at several severities
+    is shown as their mean.
+    """
+    methods, conditions, metric = results["methods"], results["setup"]["conditions"], results["setup"]["metric"]
+    looks = looks_of(method["name"] for method in methods)
+    kinds: dict[str, list[str]] = {CLEAN: []} if CLEAN in conditions else {}
+    for condition in conditions:
+        kinds.setdefault(condition.partition("/")[0], []).append(condition)
+    mean_line = len(kinds) + 0.7
+    heading = f"{metric.capitalize() if metric.islower() else metric} under each corruption"
+    figure, axes = start_figure(results, heading, max(3.2, 0.32 * mean_line + 1.7))
+    handles = {}
+    for method, offset, wide in zip(methods, dodge(len(methods), 0.6), dodge(len(methods), 1.7), strict=True):
+        look, value = looks[method["name"]], method["corrupted"]
+        scores = [np.mean([method["conditions"][each]["score"] for each in some]) for some in kinds.values()]
+        (handles[method["name"]],) = axes.plot(scores, np.arange(len(kinds)) + offset, **look.as_plot())
+        axes.hlines(mean_line + wide, value["low"], value["high"], color=look.color)
+        axes.plot(value["score"], mean_line + wide, **look.as_plot())
+    axes.axhspan(mean_line - 1.2, mean_line + 1.2, color=SHADE, linewidth=0, zorder=0)
+    axes.set_ylim(mean_line + 1.2, -0.6)
+    lines = [shorten(kind.replace("_", " ")) for kind in kinds]
+    axes.set_yticks([*range(len(kinds)), mean_line], [*lines, "mean of corrupted"])
+    several = " (each corruption: the mean over its severities)" if len(conditions) > len(kinds) else ""
+    axes.set_xlabel(f"{metric}, %{several}")
+    add_legend(figure, handles)
+    return figure
+
+
+def draw_times(results: Json, timing: Json | None) -> Figure:
+    """Return the score against the time per image, on a logarithmic axis."""
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+
+    part, methods = main_part(results), results["methods"]
+    looks = looks_of(method["name"] for method in methods)
+    figure, axes = start_figure(results, f"Score against time, {part} images", 4.4)
+    handles, costs = {}, {}
+    for method in methods:
+        name, value, time = method["name"], method[part], time_of(timing, method)
+        axes.vlines(time["ms"], value["low"], value["high"], color=looks[name].color)
+        axes.hlines(value["score"], time["low"], time["high"], color=looks[name].color)
+        (handles[name],) = axes.plot(time["ms"], value["score"], **looks[name].as_plot())
+        costs[name] = f"  {number(time['relative'])}×"
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.set_xlabel("ms per image (in the legend: times the source model's)")
+    axes.set_ylabel(f"{results['setup']['metric']} on {part} images, %")
+    add_legend(figure, handles, costs)
+    return figure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, Literal
 
 Json = dict[str, Any]
@@ -11,36 +10,16 @@ Part = Literal["corrupted", "clean"]
 
 SOURCE = "source"
 CLEAN = "clean"
-NOTHING = "–"
-"""Printed where there is no number."""
-
-
-def plain_methods(results: Json) -> list[Json]:
-    """Return the methods outside the study."""
-    return [method for method in results["methods"] if not method.get("study")]
-
-
-def study_points(results: Json) -> list[Json]:
-    """Return the points of the study's curves."""
-    return [method for method in results["methods"] if method.get("study")]
-
-
-def series_of(points: Sequence[Json]) -> dict[str, list[Json]]:
-    """Return a study's points by series, each in the order of x."""
-    series: dict[str, list[Json]] = {}
-    for point in sorted(points, key=lambda point: float(point["study"]["x"])):
-        series.setdefault(str(point["study"]["series"]), []).append(point)
-    return series
 
 
 def main_part(results: Json) -> Part:
     """Return the part that methods are ranked by: corrupted images, or clean ones where only these were run."""
-    return "corrupted" if any(method.get("corrupted") for method in results["methods"]) else "clean"
+    return "corrupted" if results["methods"][0]["corrupted"] else "clean"
 
 
 def gain_of(method: Json, part: Part) -> Json | None:
     """Return a method's paired gain over source on a part."""
-    gain: Json | None = method.get("gain" if part == "corrupted" else "gain_clean")
+    gain: Json | None = (method[part] or {}).get("gain")
     return gain
 
 
@@ -48,11 +27,6 @@ def time_of(timing: Json | None, method: Json) -> Json:
     """Return a method's time; empty where it was not measured."""
     times: Json = (timing or {}).get("methods") or {}
     return times.get(method["name"]) or {}
-
-
-def corruption_of(condition: str) -> str:
-    """Return the name of a condition without its severity: "fog" of "fog/5"."""
-    return condition.rpartition("/")[0] or condition
 
 
 _DATA_NAMES = {"cifar10c": "CIFAR-10-C", "cifar100c": "CIFAR-100-C", "imagenet-c": "ImageNet-C", "camvid": "CamVid"}
@@ -68,7 +42,7 @@ def title(results: Json) -> str:
 def number(value: float | None, digits: int = 1, *, signed: bool = False) -> str:
     """Return a number as it is printed, with a true minus sign; a dash for None and NaN."""
     if value is None or math.isnan(value):
-        return NOTHING
+        return "–"
     rounded = round(value, digits) + 0.0  # not "-0.0"
     text = f"{rounded:+.{digits}f}" if signed and rounded else f"{rounded:.{digits}f}"
     return text.replace("-", "−")
@@ -76,4 +50,4 @@ def number(value: float | None, digits: int = 1, *, signed: bool = False) -> str
 
 def interval(value: Json, *, signed: bool = False) -> str:
     """Return the 95 % interval of a score or a gain, as it is printed."""
-    return f"{number(value.get('low'), signed=signed)} to {number(value.get('high'), signed=signed)}"
+    return f"{number(value['low'], signed=signed)} to {number(value['high'], signed=signed)}"
