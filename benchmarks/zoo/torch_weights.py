@@ -29,7 +29,8 @@ def prepare(model: nn.Module, images: torch.Tensor) -> Found:
     random = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         if parameter.is_floating_point() and parameter.numel() and bool((parameter == parameter.flatten()[0]).all()):
-            parameter.copy_(_varied(parameter, random))
+            noise = torch.randn(parameter.shape, generator=random)
+            parameter.copy_(1 + 0.2 * noise if parameter.any() else 0.1 * noise)
     found = find(model, images[:2])
     for module in model.modules():
         if statistics_of(module) is not None:
@@ -47,12 +48,6 @@ def prepare(model: nn.Module, images: torch.Tensor) -> Found:
     with changed(model, found.by_itself, warm):
         model(images)
     return found
-
-
-def _varied(parameter: torch.Tensor, random: torch.Generator) -> torch.Tensor:
-    """Return other values for a parameter of one value: offsets near 0 for zeros, else factors near 1."""
-    noise = torch.randn(parameter.shape, generator=random)
-    return 0.1 * noise if not parameter.any() else 1 + 0.2 * noise
 
 
 def _vary_affine(module: nn.Module, random: torch.Generator) -> None:
