@@ -25,7 +25,7 @@ from sita_workbench.models.loaded import LoadedModel
 from sita_workbench.progress import Progress
 from sita_workbench.result_log import ResultLog
 
-from .networks import NETWORKS, Half, Network, Places, data_spec
+from .networks import NETWORKS, Folders, Half, Network, data_spec
 
 SEVERITIES = (1, 3, 5)
 CALIBRATION_IMAGES = 128
@@ -55,23 +55,23 @@ COUNTS = {
 }
 
 
-def run_network(name: str, places: Places, progress: Progress) -> None:
+def run_network(name: str, folders: Folders, progress: Progress) -> None:
     """Run what is missing of a network."""
     network = NETWORKS[name]
-    counts, loaded = COUNTS[network.kind], network.load(places)
-    log = open_log(name, places)
-    clean = _open(network, loaded, "choose", "none", CALIBRATION_IMAGES, places)
+    counts, loaded = COUNTS[network.kind], network.load(folders)
+    log = open_log(name, folders)
+    clean = _open(network, loaded, "choose", "none", CALIBRATION_IMAGES, folders)
     if "clean shifts" not in log.entries:
         log.add("clean shifts", _clean_shifts(loaded, clean.load(CLEAN, 0, len(clean))[0]))
     if "calibrate" not in log.entries:
         log.add("calibrate", _calibrate(loaded, clean.load(CLEAN, 0, len(clean))[0]))
     rows = Rows(loaded, ByExcessShift(log.entries["clean shifts"]), network)
     halves: dict[Half, Dataset] = {
-        half: _open(network, loaded, half, "none", counts.clean, places)
+        half: _open(network, loaded, half, "none", counts.clean, folders)
         for half in ("confirm", "choose")
         if half == "confirm" or network.kind == "imagenet"
     }
-    corrupted = _open(network, loaded, "confirm", ",".join(KINDS), counts.corrupted, places)
+    corrupted = _open(network, loaded, "confirm", ",".join(KINDS), counts.corrupted, folders)
     todo = [(CLEAN, half, data) for half, data in halves.items()]
     todo += [(Condition(kind, severity), "confirm", corrupted) for severity in (5, 3, 1) for kind in KINDS]
     missing = [each for each in todo if key_of(each[0], each[1]) not in log.entries]
@@ -81,10 +81,10 @@ def run_network(name: str, places: Places, progress: Progress) -> None:
             log.add(key_of(condition, half), _measure(rows, condition, data, counts, advance))
 
 
-def open_log(name: str, places: Places) -> ResultLog:
+def open_log(name: str, folders: Folders) -> ResultLog:
     """Open the file of a network's results."""
     about = {"network": name, "recipes": {key: sita.RECIPES[key].to_json() for key in ("auto", "auto3", "bn", "shift")}}
-    return ResultLog(places.out / f"{name}.jsonl", about)
+    return ResultLog(folders.out / f"{name}.jsonl", about)
 
 
 def key_of(condition: Condition, half: Half) -> str:
@@ -92,8 +92,8 @@ def key_of(condition: Condition, half: Half) -> str:
     return str(condition) if half == "confirm" else f"{condition}, {half}"
 
 
-def _open(network: Network, loaded: LoadedModel, half: Half, corrupt: str, limit: int, places: Places) -> Dataset:  # noqa: PLR0917
-    spec = data_spec(network.kind, half, places)
+def _open(network: Network, loaded: LoadedModel, half: Half, corrupt: str, limit: int, folders: Folders) -> Dataset:  # noqa: PLR0917
+    spec = data_spec(network.kind, half, folders)
     return open_data(
         spec, corrupt=corrupt, severities=SEVERITIES, limit=limit, seed=0, size=loaded.size, crop=loaded.crop
     )

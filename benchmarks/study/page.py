@@ -54,7 +54,6 @@ The corruptions are this project's own implementations (`sita corruptions`).
 ![gain by kind](study-kinds.png)
 """
 
-
 _MARKS = ("<!-- study -->", "<!-- end of study -->")
 
 

@@ -26,7 +26,6 @@ from .page import LIBRARIES, write_page
 from .workers import check_all
 
 _ROOT = Path(__file__).parents[2]
-_PAGE = _ROOT / "docs" / "zoo.md"
 
 
 def main() -> int:
@@ -51,8 +50,8 @@ def main() -> int:
     log.close()
     outcomes = [(member, Outcome(**log.entries[member.key]["outcome"])) for member in wanted]
     if not options.only:
-        write_text(_PAGE, write_page(outcomes))
-        progress.say(f"Wrote {_PAGE}.")
+        write_text(_ROOT / "docs" / "zoo.md", write_page(outcomes))
+        progress.say("Wrote docs/zoo.md.")
     counts = Counter(outcome.kind for _, outcome in outcomes)
     progress.say(", ".join(f"{count} {kind}" for kind, count in counts.most_common()))
     return 1 if counts["WRONG"] or counts["crash"] else 0
