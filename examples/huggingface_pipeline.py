@@ -36,12 +36,12 @@ def take_photo(label: int, fog: float = 0.0) -> Image.Image:
 sizes = {"embedding_size": 16, "hidden_sizes": [16, 32, 64], "depths": [1, 1, 1], "layer_type": "basic"}
 processor = ConvNextImageProcessor(size={"shortest_edge": 32}, crop_pct=0.875)
 model = ResNetForImageClassification(ResNetConfig(**sizes, id2label=NAMES))
-optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+optimizer = torch.optim.Adam(model.parameters(), 3e-3)
 for _ in range(40):
     labels = torch.from_numpy(random.integers(0, 4, 32))
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     model.train()(**processor([take_photo(int(k)) for k in labels], return_tensors="pt"), labels=labels).loss.backward()
-    optimiser.step()
+    optimizer.step()
 
 classifier = pipeline("image-classification", model=model.eval(), image_processor=processor, top_k=1)
 photos = [take_photo(number % 4, fog=0.5) for number in range(40)]

@@ -43,11 +43,11 @@ def load(count: int, fog: float = 0.0) -> DataLoader:
 
 
 module, foggy = Classifier(), load(200, fog=0.5)
-optimiser = torch.optim.Adam(module.parameters(), 3e-3)
+optimizer = torch.optim.Adam(module.parameters(), 3e-3)
 for images, labels in load(4800):
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     nn.functional.cross_entropy(module.net(images), labels).backward()
-    optimiser.step()
+    optimizer.step()
 trainer = lightning.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
 before = torch.cat(trainer.predict(module, foggy))
 module.net = sita.adapt(module.net)  # the one line that an existing module needs

@@ -30,12 +30,12 @@ def block(inner: int, outer: int) -> list[nn.Module]:
 
 blocks = [*block(1, 16), *block(16, 32), *block(32, 32)]
 model = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 4))
-optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+optimizer = torch.optim.Adam(model.parameters(), 3e-3)
 for _ in range(150):
     images, labels = stripes(64)
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     nn.functional.cross_entropy(model(images), labels).backward()
-    optimiser.step()
+    optimizer.step()
 model.eval()
 
 adapted = sita.adapt(model)  # the model itself stays as it is

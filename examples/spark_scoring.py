@@ -4,7 +4,7 @@
     python examples/spark_scoring.py MODEL WEIGHTS PATHS.parquet OUT
     python examples/spark_scoring.py timm:resnet50 pretrained paths.parquet scored
 
-Spark cuts the table, places the tasks and writes the rows; each of its Python workers loads the model once.
+Spark splits the table, schedules the tasks and writes the rows; each of its Python workers loads the model once.
 `sita score` needs no Spark: this is for you if you have a Spark cluster.
 """
 

@@ -34,14 +34,14 @@ def take_photo(label: int, fog: float = 0.0) -> Image.Image:
 
 
 model = timm.create_model("test_resnet", pretrained=False, num_classes=4)
-transform = create_transform(**resolve_model_data_config(model, {"input_size": (3, 32, 32)}))  # resize, crop, normalise
-optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+transform = create_transform(**resolve_model_data_config(model, {"input_size": (3, 32, 32)}))  # resize, crop, normalize
+optimizer = torch.optim.Adam(model.parameters(), 3e-3)
 for _ in range(60):
     labels = random.integers(0, 4, 32)
     scores = model(torch.stack([transform(take_photo(label)) for label in labels]))
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels)).backward()
-    optimiser.step()
+    optimizer.step()
 source = model.eval()
 
 model = sita.adapt(model)  # the one line that an existing pipeline needs

@@ -29,12 +29,12 @@ def draw(labels: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
 
 blocks = [(nn.Conv2d(a, b, 3, 2, 1), nn.BatchNorm2d(b), nn.ReLU()) for a, b in ((1, 16), (16, 32), (32, 32))]
 model = nn.Sequential(*sum(blocks, ()), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 4))
-optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+optimizer = torch.optim.Adam(model.parameters(), 3e-3)
 for _ in range(120):
     labels = torch.randint(0, 4, (64,))
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     nn.functional.cross_entropy(model(draw(labels, 6.28 * torch.rand(64))), labels).backward()
-    optimiser.step()
+    optimizer.step()
 
 time = torch.arange(FRAMES)
 truth = time // 12 % 4
@@ -64,7 +64,7 @@ axes.plot(time, bold, color="#0072B2", label="λ (1: the source model)")
 wrong = [np.flatnonzero(labels != truth) for labels in (plain, answers.argmax(1))]
 axes.plot(wrong[0], np.full(len(wrong[0]), 1.1), "|", color="#D55E00", label="source wrong")
 axes.plot(wrong[1], np.full(len(wrong[1]), 1.2), "|", color="#222222", label="adapted wrong")
-axes.set(xlabel="frame", ylim=(0, 1.3), xlim=(0, FRAMES - 1), yticks=(0, 0.5, 1), title="λ of every frame, by itself")
+axes.set(xlabel="frame", ylim=(0, 1.3), xlim=(0, FRAMES - 1), yticks=(0, 0.5, 1), title="λ of every frame")
 axes.legend(loc="lower left", fontsize=8, frameon=False)
 figure.savefig(path := sys.argv[1] if len(sys.argv) > 1 else "video.png")
 print(f"picture: {path}")

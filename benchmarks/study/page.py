@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .networks import NETWORKS
@@ -54,7 +54,6 @@ The corruptions are this project's own implementations (`sita corruptions`).
 ![gain by kind](study-kinds.png)
 """
 
-
 _MARKS = ("<!-- study -->", "<!-- end of study -->")
 
 
@@ -70,14 +69,15 @@ def default_table(results: Mapping[str, Any]) -> str:
         "| network (clean images; per kind and severity) | clean | severity 1 | severity 3 | severity 5 |",
         "| --- | --- | --- | --- | --- |",
     ]
+    gains = []
     for name, found in results.items():
         conditions = [found["clean"].get("all", found["clean"]["held out"]), *found["severities"].values()]
         count = found["images"]["clean"] * (1 + ("all" in found["clean"]))
-        cells = (f"{number(each['source']['score'])} {gain(each['auto']['gain'])}" for each in conditions)
+        cells = (f"{each['source']['score']:.1f} {gain(each['auto']['gain'])}" for each in conditions)
         lines.append(f"| {title_of(name)} ({count:,}; {found['images']['corrupted']}) | {' | '.join(cells)} |")
-    means = [_mean(results, lambda found, s=s: found["severities"][s]["auto"]["gain"]["score"]) for s in "135"]
-    clean = _mean(results, lambda found: found["clean"].get("all", found["clean"]["held out"])["auto"]["gain"]["score"])
-    return "\n".join([*lines, f"| **mean change** | {' | '.join(f'**{signed(m)}**' for m in (clean, *means))} |"])
+        gains.append([each["auto"]["gain"]["score"] for each in conditions])
+    means = (sum(column) / len(column) for column in zip(*gains, strict=True))
+    return "\n".join([*lines, f"| **mean change** | {' | '.join(f'**{signed(mean)}**' for mean in means)} |"])
 
 
 def all_recipes_table(results: Mapping[str, Any]) -> str:
@@ -93,13 +93,9 @@ def all_recipes_table(results: Mapping[str, Any]) -> str:
         for column, one in zip(columns, each, strict=True):
             column.extend([] if one is None else [one["score"]])
         cells = " | ".join("" if one is None else gain(one) for one in each)
-        lines.append(f"| {title_of(name)} | {number(at['source']['score'])} | {cells} |")
+        lines.append(f"| {title_of(name)} | {at['source']['score']:.1f} | {cells} |")
     means = [f"**{signed(sum(column) / len(column))}**" if len(column) == len(results) else "" for column in columns]
     return "\n".join([*lines, f"| **mean** | | {' | '.join(means)} |"])
-
-
-def _mean(results: Mapping[str, Any], of: Callable[[Mapping[str, Any]], float]) -> float:
-    return sum(of(found) for found in results.values()) / len(results)
 
 
 def signed(value: float) -> str:
@@ -124,7 +120,7 @@ def _network(name: str, found: Mapping[str, Any]) -> Iterator[str]:
     yield "| recipe | rows | clean | severity 1 | severity 3 | severity 5 |"
     yield "| --- | ---: | --- | --- | --- | --- |"
     conditions = [found["clean"]["held out"], *(found["severities"][severity] for severity in "135")]
-    yield f"| source | 1 | {' | '.join(number(each['source']['score']) for each in conditions)} |"
+    yield f"| source | 1 | {' | '.join(format(each['source']['score'], '.1f') for each in conditions)} |"
     for recipe in conditions[0]:
         if recipe != "source":
             cells = " | ".join(gain(each[recipe]["gain"]) if recipe in each else "" for each in conditions)
@@ -134,7 +130,7 @@ def _network(name: str, found: Mapping[str, Any]) -> Iterator[str]:
         everything = found["clean"]["all"]
         some = ", ".join(f"{recipe} {gain(each['gain'])}" for recipe, each in everything.items() if recipe != "source")
         count = 2 * images["clean"]
-        yield f"On all {count} clean images, those of the choosing half too: source {number(everything['source']['score'])}; {some}.\n"
+        yield f"On all {count} clean images, those of the choosing half too: source {everything['source']['score']:.1f}; {some}.\n"
     if "calibrate" in found:
         yield f"On clean images of the choosing half, `sita.calibrate` chooses: {found['calibrate']['choice']}.\n"
     yield "| ECE, NLL | clean | severity 1 | severity 3 | severity 5 |"
@@ -153,11 +149,6 @@ def _network(name: str, found: Mapping[str, Any]) -> Iterator[str]:
                 over = gain(each["over auto"]) if "over auto" in each else ""
                 yield f"| {recipe} | {gain(each['gain'])} | {over} | {each['ece']:.1f} | {each['nll']:.2f} |"
         yield ""
-
-
-def number(value: float) -> str:
-    """Return a score for a table."""
-    return f"{value:.1f}"
 
 
 def gain(found: Mapping[str, float]) -> str:

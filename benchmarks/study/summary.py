@@ -19,14 +19,14 @@ from sita_workbench.metrics import (
 )
 
 from .measure import COUNTS, SEVERITIES, open_log
-from .networks import NETWORKS, Places
+from .networks import NETWORKS, Folders
 
 Entry = Mapping[str, np.ndarray]
 
 
-def summarize(name: str, places: Places) -> dict[str, Any]:
+def summarize(name: str, folders: Folders) -> dict[str, Any]:
     """Return a network's results: by recipe on clean images and at each severity, and on the images of `ops`."""
-    log = open_log(name, places)
+    log = open_log(name, folders)
     entries = {
         key: {recipe: _as_arrays(kept) for recipe, kept in entry["recipes"].items()}
         for key, entry in log.entries.items()
@@ -46,13 +46,13 @@ def summarize(name: str, places: Places) -> dict[str, Any]:
     }
     some = {}
     for severity in COUNTS[NETWORKS[name].kind].ops_severities:
-        places_of_ops = [log.entries[f"{kind}/{severity}"]["ops"] for kind in KINDS]
+        positions_of_ops = [log.entries[f"{kind}/{severity}"]["ops"] for kind in KINDS]
         restricted = [
             {recipe: kept if recipe == "ops" else _take(kept, where) for recipe, kept in entries[key].items()}
-            for key, where in zip([f"{kind}/{severity}" for kind in KINDS], places_of_ops, strict=True)
+            for key, where in zip([f"{kind}/{severity}" for kind in KINDS], positions_of_ops, strict=True)
         ]
         some[str(severity)] = _compare(restricted)
-        found["images"]["ops"] = len(places_of_ops[0])
+        found["images"]["ops"] = len(positions_of_ops[0])
     found["with ops"] = some
     return found
 
@@ -61,8 +61,8 @@ def _as_arrays(kept: Mapping[str, Any]) -> Entry:
     return {name: np.asarray(values) for name, values in kept.items()}
 
 
-def _take(kept: Entry, places: Sequence[int]) -> Entry:
-    return {name: values[list(places)] for name, values in kept.items()}
+def _take(kept: Entry, positions: Sequence[int]) -> Entry:
+    return {name: values[list(positions)] for name, values in kept.items()}
 
 
 def _count(recipes: Mapping[str, Entry]) -> int:

@@ -1,6 +1,6 @@
-"""The zoo: every architecture family of five model libraries that has BatchNorm, held against an independent reference.
+"""The zoo: every architecture family of five model libraries that has BatchNorm, checked against a reference.
 
-    python -m benchmarks.zoo                          # all of it, on two processes; continues where it stopped
+    python -m benchmarks.zoo                          # all of it, in two processes; resumes where it stopped
     python -m benchmarks.zoo --only timm/levit        # what matches, again
     python -m benchmarks.zoo --find-timm              # choose timm's members again, after an upgrade of timm
 

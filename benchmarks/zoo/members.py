@@ -1,33 +1,25 @@
-"""What the zoo is made of: one member of each family, and how it is built."""
+"""What the zoo is made of: the smallest model of each family with BatchNorm; and what its checks find."""
 
 from __future__ import annotations
 
-import functools
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-LIBRARIES = ("timm", "torchvision", "segmentation_models_pytorch", "transformers", "keras.applications")
-
 
 @dataclass(frozen=True)
 class Member:
-    """A family's smallest member. `shapes` are those of one image, smallest first: the first that runs is taken."""
+    """A model with random weights. `shapes` are those of one image, smallest first: the first that runs is taken."""
 
     library: str
-    family: str
     name: str
-    build: Callable[[], Any] | None
-    """Makes the model with random weights; None where no model of the family has BatchNorm."""
-    shapes: tuple[tuple[int, ...], ...] = ()
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Further keyword arguments of a call: numbers and texts, the same for any batch."""
+    build: Callable[[], Any]
+    shapes: tuple[tuple[int, ...], ...]
 
     @property
     def key(self) -> str:
         """Its name in the log."""
-        return f"{self.library}/{self.family}"
+        return f"{self.library}/{self.name}"
 
 
 def squares(*sizes: int, channels: int = 3) -> tuple[tuple[int, ...], ...]:
@@ -35,24 +27,16 @@ def squares(*sizes: int, channels: int = 3) -> tuple[tuple[int, ...], ...]:
     return tuple((channels, size, size) for size in sizes)
 
 
-@functools.cache
-def members_of(library: str) -> dict[str, Member]:
-    """Return a library's members by key. Its module is imported here: not every process needs every library."""
-    module = importlib.import_module(f"{__package__}.{library.replace('.', '_')}_members")
-    members: list[Member] = module.members()
-    by_key = {member.key: member for member in members}
-    if len(by_key) != len(members):
-        raise ValueError(f"{library}: a family is there twice.")
-    return by_key
+class Wrong(Exception):
+    """A promise that does not hold."""
 
 
 @dataclass
 class Outcome:
     """What the checks of one member found."""
 
-    verdict: str
-    """"right", "refused: …", "WRONG: …", "crash: …" or "no BatchNorm"."""
-    member: str
+    verdict: str = "right"
+    """"right", "refused: …", "WRONG: …" or "crash: …"."""
     shape: tuple[int, ...] = ()
     layers: int = 0
     """How many BatchNorm layers are adapted."""
@@ -60,3 +44,14 @@ class Outcome:
     """The largest differences that were seen, relative to the largest output."""
     note: str = ""
     seconds: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """The first word of the verdict: what it is counted as."""
+        return self.verdict.partition(":")[0]
+
+    def compare(self, what: str, error: float, tolerance: float) -> None:
+        """Record a difference, and raise where it is larger than the tolerance."""
+        self.errors[what] = error
+        if not error <= tolerance:
+            raise Wrong(f"{what}: off by {error:.1e} of the largest output, more than {tolerance:.1e}.")

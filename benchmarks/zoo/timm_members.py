@@ -1,7 +1,8 @@
 """timm: the smallest member of every family that has BatchNorm.
 
 A family is a module of timm and the letters that a model's name begins with: `byobnet/gernet`, `resnet/seresnext`. To
-know the smallest, all 1,351 models have to be made, which takes six minutes: timm_members.json keeps the choice.
+know the smallest, all 1,351 models have to be made, which takes six minutes: timm_members.json keeps the choice,
+and null for a family without BatchNorm.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +23,15 @@ _CHOICE = Path(__file__).with_suffix(".json")
 _SIZES = (64, 96, 128, 160, 192)
 
 
-def members() -> list[Member]:
-    """Return the chosen members, and the families of the installed timm that have none."""
+def members() -> Iterator[Member]:
+    """Yield the chosen members; a family of the installed timm that nothing was chosen for is an error."""
     chosen = json.loads(_CHOICE.read_text(encoding="utf-8"))
-    found = []
-    for family, names in families().items():
+    for family in families():
         if family not in chosen:
             raise LookupError(f"timm's family {family} is not in {_CHOICE.name}. Try: --find-timm.")
-        choice = chosen[family]
-        if choice is None:
-            found.append(Member("timm", family, names[0], None))
-            continue
-        shapes = (*squares(*_SIZES), (3, choice["size"], choice["size"]))
-        found.append(Member("timm", family, choice["name"], functools.partial(_build, choice["name"]), shapes))
-    return found
+        if choice := chosen[family]:
+            shapes = squares(*_SIZES, choice["size"])
+            yield Member("timm", choice["name"], functools.partial(_build, choice["name"]), shapes)
 
 
 def families() -> dict[str, list[str]]:
@@ -53,21 +50,13 @@ def families() -> dict[str, list[str]]:
 
 def find() -> None:
     """Make every model of timm, without memory for its weights, and write which is each family's smallest."""
-    from rich.console import Console
-
-    from sita_workbench.progress import ConsoleProgress
+    from rich.progress import track
 
     chosen: dict[str, Any] = {}
-    every = families()
-    with ConsoleProgress(Console()).track("Making timm's models", sum(map(len, every.values()))) as advance:
-        for family, names in every.items():
-            facts = []
-            for name in names:
-                advance(doing=name)
-                facts.append(_facts(name))
-            having = [each for each in facts if each.pop("layers")]
-            chosen[family] = min(having, key=lambda each: each["parameters"], default=None)
-            write_json(_CHOICE, chosen)
+    for family, names in track(families().items(), "Making timm's models"):
+        having = [facts for facts in map(_facts, names) if facts.pop("layers")]
+        chosen[family] = min(having, key=lambda facts: facts["parameters"], default=None)
+    write_json(_CHOICE, chosen)
 
 
 def _facts(name: str) -> dict[str, Any]:

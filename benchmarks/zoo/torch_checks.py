@@ -15,7 +15,7 @@ from torch import nn
 import sita_adapters as sita
 from sita_adapters.errors import OutputError
 
-from .members import Member, Outcome
+from .members import Member, Outcome, Wrong
 from .torch_layers import Found
 from .torch_reference import augbn, views_of
 from .torch_weights import images_of, prepare
@@ -40,30 +40,19 @@ _ROUNDING = 20.0
 """A float32 answer may be so many times as far off as the source's own, by the sum of its rounding errors."""
 
 
-class Wrong(Exception):
-    """A promise that does not hold."""
-
-
 def check(member: Member) -> Outcome:
     """Build a member and check it; crashes are the caller's to name."""
-    outcome = Outcome("right", member.name)
-    if member.build is None:
-        outcome.verdict = "no BatchNorm"
-        return outcome
     torch.manual_seed(0)
     source = member.build().eval()
-    outcome.shape = smallest_shape(source, member)
+    outcome = Outcome(shape=smallest_shape(source, member))
     # The image and its views are among those that the statistics are from: far from them, what an untrained network
     # answers is chance, and grows without bounds.
     image, others = images_of(1, outcome.shape, seed=1), images_of(WARMING - 3, outcome.shape, seed=2)
-    found = prepare(source, torch.cat([*views_of(image), others]), member.extra)
-    if not found.names:
-        outcome.verdict = "no BatchNorm"
-        return outcome
+    found = prepare(source, torch.cat([*views_of(image), others]))
     try:
-        Checks(source, found, outcome, member.extra).run()
+        Checks(source, found, outcome).run()
     except sita.SitaError as error:
-        overlooked = "has no BatchNorm layer" in str(error)
+        overlooked = found.names and "has no BatchNorm layer" in str(error)
         verdict = f"WRONG: {len(found.names)} BatchNorm layers ran, but" if overlooked else "refused"
         outcome.verdict = f"{verdict}: {type(error).__name__}: {error}"
     except Wrong as error:
@@ -76,7 +65,7 @@ def smallest_shape(source: nn.Module, member: Member) -> tuple[int, ...]:
     for shape in member.shapes[:-1]:
         try:
             with torch.no_grad():
-                answer = source(images_of(2, shape, seed=1), **member.extra)
+                answer = source(images_of(2, shape, seed=1))
         except Exception:  # whatever a model does with images that are too small
             continue
         if all(bool(array.isfinite().all()) and array.numel() for array in arrays_of(answer)):
@@ -87,8 +76,8 @@ def smallest_shape(source: nn.Module, member: Member) -> tuple[int, ...]:
 class Checks:
     """The checks of one prepared source model. They run in order and share the answers they need."""
 
-    def __init__(self, source: nn.Module, found: Found, outcome: Outcome, extra: dict[str, Any]) -> None:
-        self.source, self.found, self.outcome, self.extra = source, found, outcome, extra
+    def __init__(self, source: nn.Module, found: Found, outcome: Outcome) -> None:
+        self.source, self.found, self.outcome = source, found, outcome
         self.image = images_of(1, outcome.shape, seed=1)
         self.mate = 10 * images_of(1, outcome.shape, seed=3) - 3
         self.aligned = self.positions_with_rows()
@@ -98,7 +87,7 @@ class Checks:
         self.plain = self.call(self.source, self.image)
         if not self.plain or not all(bool(each.isfinite().all()) for each in self.plain):
             raise ValueError("the source model itself returns nothing, or values that are not finite.")
-        before = Snapshot(self.source)
+        state, facts = copy.deepcopy(self.source.state_dict()), facts_of(self.source)
         self.precise = self.double_source()
         exact = None if self.precise is None else self.call(self.precise, self.image.double())
         own = _FLOOR if exact is None else distance(self.plain, exact)
@@ -107,14 +96,17 @@ class Checks:
         self.check_source_prior()
         self.check_blend()
         self.check_vote()
-        before.check(self.source)
+        if not same_bits(self.source.state_dict(), state):
+            raise Wrong("the source's weights changed.")
+        if facts_of(self.source) != facts:
+            raise Wrong("a module of the source changed its mode, attributes or hooks.")
         if distance(self.call(self.source, self.image), self.plain) > 0:
             raise Wrong("the source model answers otherwise afterwards.")
 
     def call(self, model: nn.Module, images: torch.Tensor) -> list[torch.Tensor]:
         """Return the floating-point arrays of a model's answer that have an entry for each image."""
         with torch.no_grad():
-            return self.with_rows(model(images, **self.extra))
+            return self.with_rows(model(images))
 
     def with_rows(self, answer: Any) -> list[torch.Tensor]:
         """Return those arrays of an answer that have an entry for each image."""
@@ -124,7 +116,7 @@ class Checks:
     def positions_with_rows(self) -> list[int]:
         """Find the arrays that grow with the batch: a constant's first size may be 1 by chance."""
         with torch.no_grad():
-            one, two = (list(arrays_of(self.source(self.image.repeat_interleave(n, 0), **self.extra))) for n in (1, 2))
+            one, two = (list(arrays_of(self.source(self.image.repeat_interleave(n, 0)))) for n in (1, 2))
         pairs = enumerate(zip(one, two, strict=True))
         return [position for position, (a, b) in pairs if a.ndim and (a.shape[0], b.shape[0]) == (1, 2)]
 
@@ -165,7 +157,7 @@ class Checks:
         self.compare("λ = 1 − 1e-7", self.call(adapted, self.image), self.plain, self.tolerance + 2 * effect)
 
     def check_blend(self) -> None:
-        """λ = 0.8 is the reference; batch mates make no difference; every normalisation takes part."""
+        """λ = 0.8 is the reference; batch mates make no difference; every normalization takes part."""
         adapted = self.adapt("augbn", priors=PRIOR)
         description = sita.describe(adapted)
         self.outcome.layers = len(description.adapted)
@@ -176,20 +168,17 @@ class Checks:
             raise Wrong(f"{len(missing)} BatchNorm layers ran and are not adapted: {', '.join(sorted(missing)[:4])}")
         if left:
             self.add_note(f"{len(left)} BatchNorm layers are skipped, and named")
-        precise = self.precise
-        image, mate, tight = self.image, self.mate, self.tolerance
-        reference = self.reference(self.source if precise is None else precise, left)
-        if precise is not None:
+        source, image, mate, tight = self.source, self.image, self.mate, self.tolerance
+        if self.precise is not None:
+            source, image, mate, tight = self.precise, image.double(), mate.double(), _TIGHT
             adapted = adapted.double()
-            image, mate, tight = image.double(), mate.double(), _TIGHT
+        reference = self.reference(source, left)
         exact = self.call(adapted, image)
         change = self.outcome.errors["what adaptation changes"] = distance(reference, self.plain)
         if change < 10 * tight:
             self.add_note(f"adaptation changes {change:.0e} of the largest output, too little to compare")
         if distance(exact, reference) > tight:
-            tight = max(
-                tight, _ROUNDING * self.sensitivity(self.source if precise is None else precise, left, reference)
-            )
+            tight = max(tight, _ROUNDING * self.sensitivity(source, left, reference))
         self.compare(f"λ = {PRIOR}", exact, reference, tight)
         self.compare(f"λ = {PRIOR}, float32", loose, reference, 10 * self.tolerance)
         together = [each[1:] for each in self.call(adapted, torch.cat([mate, image]))]
@@ -198,7 +187,7 @@ class Checks:
     def reference(self, source: nn.Module, skipped: set[str], scale: float = 1.0) -> list[torch.Tensor]:
         """Return the arrays of the reference's answer."""
         image = self.image.to(next(source.parameters()).dtype)
-        return self.with_rows(augbn(source, image * scale, PRIOR, self.found, skipped, self.extra))
+        return self.with_rows(augbn(source, image * scale, PRIOR, self.found, skipped))
 
     def sensitivity(self, source: nn.Module, skipped: set[str], reference: list[torch.Tensor]) -> float:
         """Return how far the reference itself moves when its image changes by a few roundings.
@@ -225,40 +214,22 @@ class Checks:
 
     def compare(self, what: str, answer: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float) -> None:
         """Raise where an answer differs, relative to the largest output, by more than the tolerance."""
-        error = distance(answer, expected)
-        self.outcome.errors[what] = error
-        if not error <= tolerance:
-            raise Wrong(f"{what}: off by {error:.1e} of the largest output, more than {tolerance:.1e}.")
+        self.outcome.compare(what, distance(answer, expected), tolerance)
 
 
-class Snapshot:
-    """Everything of a model that adapting it must not change."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.state = {name: value.clone() for name, value in model.state_dict().items()}
-        self.facts = self.read(model)
-
-    @staticmethod
-    def read(model: nn.Module) -> list[Any]:
-        """Return the training flag, the attributes and the hooks of every module."""
-        return [
-            (name, module.training, sorted(vars(module)), len(module._forward_hooks), len(module._forward_pre_hooks))
-            for name, module in model.named_modules()
-        ]
-
-    def check(self, model: nn.Module) -> None:
-        """Raise where anything is not as it was, to the last bit."""
-        state = model.state_dict()
-        changed = [name for name, value in self.state.items() if not _same_bits(state.get(name), value)]
-        if changed or len(state) != len(self.state):
-            raise Wrong(f"the source's weights changed: {', '.join(changed[:4])}")
-        for before, after in zip(self.facts, self.read(model), strict=True):
-            if before != after:
-                raise Wrong(f"the source's module {before[0]!r} changed its mode, attributes or hooks.")
+def facts_of(model: nn.Module) -> list[Any]:
+    """Return the training flag, the attributes and the hooks of every module."""
+    return [
+        (name, module.training, sorted(vars(module)), len(module._forward_hooks), len(module._forward_pre_hooks))
+        for name, module in model.named_modules()
+    ]
 
 
-def _same_bits(a: torch.Tensor | None, b: torch.Tensor) -> bool:
-    return a is not None and a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.nan_to_num())
+def same_bits(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
+    """Return whether two states have the same tensors, to the last bit."""
+    return a.keys() == b.keys() and all(
+        a[name].dtype == b[name].dtype and torch.equal(a[name].nan_to_num(), b[name].nan_to_num()) for name in a
+    )
 
 
 def arrays_of(output: Any) -> Iterator[torch.Tensor]:

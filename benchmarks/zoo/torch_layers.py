@@ -1,8 +1,8 @@
-"""The batch normalisations of a PyTorch model, by whatever arithmetic: found, given plausible statistics, replaced.
+"""The batch normalizations of a PyTorch model, by whatever arithmetic: found, given plausible statistics, replaced.
 
-Nothing here asks the library under test what a BatchNorm is. A normalisation is a call of F.batch_norm (or
+Nothing here asks the library under test what a BatchNorm is. A normalization is a call of F.batch_norm (or
 torch.batch_norm) with running statistics, wherever it comes from, or a module that holds a mean and a variance and
-computes with them by itself: a frozen BatchNorm.
+does its own arithmetic: a frozen BatchNorm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Statistics = tuple[torch.Tensor, torch.Tensor]
 """Mean and variance, (C,)."""
 
 Change = Callable[[torch.Tensor, Statistics], Statistics]
-"""Gets the input (N, C, …) of a normalisation and its statistics; returns those to normalise with."""
+"""Gets the input (N, C, …) of a normalization and its statistics; returns those to normalize with."""
 
 _PARAMETERS = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 _PARAMETERS_OF_KERNEL = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
@@ -62,7 +62,7 @@ def statistics_of(module: nn.Module) -> Statistics | None:
 
 @dataclass
 class Found:
-    """The normalisations that ran in a forward pass, by the name of the module that holds their statistics."""
+    """The normalizations that ran in a forward pass, by the name of the module that holds their statistics."""
 
     by_function: set[str] = field(default_factory=set)
     by_itself: set[str] = field(default_factory=set)
@@ -74,8 +74,8 @@ class Found:
         return self.by_function | self.by_itself
 
 
-def find(model: nn.Module, images: torch.Tensor, extra: dict[str, Any]) -> Found:
-    """Run the model, and return the normalisations that took part."""
+def find(model: nn.Module, images: torch.Tensor) -> Found:
+    """Run the model, and return the normalizations that took part."""
     holders = {name: module for name, module in model.named_modules() if statistics_of(module) is not None}
     by_mean = {id(statistics_of(module)[0]): name for name, module in holders.items()}  # type: ignore[index]
     ran: set[str] = set()
@@ -91,7 +91,7 @@ def find(model: nn.Module, images: torch.Tensor, extra: dict[str, Any]) -> Found
     ]
     try:
         with torch.no_grad(), ChangedBatchNorm(note):
-            model(images, **extra)
+            model(images)
     finally:
         for hook in hooks:
             hook.remove()
@@ -101,7 +101,7 @@ def find(model: nn.Module, images: torch.Tensor, extra: dict[str, Any]) -> Found
 
 @contextlib.contextmanager
 def changed(model: nn.Module, by_itself: set[str], change: Change) -> Iterator[None]:
-    """Within this context and thread, the model normalises with the statistics that `change` returns.
+    """Within this context and thread, the model normalizes with the statistics that `change` returns.
 
     A frozen BatchNorm holds them for the time of its call. What `change` writes to the statistics it gets stays.
     """

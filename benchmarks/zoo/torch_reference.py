@@ -3,8 +3,8 @@
     m_t = Σ_i w_i · mean_i,   v_t = Σ_i w_i · (var_i + (mean_i − m_t)²),   w = (½, 1/2n, …, 1/2n)
     m = λ · m_s + (1 − λ) · m_t,   v = λ · v_s + (1 − λ) · v_t
 
-Each row (the image, and each of its views) runs by itself, as a batch of one, in a thread with a copy of the model. At
-every normalisation the threads wait for each other and exchange means and variances. So nothing is assumed about how a
+Each row (the image, and each of its views) runs as a batch of one, in a thread with a copy of the model. At
+every normalization the threads wait for each other and exchange means and variances. So nothing is assumed about how a
 model treats its batch, and nothing can mix rows but the equation above.
 """
 
@@ -30,7 +30,7 @@ def views_of(image: torch.Tensor) -> list[torch.Tensor]:
 
 
 class Exchange:
-    """Where the rows of an image meet at every normalisation."""
+    """Where the rows of an image meet at every normalization."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -38,7 +38,7 @@ class Exchange:
         self.brought: dict[tuple[int, int], Statistics] = {}
 
     def target(self, call: int, row: int, own: Statistics) -> Statistics:
-        """Bring a row's own statistics to the call-th normalisation; return those of all rows together."""
+        """Bring a row's own statistics to the call-th normalization; return those of all rows together."""
         self.brought[call, row] = own
         self.barrier.wait()
         weights = [0.5] + [0.5 / (self.rows - 1)] * (self.rows - 1)
@@ -48,10 +48,8 @@ class Exchange:
         return mean, variance  # type: ignore[return-value]
 
 
-def augbn(  # noqa: PLR0917
-    source: nn.Module, image: torch.Tensor, prior: float, found: Found, left_alone: set[str], extra: dict[str, Any]
-) -> Any:
-    """Return the output of a float64 source for one image (1, …), adapted to it but for the layers left alone."""
+def augbn(source: nn.Module, image: torch.Tensor, prior: float, found: Found, skipped: set[str]) -> Any:
+    """Return the output of a float64 source for one image (1, …), adapted to it except for the skipped layers."""
     views = views_of(image)
     exchange = Exchange(len(views))
     outputs: dict[int, Any] = {}
@@ -62,7 +60,7 @@ def augbn(  # noqa: PLR0917
     def run(row: int) -> None:
         calls = itertools.count()
         modules = dict(copies[row].named_modules())
-        kept = {id(statistics[0]) for name in left_alone if (statistics := statistics_of(modules[name]))}
+        kept = {id(statistics[0]) for name in skipped if (statistics := statistics_of(modules[name]))}
 
         def blend(x: torch.Tensor, statistics: Statistics) -> Statistics:
             if id(statistics[0]) in kept:
@@ -73,7 +71,7 @@ def augbn(  # noqa: PLR0917
 
         try:
             with torch.no_grad(), changed(copies[row], found.by_itself, blend):
-                outputs[row] = copies[row](views[row], **extra)
+                outputs[row] = copies[row](views[row])
         except BaseException as error:
             errors.append(error)
             exchange.barrier.abort()

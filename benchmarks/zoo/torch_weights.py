@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -11,7 +9,7 @@ from .torch_layers import Found, Statistics, changed, find, moments, statistics_
 
 
 def images_of(count: int, shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    """Return seeded images: coarse blobs and fine noise, so that features vary in place and between images."""
+    """Return seeded images: coarse blobs and fine noise, so features vary within and between images."""
     random = torch.Generator().manual_seed(seed)
     *leading, height, width = shape
     coarse = torch.randn(count, *leading, -(-height // 8), -(-width // 8), generator=random)
@@ -22,7 +20,7 @@ def images_of(count: int, shape: tuple[int, ...], seed: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def prepare(model: nn.Module, images: torch.Tensor, extra: dict[str, Any]) -> Found:
+def prepare(model: nn.Module, images: torch.Tensor) -> Found:
     """Give an untrained model the weights and statistics of one that might have been trained; return its BatchNorms.
 
     Scales that start at 0 or at 1e-6 would hide what a layer does, and γ = 1, β = 0 what the order of steps is.
@@ -31,14 +29,15 @@ def prepare(model: nn.Module, images: torch.Tensor, extra: dict[str, Any]) -> Fo
     random = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         if parameter.is_floating_point() and parameter.numel() and bool((parameter == parameter.flatten()[0]).all()):
-            parameter.copy_(_varied(parameter, random))
-    found = find(model, images[:2], extra)
+            noise = torch.randn(parameter.shape, generator=random)
+            parameter.copy_(1 + 0.2 * noise if parameter.any() else 0.1 * noise)
+    found = find(model, images[:2])
     for module in model.modules():
         if statistics_of(module) is not None:
             _vary_affine(module, random)
 
     def warm(x: torch.Tensor, statistics: Statistics) -> Statistics:
-        """Store statistics near those of these images in the layer, and normalise with them."""
+        """Store statistics near those of these images in the layer, and normalize with them."""
         mean, variance = moments(x, statistics[0].numel())
         variance = variance + 0.1 * variance.mean() + 1e-6  # no channel of a trained model is quite dead
         draws = torch.randn(2, mean.numel(), generator=random)
@@ -47,20 +46,14 @@ def prepare(model: nn.Module, images: torch.Tensor, extra: dict[str, Any]) -> Fo
         return statistics
 
     with changed(model, found.by_itself, warm):
-        model(images, **extra)
+        model(images)
     return found
-
-
-def _varied(parameter: torch.Tensor, random: torch.Generator) -> torch.Tensor:
-    """Return other values for a parameter of one value: offsets near 0 for zeros, else factors near 1."""
-    noise = torch.randn(parameter.shape, generator=random)
-    return 0.1 * noise if not parameter.any() else 1 + 0.2 * noise
 
 
 def _vary_affine(module: nn.Module, random: torch.Generator) -> None:
     """Draw γ near 1, of both signs of change, and β near 0."""
     own = {**module._parameters, **module._buffers}
-    for name, centre in (("weight", 0.5), ("bias", 0.0)):
+    for name, center in (("weight", 0.5), ("bias", 0.0)):
         tensor = own.get(name)
         if tensor is not None:
-            tensor.copy_(centre + 0.1 * torch.randn(tensor.shape, generator=random))
+            tensor.copy_(center + 0.1 * torch.randn(tensor.shape, generator=random))

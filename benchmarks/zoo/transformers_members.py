@@ -1,3 +1,4 @@
+# ruff: noqa: SIM905  (as list literals, the names would take a line each)
 """transformers: every family whose code has a BatchNorm and that takes images, from a small configuration.
 
 Nothing is downloaded. Backbones of detectors are their default ones, frozen BatchNorms included.
@@ -7,9 +8,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Iterator
 from typing import Any
-
-from torch import nn
 
 from .members import Member, squares
 
@@ -23,114 +23,85 @@ _SMALL_VIT = {
 _BEIT = {**_SMALL_VIT, "out_indices": [1, 2, 3, 4], "pool_scales": [1, 2, 3, 6]}
 _SMALL_DETR = {"encoder_layers": 1, "decoder_layers": 2, "num_queries": 10, "encoder_ffn_dim": 64}
 _FEW_QUERIES = {"num_queries": 10, "decoder_layers": 2}
+_EFFICIENTNET = {"width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280}
 
-_CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
-    "align": ("AlignVisionModel", {"width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280}),
-    "beit": ("BeitForSemanticSegmentation", _BEIT),
-    "conditional_detr": ("ConditionalDetrForObjectDetection", _SMALL_DETR),
-    "cvt": ("CvtForImageClassification", {}),
-    "d_fine": ("DFineForObjectDetection", _FEW_QUERIES),
-    "dab_detr": ("DabDetrForObjectDetection", _SMALL_DETR),
-    "data2vec": ("Data2VecVisionForSemanticSegmentation", _BEIT),
-    "deformable_detr": ("DeformableDetrForObjectDetection", _SMALL_DETR),
-    "detr": ("DetrForObjectDetection", _SMALL_DETR),
-    "dpt": (
-        "DPTForSemanticSegmentation",
-        {
-            **_SMALL_VIT,
-            "backbone_out_indices": [0, 1, 2, 3],
-            "neck_hidden_sizes": [16, 32, 48, 64],
-            "fusion_hidden_size": 32,
-            "use_batch_norm_in_fusion_residual": True,
-        },
-    ),
-    "efficientloftr": ("EfficientLoFTRModel", {}),
-    "efficientnet": (
-        "EfficientNetForImageClassification",
-        {"width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280},
-    ),
-    "glpn": ("GLPNForDepthEstimation", {}),
-    "hgnet_v2": ("HGNetV2ForImageClassification", {}),
-    "levit": ("LevitForImageClassification", {}),
-    "levit, with a teacher": ("LevitForImageClassificationWithTeacher", {}),
-    "mobilenet_v1": ("MobileNetV1ForImageClassification", {}),
-    "mobilenet_v2": ("MobileNetV2ForImageClassification", {}),
-    "mobilenet_v2, segmentation": ("MobileNetV2ForSemanticSegmentation", {}),
-    "mobilevit": ("MobileViTForImageClassification", {}),
-    "mobilevit, segmentation": ("MobileViTForSemanticSegmentation", {}),
-    "mobilevitv2": ("MobileViTV2ForImageClassification", {}),
-    "mobilevitv2, segmentation": ("MobileViTV2ForSemanticSegmentation", {}),
-    "perceiver": (
-        "PerceiverForImageClassificationConvProcessing",
-        {
-            "num_latents": 16,
-            "d_latents": 64,
-            "num_blocks": 1,
-            "num_self_attends_per_block": 1,
-            "num_self_attention_heads": 1,
-            "num_cross_attention_heads": 1,
-        },
-    ),
-    "pp_doclayout_v2": ("PPDocLayoutV2Model", _FEW_QUERIES),
-    "pp_doclayout_v3": ("PPDocLayoutV3ForObjectDetection", _FEW_QUERIES),
-    "pp_doclayout_v4": ("PPDocLayoutV4ForObjectDetection", _FEW_QUERIES),
-    "pp_lcnet": ("PPLCNetForImageClassification", {}),
-    "pp_lcnet_v3": ("PPLCNetV3Backbone", {}),
-    "pp_lcnet_v4": ("PPLCNetV4Backbone", {}),
-    "pp_ocrv5_mobile_det": ("PPOCRV5MobileDetForObjectDetection", {}),
-    "pp_ocrv5_mobile_rec": ("PPOCRV5MobileRecForTextRecognition", {}),
-    "pp_ocrv5_server_rec": ("PPOCRV5ServerRecForTextRecognition", {}),
-    "pp_ocrv6_small_rec": ("PPOCRV6SmallRecForTextRecognition", {}),
-    "pp_ocrv6_tiny_rec": ("PPOCRV6TinyRecForTextRecognition", {}),
-    "regnet": ("RegNetForImageClassification", {"depths": [1, 1, 2, 1]}),
-    "resnet": ("ResNetForImageClassification", {"layer_type": "basic", "depths": [1, 1, 1, 1]}),
-    "resnet, features": ("ResNetBackbone", {"depths": [1, 1, 1, 1]}),
-    "rt_detr": ("RTDetrForObjectDetection", _FEW_QUERIES),
-    "rt_detr, features": ("RTDetrResNetBackbone", {}),
-    "rt_detr_v2": ("RTDetrV2ForObjectDetection", _FEW_QUERIES),
-    "segformer": ("SegformerForSemanticSegmentation", {}),
-    "slanet": ("SLANetBackbone", {}),
-    "swiftformer": ("SwiftFormerForImageClassification", {}),
-    "table_transformer": ("TableTransformerForObjectDetection", _SMALL_DETR),
-    "textnet": ("TextNetForImageClassification", {}),
-    "timm_backbone": ("TimmBackbone", {"backbone": "resnet10t", "use_pretrained_backbone": False}),
-    "timm_wrapper": ("TimmWrapperForImageClassification", {"architecture": "resnet10t"}),
-    "upernet": ("UperNetForSemanticSegmentation", {"hidden_size": 64, "auxiliary_channels": 32}),
-    "uvdoc": ("UVDocBackbone", {}),
+_AS_THEY_ARE = """CvtForImageClassification EfficientLoFTRModel GLPNForDepthEstimation HGNetV2ForImageClassification
+LevitForImageClassification LevitForImageClassificationWithTeacher MobileNetV1ForImageClassification
+MobileNetV2ForImageClassification MobileNetV2ForSemanticSegmentation MobileViTForImageClassification
+MobileViTForSemanticSegmentation MobileViTV2ForImageClassification MobileViTV2ForSemanticSegmentation
+PPLCNetForImageClassification PPLCNetV3Backbone PPLCNetV4Backbone PPOCRV5MobileDetForObjectDetection
+PPOCRV5MobileRecForTextRecognition PPOCRV5ServerRecForTextRecognition PPOCRV6SmallRecForTextRecognition
+PPOCRV6TinyRecForTextRecognition RTDetrResNetBackbone SegformerForSemanticSegmentation SLANetBackbone
+SwiftFormerForImageClassification TextNetForImageClassification UVDocBackbone""".split()
+"""Classes whose default configuration is small enough."""
+_CONFIGURED: dict[str, dict[str, Any]] = {
+    "AlignVisionModel": _EFFICIENTNET,
+    "BeitForSemanticSegmentation": _BEIT,
+    "ClapAudioModel": {
+        "patch_embeds_hidden_size": 16,
+        "hidden_size": 128,
+        "num_attention_heads": [1, 2, 4, 4],
+        "depths": [1, 1, 1, 1],
+    },
+    "ConditionalDetrForObjectDetection": _SMALL_DETR,
+    "DabDetrForObjectDetection": _SMALL_DETR,
+    "Data2VecVisionForSemanticSegmentation": _BEIT,
+    "DeformableDetrForObjectDetection": _SMALL_DETR,
+    "DetrForObjectDetection": _SMALL_DETR,
+    "DFineForObjectDetection": _FEW_QUERIES,
+    "DPTForSemanticSegmentation": {
+        **_SMALL_VIT,
+        "backbone_out_indices": [0, 1, 2, 3],
+        "neck_hidden_sizes": [16, 32, 48, 64],
+        "fusion_hidden_size": 32,
+        "use_batch_norm_in_fusion_residual": True,
+    },
+    "EfficientNetForImageClassification": _EFFICIENTNET,
+    "PerceiverForImageClassificationConvProcessing": {
+        "num_latents": 16,
+        "d_latents": 64,
+        "num_blocks": 1,
+        "num_self_attends_per_block": 1,
+        "num_self_attention_heads": 1,
+        "num_cross_attention_heads": 1,
+    },
+    "PPDocLayoutV2Model": _FEW_QUERIES,
+    "PPDocLayoutV3ForObjectDetection": _FEW_QUERIES,
+    "PPDocLayoutV4ForObjectDetection": _FEW_QUERIES,
+    "RegNetForImageClassification": {"depths": [1, 1, 2, 1]},
+    "ResNetForImageClassification": {"layer_type": "basic", "depths": [1, 1, 1, 1]},
+    "ResNetBackbone": {"depths": [1, 1, 1, 1]},
+    "RTDetrForObjectDetection": _FEW_QUERIES,
+    "RTDetrV2ForObjectDetection": _FEW_QUERIES,
+    "TableTransformerForObjectDetection": _SMALL_DETR,
+    "TimmBackbone": {"backbone": "resnet10t", "use_pretrained_backbone": False},
+    "TimmWrapperForImageClassification": {"architecture": "resnet10t"},
+    "UperNetForSemanticSegmentation": {"hidden_size": 64, "auxiliary_channels": 32},
 }
+_TEXT_LINES = ((3, 48, 64), (3, 48, 160), (3, 48, 320))
 _SHAPES = {
-    "efficientloftr": ((2, 3, 64, 64),),
-    "perceiver": squares(224),
-    "pp_ocrv5_mobile_rec": ((3, 48, 64), (3, 96, 64)),
-    "pp_ocrv5_server_rec": ((3, 48, 64), (3, 48, 160), (3, 48, 320)),
-    "pp_ocrv6_small_rec": ((3, 48, 64), (3, 48, 160), (3, 48, 320)),
-    "pp_ocrv6_tiny_rec": ((3, 48, 64), (3, 48, 160), (3, 48, 320)),
+    "ClapAudioModel": ((1, 1001, 64),),
+    "EfficientLoFTRModel": ((2, 3, 64, 64),),
+    "PerceiverForImageClassificationConvProcessing": squares(224),
+    "PPOCRV5MobileRecForTextRecognition": ((3, 48, 64), (3, 96, 64)),
+    "PPOCRV5ServerRecForTextRecognition": _TEXT_LINES,
+    "PPOCRV6SmallRecForTextRecognition": _TEXT_LINES,
+    "PPOCRV6TinyRecForTextRecognition": _TEXT_LINES,
 }
 _NOT_AT_THE_TOP = ("rt_detr.modeling_rt_detr_resnet", "slanet.modeling_slanet")
 
 
-def members() -> list[Member]:
-    """Return one member of each family."""
-    found = [
-        Member(
-            "transformers",
-            family,
-            name,
-            functools.partial(_build, name, settings),
-            _SHAPES.get(family, squares(64, 96, 128, 224, 640)),
-        )
-        for family, (name, settings) in _CLASSES.items()
-    ]
-    return [
-        *found,
-        Member("transformers", "deimv2", "Deimv2ForObjectDetection", _deimv2, squares(64)),
-        Member("transformers", "clap", "ClapAudioModel", _clap, ((1, 1001, 64),)),
-        Member("transformers", "mask2former", "Mask2FormerForUniversalSegmentation", _mask2former, squares(64)),
-        Member("transformers", "maskformer", "MaskFormerForInstanceSegmentation", _maskformer, squares(64)),
-        Member("transformers", "zoedepth", "ZoeDepthForDepthEstimation", _zoedepth, squares(64)),
-        Member("transformers", "vitmatte", "VitMatteForImageMatting", _vitmatte, squares(64, channels=4)),
-        Member("transformers", "vitpose", "VitPoseForPoseEstimation", _vitpose, ((3, 64, 48),)),
-    ]
+def members() -> Iterator[Member]:
+    """Yield one member of each family."""
+    for name, settings in {**{name: {} for name in _AS_THEY_ARE}, **_CONFIGURED}.items():
+        shapes = _SHAPES.get(name, squares(64, 96, 128, 224, 640))
+        yield Member("transformers", name, functools.partial(_build, name, settings), shapes)
+    yield Member("transformers", "Deimv2ForObjectDetection", _deimv2, squares(64))
+    yield Member("transformers", "Mask2FormerForUniversalSegmentation", _mask2former, squares(64))
+    yield Member("transformers", "MaskFormerForInstanceSegmentation", _maskformer, squares(64))
+    yield Member("transformers", "ZoeDepthForDepthEstimation", _zoedepth, squares(64))
+    yield Member("transformers", "VitMatteForImageMatting", _vitmatte, squares(64, channels=4))
+    yield Member("transformers", "VitPoseForPoseEstimation", _vitpose, ((3, 64, 48),))
 
 
 def _class(name: str) -> Any:
@@ -150,16 +121,13 @@ def _build(name: str, settings: dict[str, Any]) -> Any:
 def _deimv2() -> Any:
     """With PyTorch's RMSNorm, which keeps float64. Its own rounds to float32: a difference of 1e-13 that crosses a
     rounding boundary becomes one of 1e-8 in the answer."""
+    from torch import nn
+
     model = _build("Deimv2ForObjectDetection", _FEW_QUERIES)
     for name, module in list(model.named_modules()):
         if type(module).__name__ == "Deimv2RMSNorm":
             model.set_submodule(name, nn.RMSNorm(module.weight.shape, eps=module.variance_epsilon))
     return model
-
-
-def _clap() -> Any:
-    heads = {"num_attention_heads": [1, 2, 4, 4], "depths": [1, 1, 1, 1]}
-    return _build("ClapAudioModel", {"patch_embeds_hidden_size": 16, "hidden_size": 128, **heads})
 
 
 def _small_resnet() -> Any:

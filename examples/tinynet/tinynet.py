@@ -35,7 +35,7 @@ class BatchNorm:
 
 
 class Dense:
-    """The mean over the places, times a matrix: the scores (N, classes)."""
+    """The mean over the positions, times a matrix: the scores (N, classes)."""
 
     def __init__(self, kernel: np.ndarray) -> None:
         self.kernel = kernel

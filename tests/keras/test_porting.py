@@ -21,7 +21,7 @@ import torchvision_as_installed as torchvision  # noqa: E402
 from torch import nn  # noqa: E402
 
 import sita_adapters as sita  # noqa: E402
-from examples.imagenet_images import encode, load_images, load_resnet50  # noqa: E402
+from examples.imagenet_images import CONDITIONS, corrupt, encode, load_images, load_resnet50  # noqa: E402
 from sita_adapters.errors import ModelError  # noqa: E402
 from sita_workbench.models.porting import keras_twin, torch_twin  # noqa: E402
 
@@ -190,5 +190,6 @@ def test_the_trained_resnet50_is_the_same_in_torch_plain_and_adapted(data: Path)
     said = keras_says(model, encode(pixels))
     check_same(torch_says(twin, encode(pixels)), said)
     assert (said.argmax(1) == labels).mean() > 0.5
-    images = encode(pixels[:2])
-    check_same(torch_says(sita.adapt(twin, "ops"), images), keras_says(sita.adapt(model, "ops"), images))
+    images = encode(np.concatenate([corrupt(pixels[:1], condition) for condition in CONDITIONS]))
+    for recipe in ("augbn", "ops"):
+        check_same(torch_says(sita.adapt(twin, recipe), images), keras_says(sita.adapt(model, recipe), images))

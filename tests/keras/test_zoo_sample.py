@@ -26,7 +26,7 @@ def inverted_residual() -> Any:
     keras.backend.backend() != "tensorflow", reason="the other backends of Keras round float64 to float32"
 )
 def test_a_block_is_right() -> None:
-    outcome = check(Member("ours", "mobilenet_v2", "one block", inverted_residual, ((16, 16, 3),)))
+    outcome = check(Member("ours", "a block of MobileNetV2", inverted_residual, ((16, 16, 3),)))
 
     assert outcome.verdict == "right"
     assert outcome.layers == 3

@@ -9,26 +9,28 @@ import torch
 from torch import nn
 
 import sita_adapters as sita
-from benchmarks.zoo.members import Member, members_of, squares
+from benchmarks.zoo.libraries import all_members
+from benchmarks.zoo.members import Member, squares
 from benchmarks.zoo.torch_checks import check
 
 SAMPLE = (
-    "timm/byobnet/test",  # several BatchNorms of one input
-    "timm/efficientnet/test",  # squeeze and excitation, activations inside the BatchNorm
-    "timm/resnet/test",
-    "torchvision/detection: faster r-cnn v2, heads",
+    "timm/test_byobnet",  # several BatchNorms of one input
+    "timm/test_efficientnet",  # squeeze and excitation, activations inside the BatchNorm
+    "timm/test_resnet",
+    "torchvision/FastRCNNConvFCHead",
 )
 LARGER = (
-    "timm/starnet",
-    "timm/mobilenetv3/lcnet",
-    "torchvision/mobilenet_v3",
-    "torchvision/detection: faster r-cnn, frozen BatchNorm",
+    "timm/starnet_s050",
+    "timm/lcnet_035",
+    "torchvision/mobilenet_v3_small",
+    "torchvision/resnet18 backbone, frozen BatchNorm",
 )
 
 
 @pytest.mark.parametrize("key", [*SAMPLE, *(pytest.param(key, marks=pytest.mark.slow) for key in LARGER)])
 def test_a_family_is_right(key: str) -> None:
-    outcome = check(members_of(key.partition("/")[0])[key])
+    (member,) = (each for each in all_members() if each.key == key)
+    outcome = check(member)
 
     assert outcome.verdict == "right"
     assert outcome.layers > 0
@@ -49,22 +51,26 @@ class Small(nn.Module):
         return self.head(self.second(self.norm(x).relu()).relu().mean((2, 3)))
 
 
-@pytest.mark.parametrize(("mixes", "verdict"), [(False, "right"), (True, "refused")])
-def test_a_model_that_mixes_its_batch_is_found(mixes: bool, verdict: str) -> None:
-    outcome = check(Member("ours", "small", "Small", lambda: Small(mixes), squares(16)))
-
-    assert outcome.verdict.partition(":")[0] == verdict
+SMALL = Member("ours", "Small", Small, squares(16))
 
 
-def test_images_need_not_be_square() -> None:
-    outcome = check(Member("ours", "small", "Small", Small, ((3, 16, 24),)))
+@pytest.mark.parametrize(
+    ("build", "shapes", "verdict"),
+    [
+        (Small, squares(16), "right"),
+        (Small, ((3, 16, 24),), "right"),
+        (functools.partial(Small, mixes=True), squares(16), "refused"),
+        (functools.partial(nn.Conv2d, 3, 4, 3), squares(16), "refused"),
+    ],
+    ids=["square", "not square", "mixes its batch", "without BatchNorm"],
+)
+def test_the_verdict_tells_models_apart(build: object, shapes: object, verdict: str) -> None:
+    assert check(Member("ours", "model", build, shapes)).kind == verdict
 
-    assert outcome.verdict == "right"
 
-
-def test_layers_that_are_named_as_skipped_are_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_layers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sita, "adapt", functools.partial(sita.adapt, layers="norm"))
-    outcome = check(Member("ours", "small", "Small", Small, squares(16)))
+    outcome = check(SMALL)
 
     assert (outcome.verdict, outcome.layers) == ("right", 1)
     assert "1 BatchNorm layers are skipped" in outcome.note
@@ -77,12 +83,5 @@ def test_another_prior_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         return adapt(model, recipe, priors=0.8001 if priors == 0.8 else priors)
 
     monkeypatch.setattr(sita, "adapt", adapt_a_little_less)
-    outcome = check(Member("ours", "small", "Small", Small, squares(16)))
 
-    assert outcome.verdict.startswith("WRONG: λ = 0.8: ")
-
-
-def test_a_family_without_batchnorm_is_skipped() -> None:
-    outcome = check(Member("ours", "plain", "Linear", lambda: nn.Conv2d(3, 4, 3), squares(16)))
-
-    assert outcome.verdict == "no BatchNorm"
+    assert check(SMALL).verdict.startswith("WRONG: λ = 0.8: ")
