@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.text import Text
 
 from sita_adapters.errors import InputError
-from sita_adapters.recipe import DEFAULT, RECIPES
+from sita_adapters.recipe import RECIPES
 
-from .options import PixelInputs, Providers, Side, TaskName, Trust, Weights, read_providers, require
+from . import options
 
 
 def ui(
@@ -30,11 +30,8 @@ def ui(
             "that comes with the package.",
         ),
     ] = "digits",
-    weights: Weights = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="The classes' names, one per line.", show_default=False),
-    ] = None,
+    weights: options.Weights = None,
+    labels: options.Labels = None,
     samples: Annotated[
         Path | None,
         typer.Option(
@@ -44,19 +41,14 @@ def ui(
             show_default=False,
         ),
     ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help=f"The recipe to start with, or a file of sita calibrate. By default {DEFAULT}."
-        ),
-    ] = None,
+    recipe: options.OptionalRecipe = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port, on this machine only.")] = 7860,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
-    task: TaskName = None,
-    inputs: PixelInputs = None,
-    size: Side = None,
-    trust: Trust = False,
-    providers: Providers = None,
+    task: options.TaskName = None,
+    inputs: options.PixelInputs = None,
+    size: options.Side = None,
+    trust: options.Trust = False,
+    providers: options.Providers = None,
 ) -> None:
     """See on a page what adaptation does to one image.
 
@@ -75,13 +67,12 @@ def ui(
       sita ui --model timm:resnet50 --weights pretrained --samples photos/
       sita ui --model resnet50.onnx --labels imagenet.txt --no-browser
     """
-    require("gradio", "PIL", "scipy", "sklearn", extra="ui")
+    options.require("gradio", "PIL", "scipy", "sklearn", extra="ui")
     from ..methods import open_recipe
     from ..models.loading import load_model
     from ..ui.look import open_viewer
     from ..ui.page import Page, build, choose_start, launch
     from ..ui.samples import load_samples
-    from .predict import read_names
 
     console = Console(stderr=True, highlight=False)
     console.print(Text(f"Loading {model} …"))
@@ -92,14 +83,14 @@ def ui(
         size=size,
         exported=True,
         trust=trust,
-        providers=read_providers(providers),
+        providers=options.read_providers(providers),
     )
     loaded = replace(loaded, task=task or loaded.task)
     if recipe is not None and loaded.file is not None:
         raise InputError(f"--recipe: {model} was exported with a recipe of its own. Try: leave --recipe out.")
     chosen = [name for name in (recipe, *RECIPES) if name not in (None, "source")]
     viewer = open_viewer(loaded, {name: open_recipe(name, loaded.task) for name in dict.fromkeys(chosen) if name})
-    names = loaded.names if labels is None else read_names(labels)
+    names = loaded.names if labels is None else options.read_names(labels)
     page = Page(viewer, load_samples(loaded, samples, names), names, choose_start(loaded, recipe))
     page.check()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
