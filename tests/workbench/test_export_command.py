@@ -83,9 +83,8 @@ def test_pickled_weights_are_read_only_when_trusted(folder: Path) -> None:
     torch.save(tiny().state_dict(), "tensors.pt")
     predict = ("predict", "net.py:build", "noise0.png", "--recipe", "bn", "--json", "--weights")
     expected = json.loads(invoke(*predict, "tensors.pt"))["images"]
-    for command in (predict, ("inspect", "net.py:build", "--weights")):
-        with pytest.raises(InputError, match=r"pickled objects, which can execute code.*Try: torch\.save"):
-            invoke(*command, "whole.pt")
+    with pytest.raises(InputError, match=r"pickled objects, which can execute code.*Try: torch\.save"):
+        invoke(*predict, "whole.pt")
     assert json.loads(invoke(*predict, "whole.pt", "--trust"))["images"] == expected
 
 

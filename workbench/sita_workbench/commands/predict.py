@@ -83,7 +83,7 @@ def predict(
     given = None if labels is None else options.read_names(labels)
     progress = ConsoleProgress(Console(stderr=True))
     with progress.console.status(f"Loading {model} …"):
-        files = {"exported": True, "trust": trust, "providers": options.read_providers(providers)}
+        files: dict[str, Any] = {"exported": True, "trust": trust, "providers": options.read_providers(providers)}
         loaded = load_model(model, weights, inputs=inputs, size=size, task=task, **files)
         loaded = replace(loaded, crop=crop or loaded.crop)
         predictor = open_predictor(loaded, recipe)
@@ -107,7 +107,7 @@ def predict(
             advance()
     if not entries:
         raise InputError(f"None of {len(paths)} images has a prediction. The first: {failed[0]['reason']}")
-    report = {"model": loaded.spec, "weights": loaded.weights, "recipe": predictor.recipe}
+    report: dict[str, Any] = {"model": loaded.spec, "weights": loaded.weights, "recipe": predictor.recipe}
     report |= {"corrupted": f"{corrupt}, severity {severity}" if corrupt else None, "images": entries, "failed": failed}
     if as_json:
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))

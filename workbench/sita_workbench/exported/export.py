@@ -30,7 +30,7 @@ TOLERANCE = 1e-4
 
 _ROUNDING = 1e-5
 """How far rounding to float32 may move an entropy, in nats: three times the most that was measured between a network
-and its file, 3e-6 (ResNet50, ResNet-20). Candidates that are closer than this may change places."""
+and its file, 3e-6 (ResNet50, ResNet-20). Candidates that are closer than this may swap ranks."""
 
 _STRAY_PIXELS = 1e-3
 """The share of a label map's pixels that may differ more, where rounding decides."""

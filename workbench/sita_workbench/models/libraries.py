@@ -152,13 +152,10 @@ def _fill_torch(
     """Return the module in eval mode with the requested weights, and their origin."""
     import torch
 
-    def seeded(classes: int | None) -> Any:
+    try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return build(classes)
-
-    try:
-        model, origin = _fill(seeded, spec, weights, trust, download)
+            model, origin = _fill(build, spec, weights, trust, download)
     except RuntimeError as error:  # timm: an unknown tag
         raise InputError(f"{spec} cannot be made: {error}") from error
     return model.eval(), origin
