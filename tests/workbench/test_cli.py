@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from rich import markup
@@ -22,15 +21,9 @@ from sita_workbench.demo import demo
 from sita_workbench.methods import open_recipe
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture(autouse=True)
-def _elsewhere(cache: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path_factory.mktemp("user"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
 
 
@@ -40,24 +33,18 @@ def invoke(*arguments: str) -> tuple[int, str]:
 
 
 def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **variables},
-        timeout=120,
-    )
+    command, environment = [sys.executable, "-c", code], {**os.environ, **variables}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
 
 
-def test_help_names_the_first_steps() -> None:
-    for arguments in ((), ("--help",)):
-        assert all(word in invoke(*arguments)[1] for word in ("sita demo", "sita.adapt(model)", "--version"))
+def test_help_fits_a_terminal_and_names_the_first_steps() -> None:
+    assert "sita demo" in invoke()[1]
     assert invoke("--version") == (0, f"sita-adapters {sita.__version__}\n")
-    code, output = invoke("demo", "--help")
-    assert code == 0
-    assert "sita demo --images 597" in output
-    assert max(map(len, output.splitlines())) <= 80
+    for command in ("inspect", "predict", "demo", "corruptions"):
+        code, output = invoke(command, "--help")
+        assert code == 0
+        assert f"sita {command} " in output
+        assert max(map(len, output.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("command", [command.callback for command in cli.make_app().registered_commands])
@@ -74,15 +61,12 @@ def test_help_keeps_what_stands_in_square_brackets(command: Callable[..., None])
         (["--images", "100000"], "597"),
         (["--out", "picture.doc"], ".png, .pdf, .svg"),
         (["--out", "nowhere/picture.png"], "'nowhere' does not exist"),
-        (["--backend", "caffe"], "'caffe' is not one of 'torch', 'keras'"),
     ],
 )
-def test_a_wrong_option_is_refused_before_any_work(arguments: list[str], words: str, cache: Path) -> None:
-    before = list(cache.rglob("*"))
+def test_a_wrong_option_is_refused(arguments: list[str], words: str) -> None:
     code, output = invoke("demo", *arguments)
     assert code == 2
     assert words in re.sub(r"[\s│]+", " ", output)
-    assert list(cache.rglob("*")) == before
 
 
 def test_the_demo_prints_a_table_and_draws_a_picture() -> None:
@@ -96,31 +80,11 @@ def test_the_demo_prints_a_table_and_draws_a_picture() -> None:
     assert os.listdir() == ["sita-demo.png"]
 
 
-@pytest.mark.slow
-def test_the_demo_runs_in_keras() -> None:
-    """In a process of its own, as a user has it: what TensorFlow would print on being loaded counts."""
-    done = run_python(
-        "import sys; from sita_workbench import cli;"
-        "sys.argv = ['sita', 'demo', '--backend', 'keras', '--images', '1']; cli.main()",
-        KERAS_BACKEND=os.environ.get("KERAS_BACKEND", "tensorflow"),
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    assert max(map(len, done.stdout.splitlines()[1:])) <= 80
-    for word in (*demo.SHOWN, "keras (", "gaussian noise", "ms per image"):
-        assert word in done.stdout
-    assert Path("sita-demo.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_an_unknown_keras_backend_is_a_short_error() -> None:
-    done = run_python(
-        "import sys; from sita_workbench import cli; sys.argv = ['sita', 'demo', '--backend', 'keras']; cli.main()",
-        KERAS_BACKEND="caffe",
-    )
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "caffe" in done.stderr
-    assert "set KERAS_BACKEND to one of tensorflow, jax, torch" in done.stderr
+    demo = "import sys; from sita_workbench import cli; sys.argv = ['sita', 'demo', '--backend', 'keras']; cli.main()"
+    done = run_python(demo, KERAS_BACKEND="caffe")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert re.search("caffe.*set KERAS_BACKEND to one of tensorflow, jax, torch", done.stderr)
 
 
 def test_ctrl_c_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,18 +92,11 @@ def test_ctrl_c_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
         path.write_bytes(b"half a picture")
         raise KeyboardInterrupt
 
-    images, answers, times = (
-        np.zeros((2, 1, 32, 32), np.float32),
-        np.zeros((2, len(demo.SHOWN), 1)),
-        np.ones(len(demo.SHOWN)),
-    )
-    result = demo.DemoResult(("clean", "fog"), demo.SHOWN, images, np.zeros(1), answers, times, "PyTorch")
     monkeypatch.setattr(Figure, "savefig", write_half)
-    monkeypatch.setattr(demo, "run_demo", lambda *_: result)
-    code, output = invoke("demo")
+    code, output = invoke("demo", "--images", "1")
     assert code != 0
     assert "Traceback" not in output
-    assert os.listdir() == []
+    assert not os.listdir()
 
 
 @pytest.mark.parametrize(
@@ -164,10 +121,10 @@ def test_an_expected_error_is_one_line(
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe{}", b'{"priors": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"])
-def test_a_recipe_file_that_cannot_be_read_is_a_sita_error(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "recipe.json").write_bytes(content)
+def test_a_recipe_file_that_cannot_be_read_is_a_sita_error(content: bytes) -> None:
+    Path("recipe.json").write_bytes(content)
     with pytest.raises(sita.SitaError, match="recipe"):
-        open_recipe(str(tmp_path / "recipe.json"), "classification")
+        open_recipe("recipe.json", "classification")
 
 
 @pytest.mark.parametrize(
@@ -175,29 +132,21 @@ def test_a_recipe_file_that_cannot_be_read_is_a_sita_error(tmp_path: Path, conte
 )
 def test_without_its_libraries_the_command_says_how_to_install_them(missing: str, extras: str) -> None:
     done = run_python(f"import sys; sys.modules.update({missing}); from sita_workbench.cli import main; main()")
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert f"pip install 'sita-adapters{extras}'" in done.stderr
 
 
-@pytest.mark.parametrize("framework", ["torch", "keras"])
-def test_without_its_framework_the_demo_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, framework: str) -> None:
-    monkeypatch.setattr(options, "find_spec", lambda name: None if name == framework else object())
-    result = CliRunner().invoke(cli.make_app(), ["demo", "--backend", framework])
-    assert isinstance(result.exception, sita.SitaError)
-    assert f"needs {framework}. Try: pip install 'sita-adapters[bench,{framework}]'" in str(result.exception)
+def test_without_its_framework_the_demo_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "find_spec", lambda name: None if name == "keras" else object())
+    result = CliRunner().invoke(cli.make_app(), ["demo", "--backend", "keras"])
+    assert "needs keras. Try: pip install 'sita-adapters[bench,keras]'" in str(result.exception)
 
 
-def test_onnxruntime_is_told_to_report_nothing() -> None:
-    """The command sets the variable that it reads when it is imported, unless the user has."""
-    code = "import os; os.environ.pop('ORT_DISABLE_TELEMETRY', None); import sita_workbench.exported.runtimes"
-    assert run_python(f"{code}; print(os.environ['ORT_DISABLE_TELEMETRY'])").stdout == "1\n"
-
-
-def test_importing_the_command_imports_nothing_heavy() -> None:
+def test_the_command_imports_nothing_heavy_and_tells_onnxruntime_to_report_nothing() -> None:
+    """It sets the variable that onnxruntime reads when it is imported, unless the user has."""
     done = run_python(
-        "import sys, sita_workbench.cli; sita_workbench.cli.make_app();"
-        "print(*{'torch', 'keras', 'scipy', 'PIL', 'matplotlib', 'sklearn'} & set(sys.modules))"
+        "import os, sys; os.environ.pop('ORT_DISABLE_TELEMETRY', None); import sita_workbench.cli;"
+        "sita_workbench.cli.make_app(); print(os.environ['ORT_DISABLE_TELEMETRY'],"
+        "*{'torch', 'keras', 'scipy', 'PIL', 'matplotlib', 'sklearn'} & set(sys.modules))"
     )
-    assert done.stdout.strip() == ""
-    assert done.returncode == 0
+    assert (done.returncode, done.stdout) == (0, "1\n")

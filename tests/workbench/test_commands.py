@@ -6,20 +6,19 @@ import json
 import re
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from invoking import invoke
 from PIL import Image
 from typer.testing import CliRunner
 
 import sita_adapters as sita
-from sita_adapters.errors import InputError, ModelError
-from sita_adapters.selection import select
+from sita_adapters.errors import InputError
 from sita_workbench import cli
 from sita_workbench.commands import inspect as inspecting
-from sita_workbench.corruptions import CORRUPTIONS, corrupt, sheet
+from sita_workbench.corruptions import CORRUPTIONS, corrupt
 from sita_workbench.models.loading import load_model
 from sita_workbench.networks import cifar_resnet
 
@@ -34,9 +33,6 @@ def build():
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
     return model, {"inputs": "unit", "task": "segmentation"}
 
-def plain():
-    return nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4))
-
 class Fragile(nn.Module):
     def __init__(self):
         super().__init__()
@@ -50,9 +46,9 @@ def fragile():
     torch.manual_seed(3)
     return Fragile(), {"inputs": "unit", "size": 8}
 
-def mixed():
-    norms = nn.BatchNorm2d(4), nn.GroupNorm(2, 4)
-    return nn.Sequential(nn.Conv2d(3, 4, 1), *norms, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+def small():
+    return nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 2))
+
 """
 
 
@@ -62,14 +58,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COLUMNS", "80")
     (tmp_path / "streets.py").write_text(STREETS)
     return tmp_path
-
-
-def invoke(*arguments: object) -> str:
-    result = CliRunner().invoke(cli.make_app(), [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def flat(text: str) -> str:
@@ -82,42 +70,18 @@ def draw(path: Path | str, height: int = 32, width: int = 32, seed: int = 0) -> 
     return pixels
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("inspect", ("sita inspect timm:resnet50", "--no-time", "file.py:function")),
-        ("predict", ("sita predict timm:resnet50 photos/", "--recipe", "--labels", "--crop")),
-        ("corruptions", ("sita corruptions --image cat.jpg", "--list")),
-    ],
-)
-def test_help_names_options_and_examples(command: str, words: tuple[str, ...]) -> None:
-    output = invoke(command, "--help")
-    for word in words:
-        assert word in flat(output)
-    assert max(map(len, output.splitlines())) <= 80
-
-
 # --- inspect
 
 
 def test_inspect_shows_layers_rows_and_views() -> None:
     output = invoke("inspect", NAME, "--no-time", "--recipe", "ops")
-    for word in ("weights: random", "32 × 32", "19 of 19", "rot90", "22 per image"):
+    for word in ("weights: random", "32 × 32", "19 of 19", "rot90", "22 per image", "layer1.0.bn1 BatchNorm2d 16"):
         assert word in flat(output)
     rows = {line.split()[0]: line.split()[-1] for line in output.splitlines() if line.strip()}
     expected = {"source": 1, "auto": 2, "shift": 1, "ensemble": 3, "ptn": 1, "bn": 1}
     expected |= {"augbn": 3, "ops": 22, "ops_shared": 10}
     assert {name: int(rows[name]) for name in expected} == expected
     assert max(map(len, output.splitlines())) <= 80
-
-
-def test_inspect_shows_many_layers_as_blocks_that_layers_takes() -> None:
-    lines = invoke("inspect", "cifar10-resnet56", "--no-time").splitlines()
-    blocks = [line.split()[:2] for line in lines if "BatchNorm2d" in line]
-    assert len(blocks) == 28
-    assert ["layer1.0.*", "2"] in blocks
-    norms = {name: layer for name, layer in cifar_resnet.CifarResNet(56).named_modules() if hasattr(layer, "eps")}
-    assert {name: len(select(norms, name)) for name, _ in blocks} == {name: int(count) for name, count in blocks}
 
 
 def test_inspect_measures_every_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,35 +93,19 @@ def test_inspect_measures_every_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
         ms, relative = map(float, cells[recipe])
         assert ms > 0
         assert relative == pytest.approx(ms / float(cells["source"][0]), rel=0.2)
-    assert "one image of 16 × 16 at a time" in output
-    assert re.search(r"source .* 1\.0 ", output)
     assert torch.get_num_threads() == threads
 
 
 def test_inspect_takes_the_views_of_the_task() -> None:
     output = flat(invoke("inspect", "streets.py:build", "--no-time", "--recipe", "ops"))
-    for word in ("segmentation", "hflip", "15 per image", "its own", "any size"):
-        assert word in output
-
-
-def test_inspect_takes_the_demos_network() -> None:
-    assert "trained on clean digits" in invoke("inspect", "digits", "--no-time")
-
-
-def test_inspect_refuses_what_cannot_be_adapted() -> None:
-    with pytest.raises(ModelError, match="has no BatchNorm layer"):
-        invoke("inspect", "streets.py:plain")
+    assert all(word in output for word in ("segmentation", "hflip", "15 per image", "its own", "any size"))
 
 
 def test_inspect_reports_the_size_on_which_a_model_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspecting, "_ROUNDS", 1)
-    Path("small.py").write_text(
-        "from torch import nn\n"
-        "def build(): return nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 2))"
-    )
     with pytest.raises(InputError, match=r"failed on an image of 224 × 224.*--size"):
-        invoke("inspect", "small.py:build")
-    assert "one image of 8 × 8" in invoke("inspect", "small.py:build", "--size", "8")
+        invoke("inspect", "streets.py:small")
+    assert "one image of 8 × 8" in invoke("inspect", "streets.py:small", "--size", "8")
 
 
 # --- predict
@@ -184,10 +132,7 @@ def test_predict_equals_the_adapted_model(recipe: str, data: Path) -> None:
     assert [image["changed"] for image in images] == (labels != source).tolist()
     np.testing.assert_allclose([image["adapted"]["probability"] for image in images], p, atol=1e-4)
     assert (labels != source).any()
-    names = {3: "cat", 8: "ship", 0: "airplane", 6: "frog"}
-    for image in images:
-        assert image["adapted"]["name"] == names.get(image["adapted"]["label"], image["adapted"]["name"])
-        assert (0.6 if recipe == "augbn" else 0.5) <= image["prior"] <= 1
+    assert all((0.6 if recipe == "augbn" else 0.5) <= image["prior"] <= 1 for image in images)
     output = invoke("predict", NAME, "photos", *options)
     lines = [line for line in output.splitlines() if ".png" in line]
     assert ["≠" in line for line in lines] == (labels != source).tolist()
@@ -200,7 +145,9 @@ def test_predict_resizes_and_names_by_labels(data: Path) -> None:
     image = np.load(data / "cifar10" / "test_1000.npz")["images"][1]
     Image.fromarray(image.repeat(3, 0).repeat(3, 1)).save("large.png")
     Path("names.txt").write_text("\n".join(f"class {index}" for index in range(10)) + "\n\n")
-    output = invoke("predict", NAME, "large.png", "--weights", weights, "--labels", "names.txt", "--top", "3")
+    options = ("--weights", weights, "--top", "3")
+    assert "8 ship" in invoke("predict", NAME, "large.png", *options)
+    output = invoke("predict", NAME, "large.png", *options, "--labels", "names.txt")
     assert "8 class 8" in output
     assert len([line for line in output.splitlines() if "class" in line]) == 3
 
@@ -214,7 +161,6 @@ def test_entropy_and_top_are_of_the_prediction_and_a_long_file_name_is_one_line(
     assert p.sum() == pytest.approx(1)
     assert (np.diff(p) <= 0).all()
     assert found["entropy"] == pytest.approx(-(p * np.log(p)).sum(), abs=1e-5)
-    assert found["label"] == found["top"][0]["label"]
     output = invoke("predict", NAME, name, "--weights", "random")
     (line,) = [line for line in output.splitlines() if name in line]
     assert len(line.split()) > 5
@@ -224,26 +170,28 @@ def test_entropy_and_top_are_of_the_prediction_and_a_long_file_name_is_one_line(
 def test_predict_writes_label_maps() -> None:
     pixels = draw("street.png", 12, 20)
     Path("more").mkdir()
-    draw("more/street.png", 8, 8, seed=1)
-    options = ("--out", "maps", "--recipe", "augbn")
+    draw("more/road.png", 8, 8, seed=1)
+    options = ("--out", "maps", "--recipe", "augbn", "--top", "4")
     printed = json.loads(invoke("predict", "streets.py:build", "street.png", "more", *options, "--json"))
     loaded = load_model("streets.py:build")
     batch = torch.from_numpy(pixels / 255).permute(2, 0, 1)[None].float()
     with torch.inference_mode():
         expected = sita.adapt(loaded.model, "augbn", task="segmentation")(batch).argmax(1)[0].numpy()
         source = loaded.model(batch).argmax(1)[0].numpy()
-    first, second = printed["images"]
+    first, _ = printed["images"]
     with Image.open(first["map"]) as picture:
         assert picture.mode == "P"
         np.testing.assert_array_equal(np.asarray(picture), expected)
-    assert Path(second["map"]) == Path("maps/street~2.png")
     assert first["changed"] == pytest.approx((expected != source).mean())
-    shares = {entry["label"]: entry["share"] for entry in first["adapted"]["shares"]}
-    assert shares == {label: pytest.approx((expected == label).mean()) for label in np.unique(expected)}
+    shares = {entry["label"]: entry["share"] for entry in first["adapted"]["top"]}
+    assert shares == {label: pytest.approx((expected == label).mean()) for label in range(4)}
     output = invoke("predict", "streets.py:build", "street.png", *options)
     (line,) = [line for line in output.splitlines() if "street.png" in line]
     assert f"{100 * first['changed']:.1f} %" in line
     assert f"{100 * max(shares.values()):.1f} %" in line
+    draw("more/street.jpg", 8, 8)
+    with pytest.raises(InputError, match="two images have the same name"):
+        invoke("predict", "streets.py:build", "street.png", "more", *options)
 
 
 def test_predict_turns_a_photograph_as_its_camera_says() -> None:
@@ -314,13 +262,6 @@ def test_a_corrupted_image_is_the_same_at_any_position_in_the_list(kind: str) ->
     assert entropy("b.png") == pytest.approx(entropy("a.png", "b.png"), abs=1e-6)
 
 
-def test_a_function_without_an_encoding_needs_inputs() -> None:
-    draw("good.png")
-    with pytest.raises(InputError, match="--inputs"):
-        invoke("predict", "streets.py:mixed", "good.png")
-    assert "good.png" in invoke("predict", "streets.py:mixed", "good.png", "--inputs", "unit")
-
-
 # --- corruptions
 
 
@@ -334,23 +275,16 @@ def test_corruptions_are_listed() -> None:
 def test_corruptions_draws_a_sheet() -> None:
     draw("cat.png", 40, 30)
     invoke("corruptions", "--image", "cat.png", "--out", "sheet.png")
-    with Image.open("sheet.png") as picture:
-        assert min(picture.size) > 500
-
-
-def test_corruptions_has_an_image_and_resizes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(sheet, "make_sheet", lambda *arguments: drawn.append(arguments))
-    invoke("corruptions")
-    ((pixels, out),) = drawn
-    assert pixels.shape == (224, 336, 3)
-    assert out == Path("sita-corruptions.png")
+    invoke("corruptions")  # of scikit-learn's image
+    for name in ("sheet.png", "sita-corruptions.png"):
+        with Image.open(name) as picture:
+            assert min(picture.size) > 500
 
 
 def test_corruptions_refuses_what_it_cannot_write_or_read() -> None:
     result = CliRunner().invoke(cli.make_app(), ["corruptions", "--out", "sheet.doc"])
     assert result.exit_code == 2
-    assert ".png, .pdf, .svg" in flat(result.output)
+    assert ".png, .pdf, .svg" in " ".join(result.output.split())
     Path("bad.jpg").write_text("no image")
     with pytest.raises(InputError, match=r"bad\.jpg"):
         invoke("corruptions", "--image", "bad.jpg")

@@ -13,14 +13,13 @@ import numpy as np
 
 import sita_adapters as sita
 from sita_adapters.backend import adaptation_of
-from sita_adapters.description import Description
 from sita_adapters.engine import latest_layout
 from sita_adapters.errors import InputError, OutputError, SitaError
 from sita_adapters.recipe import DEFAULT, Recipe
 from sita_adapters.views import spatial_kind
 from sita_adapters.voting import Scores, probabilities
 
-from .exported.runtimes import ExportedFile, first_line
+from .exported.runtimes import OnnxFile, first_line
 from .methods import Prediction, open_recipe
 from .models.loaded import LoadedModel
 from .recording import record_diagnostics
@@ -44,12 +43,11 @@ class Answers:
 
 
 class Predictor(Protocol):
-    """Answers for images in bytes (N, h, w, 3), all of one size."""
+    """Answers for images in bytes (N, h, w, 3), all of one size. A square image costs `rows`, as far as is known."""
 
     loaded: LoadedModel
     recipe: str
     rows: int
-    """How many rows a square image costs, as far as that is known."""
 
     def answer(self, pixels: np.ndarray) -> Answers:
         """Return an answer for every image, which does not depend on the others."""
@@ -84,12 +82,7 @@ class ModelPredictor:
         self._prior = None if opened.candidate_count > 1 or opened.rule else opened.prior_values[0]
         # Of the ensemble every candidate is the source model, each on a view; the first is on the image itself.
         self._runs_source = with_source and not opened.has_source
-        self.rows = self.description.rows + self._runs_source
-
-    @property
-    def description(self) -> Description:
-        """What `describe` says of the adapted model by now."""
-        return sita.describe(self._adapted)
+        self.rows = sita.describe(self._adapted).rows + self._runs_source
 
     def answer(self, pixels: np.ndarray) -> Answers:
         """Return an answer for every image."""
@@ -128,7 +121,7 @@ class ModelPredictor:
 class FilePredictor:
     """An exported file. With diagnostics it returns λ and the source model's answer; without, neither."""
 
-    def __init__(self, loaded: LoadedModel, file: ExportedFile) -> None:
+    def __init__(self, loaded: LoadedModel, file: OnnxFile) -> None:
         assert file.metadata is not None  # as `load_model` makes sure
         self.loaded, self.file, self.metadata = loaded, file, file.metadata
         self.recipe, self.rows = file.metadata.recipe, file.metadata.rows or 1
@@ -151,9 +144,8 @@ class FilePredictor:
         check_answer(adapted, self.loaded)
         told = {name: named[name] for name in self.metadata.diagnostics}
         source = _predicted(told["source"], axis, kind) if "source" in told else None
-        return Answers(
-            replace(adapted, priors=told.get("prior")), source, np.full(len(pixels), self.metadata.rows or 0)
-        )
+        rows = np.full(len(pixels), self.metadata.rows or 0)
+        return Answers(replace(adapted, priors=told.get("prior")), source, rows)
 
 
 def _predicted(scores: np.ndarray, class_axis: int, kind: Scores) -> Prediction:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,27 +58,18 @@ def calibrate(
 
     from ..files import write_text
     from ..models.loading import load_model
-    from ..progress import ConsoleProgress
 
     paths = find_images(images)
-    progress = ConsoleProgress(Console(stderr=True))
-    with progress.console.status(f"Loading {model} …"):
-        loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust)
-        loaded = replace(loaded, task=task or loaded.task)
-    pixels, done = _read(paths, limit, loaded), 0
-    with progress.track(f"Trying recipes on {len(pixels)} images", 100) as advance, warnings.catch_warnings():
-
-        def show(share: float) -> None:
-            nonlocal done
-            advance(round(100 * share) - done)
-            done = round(100 * share)
-
+    console = Console(stderr=True)
+    with console.status(f"Loading {model} …"):
+        loaded = load_model(model, weights, inputs=inputs, size=size, task=task, trust=trust)
+        pixels = _read(paths, limit, loaded)
+    with console.status(f"Trying recipes on {len(pixels)} images …"), warnings.catch_warnings():
         warnings.simplefilter("ignore", SitaWarning)  # what it says is printed below
         recipe = sita.calibrate(
             loaded.model,
             loaded.arrange(loaded.encode(pixels)),
             min_agreement=min_agreement,
-            progress=show,
             task=loaded.task,
             inputs=loaded.inputs,
             scores=loaded.scores,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,14 +12,14 @@ from rich.text import Text
 
 from sita_adapters.recipe import DEFAULT
 
-from .options import USUAL_SIDE, ModelSpec, PixelInputs, RecipeName, Side, TaskName, Trust, Weights
+from . import options
 
 if TYPE_CHECKING:
     from ..models.loaded import LoadedModel
 
 
 def export(
-    model: ModelSpec,
+    model: options.ModelSpec,
     *,
     out: Annotated[
         Path,
@@ -36,12 +35,12 @@ def export(
             help="Also return λ (prior), the entropy and the source model's scores (source), for watching shift.",
         ),
     ] = False,
-    weights: Weights = None,
-    recipe: RecipeName = DEFAULT,
-    task: TaskName = None,
-    inputs: PixelInputs = None,
-    size: Side = None,
-    trust: Trust = False,
+    weights: options.Weights = None,
+    recipe: options.RecipeName = DEFAULT,
+    task: options.TaskName = None,
+    inputs: options.PixelInputs = None,
+    size: options.Side = None,
+    trust: options.Trust = False,
 ) -> None:
     """Write an adapted model to a file that runs without Python.
 
@@ -65,8 +64,7 @@ def export(
     open_recipe(recipe, task or "classification")  # reports a wrong name before a model is loaded
     console, errors = Console(highlight=False), Console(stderr=True)
     with errors.status(f"Loading {model} …"):
-        loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust)
-        loaded = replace(loaded, task=task or loaded.task)
+        loaded = load_model(model, weights, inputs=inputs, size=size, task=task, trust=trust)
         loaded.require_inputs()
         adapted = loaded.adapt(open_recipe(recipe, loaded.task))
     fields = {name: getattr(loaded, name) for name in ("inputs", "crop", "task", "names", "weights")}
@@ -75,15 +73,15 @@ def export(
         example = np.ascontiguousarray(loaded.arrange(loaded.encode(_make_example(loaded))))
         exported = export_checked(adapted, out, example, {**fields, "model": loaded.spec}, diagnostics=diagnostics)
     console.print(Text(str(exported)), soft_wrap=True)
-    trusted = "" if out.suffix == ".onnx" else " --trust"
-    console.print(Text(f"Run it: sita predict {out} IMAGE{trusted}"), soft_wrap=True)
+    if out.suffix == ".onnx":
+        console.print(Text(f"Run it: sita predict {out} IMAGE"), soft_wrap=True)
     if loaded.weights == "random":
         console.print(Text("Random weights: its predictions mean nothing."))
 
 
 def _make_example(loaded: LoadedModel) -> np.ndarray:
     """Return two images in bytes, of colored squares with some noise."""
-    height, width = loaded.sides or (USUAL_SIDE, USUAL_SIDE)
+    height, width = loaded.sides or (options.USUAL_SIDE, options.USUAL_SIDE)
     random = np.random.default_rng(0)
     coarse = random.uniform(0, 255, (2, -(-height // 8), -(-width // 8), 3)).repeat(8, axis=1).repeat(8, axis=2)
     noisy = coarse[:, :height, :width] + random.normal(0, 12, (2, height, width, 3))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import statistics
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,30 +13,28 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sita_adapters.errors import InputError, SitaError
+from sita_adapters.errors import InputError
 from sita_adapters.recipe import DEFAULT
 
-from .options import USUAL_SIDE, ModelSpec, PixelInputs, RecipeName, Side, TaskName, Trust, Weights, require
+from . import options
 
 if TYPE_CHECKING:
     from sita_adapters.description import Description
-    from sita_adapters.selection import LayerInfo
 
     from ..models.loaded import LoadedModel
 
 _ROUNDS, _SECONDS = 7, 20.0
-_LAYERS_ONE_BY_ONE = 24
 
 
 def inspect(
-    model: ModelSpec,
+    model: options.ModelSpec,
     *,
-    weights: Weights = None,
-    recipe: RecipeName = DEFAULT,
-    task: TaskName = None,
-    inputs: PixelInputs = None,
-    size: Side = None,
-    trust: Trust = False,
+    weights: options.Weights = None,
+    recipe: options.RecipeName = DEFAULT,
+    task: options.TaskName = None,
+    inputs: options.PixelInputs = None,
+    size: options.Side = None,
+    trust: options.Trust = False,
     measure: Annotated[
         bool, typer.Option("--time/--no-time", help="Measure the time per image of every recipe, on one thread.")
     ] = True,
@@ -55,7 +51,7 @@ def inspect(
       sita inspect keras:DenseNet121 --size 160
       sita inspect net.py:build --task segmentation
     """
-    require("scipy")
+    options.require("scipy")
     from sita_adapters import RECIPES, describe
 
     from ..methods import open_recipe
@@ -65,13 +61,15 @@ def inspect(
     console, errors = Console(highlight=False), Console(stderr=True)
     with errors.status(f"Loading {model} …"):
         weights = weights or (None if has_weights(model) else "random")
-        loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust)
-        loaded = replace(loaded, task=task or loaded.task)
+        loaded = load_model(model, weights, inputs=inputs, size=size, task=task, trust=trust)
         description = describe(loaded.adapt(open_recipe(recipe, loaded.task)))
-    height, width = loaded.sides or (USUAL_SIDE, USUAL_SIDE)
+    height, width = loaded.sides or (options.USUAL_SIDE, options.USUAL_SIDE)
     images = f"{width} × {height}" if loaded.sides else "any size"
     console.print(Text(f"{loaded.spec}, {loaded.task}; images: {images}; weights: {loaded.weights}"))
-    console.print(Text(str(description)), _layer_table(description.layers))
+    layers = Table("BatchNorm layer", "type", "channels", box=box.SIMPLE_HEAD, pad_edge=False)
+    for layer in description.layers:
+        layers.add_row(Text(layer.name), layer.type, str(layer.channels))
+    console.print(Text(str(description)), layers)
     seconds: dict[str, float] = {}
     if measure:
         with errors.status("Measuring every recipe …"):
@@ -79,23 +77,6 @@ def inspect(
     console.print(_recipe_table(loaded, description, seconds))
     if seconds:
         console.print(Text(f"Times: one image of {width} × {height} at a time, PyTorch on one thread, median."))
-
-
-def _layer_table(layers: tuple[LayerInfo, ...]) -> Table:
-    """Show layers by name, or, where they are many, blocks of them by a glob that `adapt(layers=…)` takes."""
-    groups: dict[tuple[str, str], list[LayerInfo]] = {}
-    for layer in layers:
-        parts = re.split(r"(?<=[./_])", layer.name)
-        block = "".join(parts[:2]) if len(parts) > 2 and len(layers) > _LAYERS_ONE_BY_ONE else layer.name
-        groups.setdefault((block, layer.type), []).append(layer)
-    table = Table("BatchNorm layer", "layers", "type", "channels", box=box.SIMPLE_HEAD, pad_edge=False)
-    for (block, kind), members in groups.items():
-        name = members[0].name if len(members) == 1 else f"{block}*"
-        channels = sorted({member.channels for member in members})
-        table.add_row(
-            Text(name), str(len(members)), kind, "–".join(map(str, dict.fromkeys((channels[0], channels[-1]))))
-        )
-    return table
 
 
 def _recipe_table(loaded: LoadedModel, description: Description, seconds: dict[str, float]) -> Table:
@@ -125,8 +106,6 @@ def _measure(loaded: LoadedModel, models: dict[str, Any], sides: tuple[int, int]
         with one_thread():
             taken = time_in_turns(calls, _ROUNDS, lambda name, turn: None, most_seconds=_SECONDS)
     except Exception as error:
-        if isinstance(error, SitaError) and not isinstance(error, InputError):
-            raise
         failed = f"{loaded.spec} failed on an image of {sides[1]} × {sides[0]}: {error}"
         raise InputError(f"{failed}. Try: --size of its images, or --no-time.") from error
     return {name: statistics.median(times) for name, times in taken.items()}

@@ -31,22 +31,18 @@ AnyModel = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A model as sita inspect takes it (timm:NAME, keras:NAME, file.py:function, …), or a file that sita "
-        "export wrote (.onnx, .pt2, .tflite, a SavedModel's folder).",
+        help="A model as sita inspect takes it (timm:NAME, keras:NAME, file.py:function, …), or an .onnx file that "
+        "sita export wrote.",
     ),
 ]
 
 Weights = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE",
-        help="A file (.safetensors, .pt, .pth, .weights.h5, .keras), pretrained (a download), or random.",
-    ),
+    typer.Option(metavar="FILE", help="A file (.safetensors, .pt, .weights.h5, …), pretrained (downloaded) or random."),
 ]
 
 Trust = Annotated[
-    bool,
-    typer.Option("--trust", help="Also open files that can execute code: pickles, .pt2, Lambda layers (SECURITY.md)."),
+    bool, typer.Option("--trust", help="Also open files that can execute code: pickles, Lambda layers (SECURITY.md).")
 ]
 
 Providers = Annotated[
@@ -57,39 +53,24 @@ Providers = Annotated[
 RecipeName = Annotated[str, typer.Option(metavar="NAME", help=_RECIPES)]
 
 OptionalRecipe = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help=f"{_RECIPES} By default {DEFAULT}; an exported file contains its own."),
+    str | None, typer.Option(metavar="NAME", help=f"{_RECIPES} By default {DEFAULT}; an exported file has its own.")
 ]
 
-Labels = Annotated[
-    Path | None,
-    typer.Option(exists=True, dir_okay=False, help="The class names, one per line."),
-]
+Labels = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="The class names, one per line.")]
 
 PixelInputs = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help=f"How pixels are encoded, instead of the usual encoding: {', '.join(ENCODINGS)}."
-    ),
+    str | None, typer.Option(metavar="NAME", help=f"How pixels are encoded, if not as usual: {', '.join(ENCODINGS)}.")
 ]
 
-Side = Annotated[
-    int | None,
-    typer.Option(min=1, help="Height and width of the images, instead of the model's usual size."),
-]
+Side = Annotated[int | None, typer.Option(min=1, help="Height and width of the images, instead of the usual size.")]
 
 Crop = Annotated[
-    float | None,
-    typer.Option(
-        min=0.01, max=1.0, help="The share of the shorter side that the center crop keeps, instead of the usual one."
-    ),
+    float | None, typer.Option(min=0.01, max=1.0, help="The share of the shorter side that the center crop keeps.")
 ]
 
 TaskName = Annotated[
     Literal["classification", "segmentation"] | None,
-    typer.Option(
-        metavar="TASK", help="classification or segmentation (one label per pixel), where the model does not say."
-    ),
+    typer.Option(metavar="TASK", help="classification or segmentation (a label per pixel), if the model does not say."),
 ]
 
 

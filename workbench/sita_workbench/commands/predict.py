@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,16 +20,10 @@ from sita_adapters.recipe import DEFAULT
 
 from . import options
 from .image_files import find_images, read_image
-from .options import read_names
 
 if TYPE_CHECKING:
     from ..methods import Prediction
     from ..predictor import Answers
-
-__all__ = ["predict", "read_names"]  # score, serve and ui import read_names from here
-
-_SHARES = 5
-"""How many labels of a label map the table shows."""
 
 
 def predict(
@@ -85,13 +78,15 @@ def predict(
 
     open_recipe(recipe or DEFAULT, task or "classification")  # reports a wrong name before a model is loaded
     paths = find_images(images)
-    given = None if labels is None else read_names(labels)
+    if out is not None and len({path.stem for path in paths}) < len(paths):
+        raise InputError("--out: two images have the same name, as their label maps would. Try: one folder at a time.")
+    given = None if labels is None else options.read_names(labels)
     progress = ConsoleProgress(Console(stderr=True))
     with progress.console.status(f"Loading {model} …"):
-        runtimes = options.read_providers(providers)
-        loaded = load_model(model, weights, inputs=inputs, size=size, exported=True, trust=trust, providers=runtimes)
-        predictor = open_predictor(replace(loaded, task=task or loaded.task, crop=crop or loaded.crop), recipe)
-    loaded = predictor.loaded
+        files: dict[str, Any] = {"exported": True, "trust": trust, "providers": options.read_providers(providers)}
+        loaded = load_model(model, weights, inputs=inputs, size=size, task=task, **files)
+        loaded = replace(loaded, crop=crop or loaded.crop)
+        predictor = open_predictor(loaded, recipe)
     if out is not None and loaded.task != "segmentation":
         raise InputError(f"--out is for label maps; {model} returns one label per image. Try: leave it out, or --json.")
 
@@ -108,20 +103,12 @@ def predict(
                 failed.append({"file": str(path), "reason": str(error)})
                 progress.say(f"Skipped {path}: {error}")
             else:
-                names = _check_names(given, loaded.names, answers.adapted.probabilities.shape[-1])
-                written = {} if out is None else {"map": _write_map(out, path, answers, entries)}
-                entries.append({**_make_entry(path, answers, names, top), **written})
+                entries.append(_make_entry(path, answers, _check_names(given, loaded.names, answers), top, out))
             advance()
     if not entries:
         raise InputError(f"None of {len(paths)} images has a prediction. The first: {failed[0]['reason']}")
-    report = {
-        "model": loaded.spec,
-        "weights": loaded.weights,
-        "recipe": predictor.recipe,
-        "corrupted": f"{corrupt}, severity {severity}" if corrupt else None,
-        "images": entries,
-        "failed": failed,
-    }
+    report: dict[str, Any] = {"model": loaded.spec, "weights": loaded.weights, "recipe": predictor.recipe}
+    report |= {"corrupted": f"{corrupt}, severity {severity}" if corrupt else None, "images": entries, "failed": failed}
     if as_json:
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
     else:
@@ -130,55 +117,42 @@ def predict(
         raise SitaError(f"{len(failed)} of {len(paths)} images have no prediction: see the messages above.")
 
 
-def _check_names(given: tuple[str, ...] | None, known: tuple[str, ...], classes: int) -> tuple[str, ...]:
+def _check_names(given: tuple[str, ...] | None, known: tuple[str, ...], answers: Answers) -> tuple[str, ...]:
     """Return a name for every class, or none at all."""
+    classes = answers.adapted.probabilities.shape[-1]
     if given is not None and len(given) != classes:
         raise InputError(f"--labels: expected a name for each of the model's {classes} classes; received {len(given)}.")
     names = known if given is None else given
     return names if len(names) == classes else ()
 
 
-def _write_map(folder: Path, image: Path, answers: Answers, earlier: list[dict[str, Any]]) -> str:
-    """Write an image's label map under the image's name, numbered where an earlier image has the same name."""
+def _make_entry(path: Path, answers: Answers, names: tuple[str, ...], top: int, maps: Path | None) -> dict[str, Any]:
+    """Return an image's predictions as JSON, and write its label map; a file without diagnostics knows less."""
     from ..label_maps import write_label_map
 
-    path, number = folder / f"{image.stem}.png", 1
-    while any(entry["map"] == str(path) for entry in earlier):
-        number += 1
-        path = folder / f"{image.stem}~{number}.png"
-    folder.mkdir(parents=True, exist_ok=True)
-    write_label_map(path, answers.adapted.labels[0], answers.adapted.probabilities.shape[-1])
-    return str(path)
-
-
-def _make_entry(path: Path, answers: Answers, names: tuple[str, ...], top: int) -> dict[str, Any]:
-    """Return an image's predictions as JSON; an exported file without diagnostics has neither source nor λ."""
     adapted, source = answers.adapted, answers.source
-    entry: dict[str, Any] = {"file": str(path)}
+    entry: dict[str, Any] = {"file": str(path), "adapted": _summarize(adapted, names, top)}
+    if adapted.priors is not None:
+        entry["prior"] = float(adapted.priors[0].mean())
     if source is not None:
         changed = adapted.labels[0] != source.labels[0]
         entry["changed"] = float(changed.mean()) if changed.ndim else bool(changed)
-    if adapted.priors is not None:
-        entry["prior"] = float(adapted.priors[0].mean())
-    entry["adapted"] = _summarize(adapted, names, top)
-    if source is not None:
         entry["source"] = _summarize(source, names, top)
+    if maps is not None:
+        maps.mkdir(parents=True, exist_ok=True)
+        entry["map"] = str(maps / f"{path.stem}.png")
+        write_label_map(maps / f"{path.stem}.png", adapted.labels[0], adapted.probabilities.shape[-1])
     return entry
 
 
 def _summarize(predicted: Prediction, names: tuple[str, ...], top: int) -> dict[str, Any]:
-    """Return the most probable classes of an image, or the share of the pixels that each label has in a label map."""
-
-    def ranked(values: np.ndarray, count: int, key: str) -> list[dict[str, Any]]:
-        order = np.argsort(-values, kind="stable")[:count].tolist()
-        return [{"label": n, "name": names[n] if names else None, key: float(values[n])} for n in order]
-
-    p, labels, entropy = predicted.probabilities[0], predicted.labels[0], float(predicted.entropies[0].mean())
+    """Return the most probable classes of an image, or of a label map, the labels with the largest shares."""
+    labels, values, key = predicted.labels[0], predicted.probabilities[0], "probability"
     if labels.ndim:
-        shares = np.bincount(labels.ravel(), minlength=p.shape[-1]) / labels.size
-        return {"entropy": entropy, "shares": ranked(shares, int(np.count_nonzero(shares)), "share")}
-    likeliest = ranked(p, top, "probability")
-    return {**likeliest[0], "entropy": entropy, "top": likeliest}
+        values, key = np.bincount(labels.ravel(), minlength=values.shape[-1]) / labels.size, "share"
+    order = np.argsort(-values, kind="stable")[:top].tolist()
+    ranked = [{"label": n, "name": names[n] if names else None, key: float(values[n])} for n in order]
+    return {**ranked[0], "entropy": float(predicted.entropies[0].mean()), "top": ranked}
 
 
 def _print_table(report: dict[str, Any], console: Console) -> None:
@@ -200,32 +174,28 @@ def _print_table(report: dict[str, Any], console: Console) -> None:
 
 def _make_table(entries: list[dict[str, Any]], recipe: str) -> Table:
     """Return a table with the adapted model's predictions, λ, and the source model's, as far as they are known."""
-    value = "share" if "shares" in entries[0]["adapted"] else "p"
-    headings = ["image", recipe, value, "entropy", "λ", "≠", "source", value, "entropy"]
-    known = 9 if "source" in entries[0] else 5 if "prior" in entries[0] else 4
+    value = "share" if "share" in entries[0]["adapted"] else "p"
+    headings = ["image", recipe, value, "entropy"]
+    headings += ["λ"] if "prior" in entries[0] else []
+    headings += ["≠", "source", value, "entropy"] if "source" in entries[0] else []
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for heading in headings[:known]:
+    for heading in headings:
         number = heading in (value, "entropy", "λ", "≠")
         table.add_column(heading, overflow="fold", justify="right" if number else "left", no_wrap=number)
     for entry in entries:
-        changed = entry.get("changed", False)
-        mark = "≠" if changed is True else f"{100 * changed:.1f} %" if changed else ""
-        once = (Path(entry["file"]).name, f"{entry['prior']:.2f}" if "prior" in entry else "", mark)
-        ours, theirs = _cells(entry["adapted"], "bold"), _cells(entry.get("source"), "yellow" if changed else "")
-        for cells, others in zip_longest(ours, theirs, fillvalue=("", "", "")):
-            row = [Text(once[0]), *cells, once[1], Text(once[2], "bold yellow"), *others]
-            table.add_row(*row[:known])
-            once = ("", "", "")
+        cells = [Text(Path(entry["file"]).name), *_cells(entry["adapted"])]
+        cells += [Text(f"{entry['prior']:.2f}")] if "prior" in entry else []
+        if "source" in entry:
+            changed = entry["changed"]
+            mark = "≠" if changed is True else f"{100 * changed:.1f} %" if changed else ""
+            cells += [Text(mark, "bold yellow"), *_cells(entry["source"])]
+        table.add_row(*cells)
     return table
 
 
-def _cells(summary: dict[str, Any] | None, style: str) -> list[tuple[Text | str, str, str]]:
-    """Return label, probability or share, and entropy of a prediction, the largest first."""
-    if summary is None:
-        return []
-    rows: list[tuple[Text | str, str, str]] = []
-    for part in summary["shares"][:_SHARES] if "shares" in summary else summary["top"]:
-        name = str(part["label"]) if part["name"] is None else f"{part['label']} {part['name']}"
-        value = f"{part['probability']:.2f}" if "probability" in part else f"{100 * part['share']:.1f} %"
-        rows.append((Text(name, "dim" if rows else style), value, "" if rows else f"{summary['entropy']:.2f}"))
-    return rows
+def _cells(summary: dict[str, Any]) -> list[Text]:
+    """Return the labels, their probabilities or shares, a line each, and the entropy of a prediction."""
+    parts = summary["top"]
+    labels = [f"{part['label']} {part['name'] or ''}".rstrip() for part in parts]
+    values = [f"{100 * part['share']:.1f} %" if "share" in part else f"{part['probability']:.2f}" for part in parts]
+    return [Text("\n".join(labels)), Text("\n".join(values)), Text(f"{summary['entropy']:.2f}")]

@@ -9,14 +9,11 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from sita_adapters.recipe import DEFAULT, RECIPES
-
-from .options import AnyModel, PixelInputs, Providers, Side, TaskName, Trust, Weights, read_providers, require
-from .predict import read_names
+from . import options
 
 
 def score(
-    model: AnyModel,
+    model: options.AnyModel,
     *,
     input: Annotated[
         Path,
@@ -28,15 +25,8 @@ def score(
         ),
     ],
     output: Annotated[Path, typer.Option(file_okay=False, metavar="DIR", help="A new folder, or one to resume.")],
-    weights: Weights = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"One of {', '.join(RECIPES)}, or a file that sita calibrate wrote. By default {DEFAULT}; an exported "
-            "file contains its own.",
-        ),
-    ] = None,
+    weights: options.Weights = None,
+    recipe: options.OptionalRecipe = None,
     engine: Annotated[
         Literal["local", "ray"],
         typer.Option(metavar="local|ray", help="Worker processes on this machine, or actors on a Ray cluster."),
@@ -52,18 +42,13 @@ def score(
         int | None,
         typer.Option(min=1, help="Processes, each with its own model and one thread. By default one per core."),
     ] = None,
-    labels: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="The class names, one per line.")
-    ] = None,
-    task: TaskName = None,
-    inputs: PixelInputs = None,
-    size: Side = None,
-    crop: Annotated[
-        float | None,
-        typer.Option(min=0.01, max=1.0, help="The share of the shorter side that the center crop keeps."),
-    ] = None,
-    providers: Providers = None,
-    trust: Trust = False,
+    labels: options.Labels = None,
+    task: options.TaskName = None,
+    inputs: options.PixelInputs = None,
+    size: options.Side = None,
+    crop: options.Crop = None,
+    providers: options.Providers = None,
+    trust: options.Trust = False,
 ) -> None:
     """Label a large set of images, as Parquet; resume after a stop.
 
@@ -88,16 +73,16 @@ def score(
     images and DIR under the same paths. In Python: sita_workbench.score. Then:
       pandas.read_parquet("scored/parts").query("label != source_label")
     """
-    require("PIL", "scipy")
-    require("pyarrow", extra="score")
+    options.require("PIL", "scipy")
+    options.require("pyarrow", extra="score")
     if engine == "ray":
-        require("ray", extra="ray")
+        options.require("ray", extra="ray")
     from .. import scoring
     from ..progress import ConsoleProgress
 
-    names = () if labels is None else read_names(labels)
+    names = () if labels is None else options.read_names(labels)
     spec = scoring.ModelSpec(model, weights, recipe, inputs=inputs, size=size, crop=crop, task=task, names=names)
-    spec = replace(spec, trust=trust, providers=tuple(read_providers(providers) or ()) or None)
+    spec = replace(spec, trust=trust, providers=tuple(options.read_providers(providers) or ()) or None)
     progress = ConsoleProgress(Console(stderr=True))
     try:
         scored = scoring.score(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,21 +11,20 @@ from rich.console import Console
 from rich.text import Text
 
 from sita_adapters.errors import InputError
-from sita_adapters.recipe import DEFAULT, RECIPES
+from sita_adapters.recipe import DEFAULT
 
-from .options import AnyModel, PixelInputs, Providers, Side, TaskName, Trust, Weights, read_providers, require
+from . import options
 
-_RECIPE = f"One of {', '.join(RECIPES)}, or a file of sita calibrate. By default {DEFAULT}; a file has its own."
 _THREADS = "Threads of each worker. By default the cores, divided among the workers; with small images, 1 is faster."
 _PIXELS = "The largest image, in millions of pixels. A model without a fixed size may allow less, to fit the memory."
 _SOURCE = "Return the source model's answer, too. It costs a row where λ = 1 is not a candidate (augbn)."
 
 
 def serve(
-    model: AnyModel,
+    model: options.AnyModel,
     *,
-    weights: Weights = None,
-    recipe: Annotated[str | None, typer.Option(metavar="NAME", help=_RECIPE)] = None,
+    weights: options.Weights = None,
+    recipe: options.OptionalRecipe = None,
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
     workers: Annotated[int, typer.Option(min=1, help="Processes, each with the model and its share of the cores.")] = 1,
@@ -35,15 +33,12 @@ def serve(
     max_mb: Annotated[float, typer.Option(min=0.001, help="The largest upload, in megabytes.")] = 10.0,
     max_pixels: Annotated[float, typer.Option(min=0.0001, help=_PIXELS)] = 50.0,
     source: Annotated[bool, typer.Option(help=_SOURCE)] = True,
-    labels: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="The classes' names, one per line.", show_default=False),
-    ] = None,
-    task: TaskName = None,
-    inputs: PixelInputs = None,
-    size: Side = None,
-    trust: Trust = False,
-    providers: Providers = None,
+    labels: options.Labels = None,
+    task: options.TaskName = None,
+    inputs: options.PixelInputs = None,
+    size: options.Side = None,
+    trust: options.Trust = False,
+    providers: options.Providers = None,
 ) -> None:
     """Answer for images over HTTP with an adapted model.
 
@@ -67,12 +62,11 @@ def serve(
       sita serve resnet50.onnx --batch 1
       sita serve timm:resnet50 --weights pretrained --workers 2
     """
-    require("fastapi", "uvicorn", "prometheus_client", "python_multipart", extra="serve")
+    options.require("fastapi", "uvicorn", "prometheus_client", "python_multipart", extra="serve")
     from ..methods import open_recipe
     from ..models.loading import load_model
     from ..serving import server
     from ..serving.app import Settings
-    from .predict import read_names
 
     opened = open_recipe(recipe or DEFAULT, task or "classification")  # reports a wrong name before a model is loaded
     if opened.share == "batch":
@@ -80,13 +74,13 @@ def serve(
             "recipe: with share='batch' an answer depends on the images that wait beside it. Expected share='image'. "
             "Try: another recipe."
         )
-    names = read_providers(providers)
+    names = options.read_providers(providers)
     load = partial(load_model, model, weights, inputs=inputs, size=size, exported=True, trust=trust, providers=names)
     settings = Settings(
         load,
         recipe=recipe,
         task=task,
-        names=() if labels is None else read_names(labels),
+        names=() if labels is None else options.read_names(labels),
         with_source=source,
         batch=batch,
         max_bytes=round(max_mb * 1e6),

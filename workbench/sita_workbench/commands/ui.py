@@ -16,14 +16,14 @@ from rich.text import Text
 
 from sita_adapters.recipe import DEFAULT, RECIPES
 
-from .options import Labels, PixelInputs, RecipeName, Side, TaskName, Trust, Weights, read_names, require
+from . import options
 
 
 def ui(
     *,
     model: Annotated[str, typer.Option(metavar="MODEL", help="A model as sita inspect takes it.")] = "digits",
-    weights: Weights = None,
-    labels: Labels = None,
+    weights: options.Weights = None,
+    labels: options.Labels = None,
     samples: Annotated[
         Path | None,
         typer.Option(
@@ -32,13 +32,13 @@ def ui(
             help="Images to pick from; one in a folder named after its class is marked right or wrong.",
         ),
     ] = None,
-    recipe: RecipeName = DEFAULT,
+    recipe: options.RecipeName = DEFAULT,
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port, on this machine only.")] = 7860,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
-    task: TaskName = None,
-    inputs: PixelInputs = None,
-    size: Side = None,
-    trust: Trust = False,
+    task: options.TaskName = None,
+    inputs: options.PixelInputs = None,
+    size: options.Side = None,
+    trust: options.Trust = False,
 ) -> None:
     """See on a page what adaptation does to one image.
 
@@ -55,7 +55,7 @@ def ui(
       sita ui
       sita ui --model timm:resnet50 --weights pretrained --samples photos/
     """
-    require("gradio", "PIL", "scipy", "sklearn", "matplotlib", extra="ui")
+    options.require("gradio", "PIL", "scipy", "sklearn", "matplotlib", extra="ui")
     from ..methods import open_recipe
     from ..models.loading import load_model
     from ..ui.look import Viewer
@@ -67,7 +67,7 @@ def ui(
     loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust)
     loaded = replace(loaded, task=task or loaded.task)
     recipes = {name: open_recipe(name, loaded.task) for name in (recipe, *RECIPES)}
-    names = loaded.names if labels is None else read_names(labels)
+    names = loaded.names if labels is None else options.read_names(labels)
     page = Page(Viewer(loaded, recipes), load_samples(loaded, samples, names), names, recipe)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="sita-ui-") as uploads:  # nothing of them stays behind

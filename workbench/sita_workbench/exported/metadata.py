@@ -1,8 +1,7 @@
-"""What a user of an exported file needs to know about it: stored inside an ONNX file, or beside any other."""
+"""What a user of an exported file needs to know about it."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,8 +11,6 @@ from sita_adapters.inputs import Inputs
 from sita_adapters.recipe import Task
 from sita_adapters.version import __version__
 from sita_adapters.voting import Scores
-
-from ..files import write_text
 
 KEY = "sita_adapters"
 """The name of the entry in an ONNX file's metadata."""
@@ -43,16 +40,16 @@ class ExportMetadata:
     diagnostics: tuple[str, ...] = ()
     rows: int | None = None
 
-    def to_json(self, **more: str) -> str:
-        """Return the metadata, and more entries, as text."""
-        return json.dumps({**asdict(self), "version": __version__, **more}, ensure_ascii=False)
+    def to_json(self) -> str:
+        """Return the metadata as text."""
+        return json.dumps({**asdict(self), "version": __version__}, ensure_ascii=False)
 
 
 def read_metadata(text: str, where: str) -> ExportMetadata:
     """Return the metadata that `to_json` wrote; `where` names the file in errors."""
     try:
         written = json.loads(text)
-        fields = {name: value for name, value in written.items() if name not in ("version", "sha256")}
+        fields = {name: value for name, value in written.items() if name != "version"}
         fields |= {name: tuple(written[name]) for name in ("input_shape", "names", "diagnostics")}
         fields["inputs"] = None if written["inputs"] is None else Inputs(**written["inputs"])
         return ExportMetadata(**fields)
@@ -71,32 +68,3 @@ def write_into_onnx(path: Path, metadata: ExportMetadata) -> None:
     entry = model.metadata_props.add()
     entry.key, entry.value = KEY, metadata.to_json()
     onnx.save(model, str(path))
-
-
-def write_beside(path: Path, metadata: ExportMetadata) -> None:
-    """Write the metadata of a file of any other format, with the hash of the file that it describes."""
-    write_text(path.with_name(f"{path.name}.json"), metadata.to_json(sha256=_hash(path)))
-
-
-def read_beside(path: Path) -> ExportMetadata | None:
-    """Return the metadata beside a file, if there is any; raise if it describes another file.
-
-    `sita.export` may have replaced the file and left the metadata, which would decode its answers wrongly.
-    """
-    beside = path.with_name(f"{path.name}.json")
-    if not beside.is_file():
-        return None
-    text = beside.read_text(encoding="utf-8")
-    metadata = read_metadata(text, str(beside))
-    if json.loads(text).get("sha256") != _hash(path):
-        raise ExportError(f"Expected the file that {beside} describes; received another. Try: sita export again.")
-    return metadata
-
-
-def _hash(path: Path) -> str:
-    """Return the SHA-256 of a file, or of all files in a folder."""
-    digest = hashlib.sha256()
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file():
-            digest.update(file.read_bytes())
-    return digest.hexdigest()

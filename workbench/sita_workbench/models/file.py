@@ -12,12 +12,11 @@ from sita_adapters.backend import backend_of
 from sita_adapters.errors import InputError, expect_one_of, suggestion
 from sita_adapters.inputs import resolve_inputs
 
-from . import weights as model_weights
 from .libraries import keras_size, quiet_tensorflow
 from .loaded import LoadedModel
+from .weights import load_weights
 
-SETTINGS = ("inputs", "size", "crop", "task", "scores")
-"""What the function may say about its model."""
+_SETTINGS = ("inputs", "size", "crop", "task", "scores")
 
 
 def load_from_file(spec: str, weights: str | None, *, trust: bool = False) -> LoadedModel:
@@ -32,10 +31,7 @@ def load_from_file(spec: str, weights: str | None, *, trust: bool = False) -> Lo
     keras = type(backend_of(own)).__module__.startswith("sita_keras")
     settings, model, origin = _read_settings(spec, given), own, "its own"
     if weights is not None:
-        endings = model_weights.KERAS_ENDINGS if keras else model_weights.TORCH_ENDINGS
-        load = model_weights.load_keras if keras else model_weights.load_torch
-        path = model_weights.find_file(spec, weights, endings)
-        model, origin = load(lambda classes: own, path, spec, trust=trust), model_weights.name_file(path)
+        model, origin = load_weights(lambda classes: own, spec, weights, keras=keras, trust=trust)
     if keras:
         settings = {"size": keras_size(model), **settings}
     else:
@@ -63,9 +59,7 @@ def _call(spec: str) -> Any:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
         where = f" in line {lines[-1]}" if lines else ""
-        needs_compat = "torchvision::" in str(error)  # built for another torch
-        hint = " Try: first `import sita_workbench.models.torchvision_compat`." if needs_compat else ""
-        raise InputError(f"{spec} failed{where}: {type(error).__name__}: {error}{hint}") from error
+        raise InputError(f"{spec} failed{where}: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(folder)
     close = suggestion(function, [key for key, value in vars(module).items() if callable(value)])
@@ -74,10 +68,10 @@ def _call(spec: str) -> Any:
 
 def _read_settings(spec: str, settings: Any) -> dict[str, Any]:
     """Return what the function says about its model, checked."""
-    if not isinstance(settings, dict) or not set(settings) <= set(SETTINGS):
+    if not isinstance(settings, dict) or not set(settings) <= set(_SETTINGS):
         received = ", ".join(map(repr, settings)) if isinstance(settings, dict) else type(settings).__name__
         raise InputError(
-            f"{spec}: expected the model, or (model, dict) with any of {', '.join(SETTINGS)}; received {received} "
+            f"{spec}: expected the model, or (model, dict) with any of {', '.join(_SETTINGS)}; received {received} "
             "beside the model."
         )
     read = {**settings, "inputs": resolve_inputs(settings.get("inputs"))}

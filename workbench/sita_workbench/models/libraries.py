@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,8 @@ from sita_adapters.errors import InputError, SitaError, install, suggestion
 from sita_adapters.inputs import ENCODINGS, Inputs
 
 from ..exported.runtimes import first_line
-from . import weights as model_weights
 from .loaded import LoadedModel, Size
+from .weights import Build, load_weights
 
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _DEPTHS = {f"cifar10-resnet{depth}": depth for depth in (20, 32, 44, 56, 110)}
@@ -27,8 +25,6 @@ OWN = (*_DEPTHS, "cifar10-densenet", "cifar10-mobilenet", "camvid-roadnet")
 def load_own(spec: str, weights: str, trust: bool) -> LoadedModel:
     """Return a network of this package."""
     _import("torch", spec)
-    if weights == "pretrained":
-        raise InputError(f"weights: there are none to download for {spec}. Try: a file, or 'random'.")
     if spec == "camvid-roadnet":
         from ..data.segmentation import CAMVID_CLASSES
         from ..networks.roadnet import SIZE, RoadNet
@@ -52,14 +48,14 @@ def _from_timm(spec: str, name: str, weights: str, size: int | None, trust: bool
     if not timm.is_model(name):
         raise _unknown(spec, "timm", timm.list_models())
 
-    def build(classes: int | None, pretrained: bool = False) -> Any:
-        return timm.create_model(name, pretrained=pretrained, **({} if classes is None else {"num_classes": classes}))
+    def build(classes: int | None) -> Any:
+        return timm.create_model(name, **({} if classes is None else {"num_classes": classes}))
 
-    model, origin = _fill_torch(build, spec, weights, trust, lambda: build(None, pretrained=True))
+    model, origin = _fill_torch(build, spec, weights, trust, lambda: timm.create_model(name, pretrained=True))
     known = data.resolve_model_data_config(model)
     names = _imagenet_names(getattr(model, "num_classes", 0)) if weights == "pretrained" else ()
-    inputs, side = Inputs(mean=known["mean"], std=known["std"]), _square(known["input_size"][1:])
-    return LoadedModel(spec, model, inputs, side, known["crop_pct"], weights=origin, names=names)
+    inputs, sides = Inputs(mean=known["mean"], std=known["std"]), tuple(known["input_size"][1:])
+    return LoadedModel(spec, model, inputs, sides, known["crop_pct"], weights=origin, names=names)
 
 
 def _from_torchvision(spec: str, name: str, weights: str, size: int | None, trust: bool) -> LoadedModel:
@@ -107,28 +103,17 @@ def _from_keras(spec: str, name: str, weights: str, size: int | None, trust: boo
     if name not in known:
         raise _unknown(spec, "keras", known)
     application = getattr(keras.applications, name)
-    shape = None if size is None else (size, size, 3)
 
     def build(classes: int | None) -> Any:
+        keras.utils.set_random_seed(0)
         try:
-            with _seeded_python():
-                return application(weights=None, input_shape=shape, classes=classes or 1000)
+            return application(weights=None, input_shape=size and (size, size, 3), classes=classes or 1000)
         except ValueError as error:
             raise InputError(f"{spec} cannot be made for images of {size} × {size}: {error}") from error
 
-    origin = weights
-    if weights == "random":
-        model = build(None)
-    elif weights == "pretrained":
-        model = _download(spec, application)
-        if shape is not None:  # the published weights fit every size; only the input layer differs
-            trained, model = model, build(None)
-            if len(trained.layers) != len(model.layers):  # EfficientNet has one more with Keras' own weights
-                raise InputError(f"{spec}: its pretrained weights fit its usual size alone. Try: leave --size out.")
-            model.set_weights(trained.get_weights())
-    else:
-        path = model_weights.find_file(spec, weights, model_weights.KERAS_ENDINGS)
-        model, origin = model_weights.load_keras(build, path, spec, trust=trust), model_weights.name_file(path)
+    if weights == "pretrained" and size is not None:
+        raise InputError(f"--size: {spec} has pretrained weights for its usual size alone. Try: leave --size out.")
+    model, origin = _fill(build, spec, weights, trust, application, keras=True)
     names = _imagenet_names(model.output_shape[-1]) if weights == "pretrained" else ()
     encoding, side = ENCODINGS[keras_encoding(application)], keras_size(model) or 224
     return LoadedModel(spec, model, encoding, side, weights=origin, names=names)
@@ -157,57 +142,42 @@ def keras_size(model: Any) -> Size:
     shape = getattr(model, "input_shape", None)
     if not isinstance(shape, tuple) or len(shape) != 4:
         return None
-    sides = shape[1:3] if shape[3] in (1, 3) else shape[2:]
-    return None if None in sides else _square(sides)
-
-
-def _square(sides: Any) -> Size:
-    height, width = sides
-    return int(height) if height == width else (int(height), int(width))
+    height, width = shape[1:3] if shape[3] in (1, 3) else shape[2:]
+    return None if None in (height, width) else (height, width)
 
 
 def _fill_torch(
-    build: model_weights.Build, spec: str, weights: str, trust: bool, download: Callable[[], Any] | None = None
+    build: Build, spec: str, weights: str, trust: bool, download: Callable[[], Any] | None = None
 ) -> tuple[Any, str]:
     """Return the module in eval mode with the requested weights, and their origin."""
     import torch
 
-    if weights == "pretrained" and download is not None:
-        return _download(spec, download).eval(), weights
-
-    def seeded(classes: int | None) -> Any:
-        with torch.random.fork_rng(devices=[]), _seeded_python():
-            torch.manual_seed(0)
-            return build(classes)
-
     try:
-        if weights == "random":
-            return seeded(None).eval(), weights
-        path = model_weights.find_file(spec, weights, model_weights.TORCH_ENDINGS)
-        return model_weights.load_torch(seeded, path, spec, trust=trust).eval(), model_weights.name_file(path)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model, origin = _fill(build, spec, weights, trust, download)
     except RuntimeError as error:  # timm: an unknown tag
         raise InputError(f"{spec} cannot be made: {error}") from error
+    return model.eval(), origin
 
 
-def _download(spec: str, download: Callable[[], Any]) -> Any:
+def _fill(
+    build: Build, spec: str, weights: str, trust: bool, download: Callable[[], Any] | None, *, keras: bool = False
+) -> tuple[Any, str]:
+    """Return the model with the requested weights, and their origin."""
+    if weights == "random":
+        return build(None), weights
+    if weights != "pretrained":
+        return load_weights(build, spec, weights, keras=keras, trust=trust)
+    if download is None:
+        raise InputError(f"weights: there are none to download for {spec}. Try: a file, or 'random'.")
     try:
-        return download()
+        return download(), weights
     except Exception as error:
         raise InputError(
             f"weights: the pretrained ones of {spec} could not be downloaded: {first_line(error)} "
             "Try: an internet connection, or --weights FILE."
         ) from error
-
-
-@contextmanager
-def _seeded_python() -> Iterator[None]:
-    """Draw the same weights every time: Keras takes the seeds of its layers from Python's random module."""
-    state = random.getstate()
-    random.seed(0)
-    try:
-        yield
-    finally:
-        random.setstate(state)
 
 
 def quiet_tensorflow() -> None:

@@ -18,7 +18,7 @@ from sita_adapters.recipe import Recipe, Task, resolve_recipe
 from sita_adapters.voting import Scores, probabilities
 
 from ..data.images import MAX_PIXELS, Fit, memory_size
-from ..exported.runtimes import ExportedFile
+from ..exported.runtimes import OnnxFile
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -54,12 +54,12 @@ class LoadedModel:
     scores: Scores | None = None
     weights: str = "its own"
     names: tuple[str, ...] = ()
-    file: ExportedFile | None = None
+    file: OnnxFile | None = None
 
     @property
     def framework(self) -> str:
-        """The framework's name, and for Keras its backend; of a file, what runs it."""
-        return backend_of(self.model).label if self.file is None else self.file.runtime
+        """The framework's name, and for Keras its backend; of a file, onnxruntime."""
+        return backend_of(self.model).label if self.file is None else "onnxruntime"
 
     @property
     def sides(self) -> tuple[int, int] | None:
@@ -69,9 +69,7 @@ class LoadedModel:
     @property
     def max_pixels(self) -> int:
         """The largest image that is read. If the model takes any size, its features must fit the memory."""
-        if self.sides is not None:
-            return MAX_PIXELS
-        return min(MAX_PIXELS, memory_size() // _BYTES_PER_PIXEL)
+        return MAX_PIXELS if self.sides else min(MAX_PIXELS, memory_size() // _BYTES_PER_PIXEL)
 
     def adapt(self, recipe: Recipe | str, layers: list[str] | None = None) -> Any:
         """Return the adapted model."""

@@ -12,8 +12,8 @@ from sita_adapters.errors import InputError
 
 from ..exported.runtimes import first_line
 
-TORCH_ENDINGS = (".safetensors", ".pt", ".pth", ".pth.tar", ".bin")
-KERAS_ENDINGS = (".keras", ".weights.h5", ".h5")
+_TORCH_ENDINGS = (".safetensors", ".pt", ".pth", ".pth.tar", ".bin")
+_KERAS_ENDINGS = (".keras", ".weights.h5", ".h5")
 
 Build: TypeAlias = Callable[[int | None], Any]
 """Makes the model for a number of classes; None: its own number."""
@@ -23,24 +23,19 @@ _WRAPPINGS = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
 
 
-def refuse_untrusted(what: str, reason: str, safer: str) -> InputError:
-    """Return the error for a file that can execute code. `safer` is a command or call that makes one that cannot."""
-    return InputError(
-        f"{what} was not opened: {reason}. Expected a file that holds numbers alone (safetensors, ONNX). "
-        f"Try: {safer}; or --trust, if you know who made the file."
-    )
+def load_weights(build: Build, spec: str, weights: str, *, keras: bool, trust: bool) -> tuple[Any, str]:
+    """Return the model with the weights of a file, made for their number of classes, and the file's name and digest.
 
-
-def find_file(spec: str, weights: str, endings: tuple[str, ...]) -> Path:
-    """Return the path of a file of weights; raise where it does not exist or has another ending."""
-    path = Path(weights)
+    `trust` unpickles whatever a file of PyTorch holds, for example a whole module, of which the weights are taken.
+    Without it, Keras' safe mode refuses what a .keras file could execute, for example Lambda layers.
+    """
+    path, endings = Path(weights), _KERAS_ENDINGS if keras else _TORCH_ENDINGS
     if not path.name.lower().endswith(endings) or not path.is_file():
-        problem = "there is no" if path.name.lower().endswith(endings) else "received"
         raise InputError(
-            f"weights: expected 'pretrained', 'random' or a file that ends in {', '.join(endings)} for {spec}; "
-            f"{problem} {weights!r}."
+            f"weights: expected 'pretrained', 'random' or an existing file that ends in {', '.join(endings)} for "
+            f"{spec}; received {weights!r}."
         )
-    return path
+    return (_load_keras if keras else _load_torch)(build, path, spec, trust), name_file(path)
 
 
 def name_file(path: Path) -> str:
@@ -48,11 +43,7 @@ def name_file(path: Path) -> str:
     return f"{path.name} sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
 
 
-def load_torch(build: Build, path: Path, spec: str, *, trust: bool = False) -> Any:
-    """Return the module with the file's weights, made for their number of classes.
-
-    `trust` unpickles whatever the file holds, for example a whole module, of which the weights are taken.
-    """
+def _load_torch(build: Build, path: Path, spec: str, trust: bool) -> Any:
     model = build(None)
     state = _without_prefix(_read_state(path, trust), model.state_dict())
     if classes := _other_classes(state, model.state_dict()):
@@ -76,19 +67,19 @@ def _read_state(path: Path, trust: bool) -> dict[str, Any]:
             warnings.simplefilter("ignore", UserWarning)  # on other people's pickles, which are refused below
             found = torch.load(path, map_location="cpu", weights_only=not trust)
     except Exception as error:
-        if trust:
-            raise InputError(f"weights: {path} cannot be read: {first_line(error)} Try: another file.") from error
         # torch's own words would advise to execute whatever the file holds.
-        reason = "it is damaged, or holds pickled objects, which can execute code when they are loaded"
-        raise refuse_untrusted(f"weights: {path}", reason, "torch.save(model.state_dict(), path)") from error
+        raise InputError(
+            f"weights: {path} was not opened: it is damaged, or holds pickled objects, which can execute code when "
+            "they are loaded. Expected a file that holds tensors alone. Try: torch.save(model.state_dict(), path); or "
+            "--trust, if you know who made the file."
+        ) from error
     if isinstance(found, torch.nn.Module):
         found = found.state_dict()
-    inner = [found[key] for key in _WRAPPINGS if isinstance(found, Mapping) and isinstance(found.get(key), Mapping)]
-    found = inner[0] if inner else found
-    items = found.items() if isinstance(found, Mapping) else ()
-    tensors = {name: value for name, value in items if isinstance(value, torch.Tensor)}
+    items: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    items = next((items[key] for key in _WRAPPINGS if isinstance(items.get(key), Mapping)), items)
+    tensors = {name: value for name, value in items.items() if isinstance(value, torch.Tensor)}
     if not tensors:
-        received = f"a dict of {', '.join(map(repr, list(found)[:5]))}" if items else type(found).__name__
+        received = f"a dict of {', '.join(map(repr, list(items)[:5]))}" if items else type(found).__name__
         raise InputError(
             f"weights: expected tensors by name in {path}, as model.state_dict() has them; received {received}."
         )
@@ -104,11 +95,8 @@ def _without_prefix(state: dict[str, Any], own: Collection[str]) -> dict[str, An
     return state
 
 
-def load_keras(build: Build, path: Path, spec: str, *, trust: bool = False) -> Any:
-    """Return the Keras model with the file's weights; a .keras file contains the model as well.
-
-    Without `trust`, Keras' safe mode refuses what a .keras file could execute, for example Lambda layers.
-    """
+def _load_keras(build: Build, path: Path, spec: str, trust: bool) -> Any:
+    """Return the Keras model with the file's weights; a .keras file contains the model as well."""
     import keras
 
     model = None if path.name.lower().endswith(".keras") else build(None)
@@ -128,22 +116,17 @@ def _other_classes(stored: Mapping[str, Any], own: Mapping[str, Any]) -> int | N
     """Return the file's number of classes where weights differ from the model's in that alone."""
     shapes = [(stored[name].shape, own[name].shape) for name in own.keys() & stored.keys()]
     counts = {(theirs[0], ours[0]) for theirs, ours in shapes if theirs != ours and theirs and ours}
-    if len(counts) != 1:
-        return None
-    classes, before = counts.pop()
-    return None if classes == before else int(classes)
+    classes, before = counts.pop() if len(counts) == 1 else (None, None)
+    return None if classes == before else classes
 
 
 def _check_fit(spec: str, path: Path, stored: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Raise unless the file's weights have the names and shapes of the model's."""
     theirs, ours = ({name: tuple(value.shape) for name, value in each.items()} for each in (stored, own))
+    wrong = [name for name in {**ours, **theirs} if theirs.get(name) != ours.get(name)]
     # Old files lack these counters, which only training uses; evaluation needs no auxiliary classifier.
-    spare = {name for name in theirs if name.startswith("aux_classifier.") and name not in ours}
-    wrong = [
-        name
-        for name in {**ours, **theirs}
-        if theirs.get(name) != ours.get(name) and name not in spare and not name.endswith("num_batches_tracked")
-    ]
+    wrong = [name for name in wrong if not name.endswith("num_batches_tracked")]
+    wrong = [name for name in wrong if name in ours or not name.startswith("aux_classifier.")]
     if wrong:
         some = "; ".join(f"{name}: {theirs.get(name, 'none')} for {ours.get(name, 'none')}" for name in wrong[:2])
         raise InputError(

@@ -78,17 +78,12 @@ def _split(model: str) -> tuple[str, str]:
     file, colon, function = model.rpartition(":")
     if file.endswith(".py"):
         return file, colon + function
-    is_exported = Path(model).is_file() or Path(model, "saved_model.pb").is_file()
-    return (model if is_exported else ""), ""
+    return (model if Path(model).is_file() else ""), ""
 
 
 def _name(path: Path) -> str:
-    """Return the name and the digest of a file or a SavedModel; any other text as it is."""
-    if path.is_file():
-        return name_file(path)
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    contents = "\n".join(f"{file.relative_to(path)} {name_file(file)}" for file in files)
-    return f"{path.name} sha256 {hashlib.sha256(contents.encode()).hexdigest()[:12]}" if files else str(path)
+    """Return the name and the digest of a file; any other text as it is."""
+    return name_file(path) if path.is_file() else str(path)
 
 
 def _open_recipe(text: str, task: Task) -> Recipe:
