@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
-from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from sita_adapters.errors import InputError
-from sita_adapters.recipe import DEFAULT, RECIPES
+from .options import (
+    AnyModel,
+    Labels,
+    OptionalRecipe,
+    PixelInputs,
+    Providers,
+    Side,
+    TaskName,
+    Trust,
+    Weights,
+    read_names,
+    read_providers,
+    require,
+)
 
-from .options import AnyModel, PixelInputs, Providers, Side, TaskName, Trust, Weights, read_providers, require
-
-_RECIPE = f"One of {', '.join(RECIPES)}, or a file of sita calibrate. By default {DEFAULT}; a file has its own."
 _THREADS = "Threads of each worker. By default the cores, divided among the workers; with small images, 1 is faster."
 _PIXELS = "The largest image, in millions of pixels. A model without a fixed size may allow less, to fit the memory."
 _SOURCE = "Return the source model's answer, too. It costs a row where λ = 1 is not a candidate (augbn)."
@@ -26,7 +33,7 @@ def serve(
     model: AnyModel,
     *,
     weights: Weights = None,
-    recipe: Annotated[str | None, typer.Option(metavar="NAME", help=_RECIPE)] = None,
+    recipe: OptionalRecipe = None,
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
     workers: Annotated[int, typer.Option(min=1, help="Processes, each with the model and its share of the cores.")] = 1,
@@ -35,10 +42,7 @@ def serve(
     max_mb: Annotated[float, typer.Option(min=0.001, help="The largest upload, in megabytes.")] = 10.0,
     max_pixels: Annotated[float, typer.Option(min=0.0001, help=_PIXELS)] = 50.0,
     source: Annotated[bool, typer.Option(help=_SOURCE)] = True,
-    labels: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="The classes' names, one per line.", show_default=False),
-    ] = None,
+    labels: Labels = None,
     task: TaskName = None,
     inputs: PixelInputs = None,
     size: Side = None,
@@ -51,8 +55,9 @@ def serve(
     name, probability and entropy, λ of the most certain candidate, the source
     model's answer, the top 5, rows and milliseconds. A segmentation model
     returns a PNG of labels, and the rest in its headers. GET /health, /info,
-    and /metrics for Prometheus, where sita_changed_share tells how far the
-    images are from the training images.
+    and /metrics for Prometheus: sita_answers_changed_total divided by
+    sita_answers_compared_total tells how far the images are from the training
+    images.
 
     Images that wait at the same time run in one call, but the model adapts to
     each one independently: its answer is the same as alone. The server
@@ -68,31 +73,15 @@ def serve(
       sita serve timm:resnet50 --weights pretrained --workers 2
     """
     require("fastapi", "uvicorn", "prometheus_client", "python_multipart", extra="serve")
-    from ..methods import open_recipe
-    from ..models.loading import load_model
+    from ..scoring import ModelSpec
     from ..serving import server
     from ..serving.app import Settings
-    from .predict import read_names
 
-    opened = open_recipe(recipe or DEFAULT, task or "classification")  # reports a wrong name before a model is loaded
-    if opened.share == "batch":
-        raise InputError(
-            "recipe: with share='batch' an answer depends on the images that wait beside it. Expected share='image'. "
-            "Try: another recipe."
-        )
-    names = read_providers(providers)
-    load = partial(load_model, model, weights, inputs=inputs, size=size, exported=True, trust=trust, providers=names)
-    settings = Settings(
-        load,
-        recipe=recipe,
-        task=task,
-        names=() if labels is None else read_names(labels),
-        with_source=source,
-        batch=batch,
-        max_bytes=round(max_mb * 1e6),
-        max_pixels=round(max_pixels * 1e6),
-        threads=threads or max(1, (os.cpu_count() or 1) // workers),
-    )
+    names, runs_on = () if labels is None else read_names(labels), tuple(read_providers(providers) or ())
+    spec = ModelSpec(model, weights, recipe, inputs, size, None, task, names, trust, runs_on)
+    spec.open_recipe()  # reports a wrong name before a model is loaded
+    threads = threads or max(1, (os.cpu_count() or 1) // workers)
+    settings = Settings(spec, source, batch, round(max_mb * 1e6), round(max_pixels * 1e6), threads)
     console = Console(stderr=True, highlight=False)
 
     def say(text: str) -> None:
