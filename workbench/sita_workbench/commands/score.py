@@ -72,8 +72,7 @@ def score(
     images and DIR under the same paths. In Python: sita_workbench.score. Then:
       pandas.read_parquet("scored/parts").query("changed > 0")
     """
-    require("PIL", "scipy")
-    require("pyarrow", extra="score")
+    require("PIL", "scipy", "pyarrow", extra="score")
     if engine == "ray":
         require("ray", extra="ray")
     from .. import scoring

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from .options import (
     AnyModel,
@@ -73,6 +72,7 @@ def serve(
       sita serve timm:resnet50 --weights pretrained --workers 2
     """
     require("fastapi", "uvicorn", "prometheus_client", "python_multipart", extra="serve")
+    from ..progress import ConsoleProgress
     from ..scoring import ModelSpec
     from ..serving import server
     from ..serving.app import Settings
@@ -82,10 +82,6 @@ def serve(
     spec.open_recipe()  # reports a wrong name before a model is loaded
     threads = threads or max(1, (os.cpu_count() or 1) // workers)
     settings = Settings(spec, source, batch, round(max_mb * 1e6), round(max_pixels * 1e6), threads)
-    console = Console(stderr=True, highlight=False)
-
-    def say(text: str) -> None:
-        console.print(Text(text), soft_wrap=True)
-
+    say = ConsoleProgress(Console(stderr=True)).say
     say(f"Loading {model} …")
     server.serve(settings, host=host, port=port, workers=workers, say=say)

@@ -8,7 +8,7 @@
 Workers receive text and numbers, never a model: a lost worker can be replaced anywhere.
 """
 
-from ..threads import use_threads
+from ..processes import use_threads
 from .run import Scored, score
 from .shard import Report, score_images
 from .spec import ModelSpec

@@ -10,7 +10,7 @@ from typing import Any
 
 from sita_adapters.errors import InputError, SitaError
 
-from ..threads import use_threads
+from ..processes import use_threads
 from .shard import Job, Report, report_shard
 from .workers import News, Shards, run_workers, usable_cores
 
@@ -39,7 +39,7 @@ def _connect(address: str | None, cores: int) -> Any:
     settings = own if address is None else {}
     try:
         return ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **settings)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray raises many kinds, and a bare Exception where a node starts too slowly
         raise SitaError(
             f"ray: no cluster could be reached at {address or 'this machine'!r}: {error} Try: ray start --head, or "
             "leave --address out to start a cluster on this machine."

@@ -10,7 +10,6 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
@@ -18,7 +17,7 @@ from typing import Any, TypeAlias
 
 from sita_adapters.errors import SitaError
 
-from ..threads import use_threads
+from ..processes import end_with_parent, use_threads
 from .shard import Job, Report, report_shard
 
 Shards: TypeAlias = Mapping[int, Sequence[str]]  # the paths of each shard
@@ -124,16 +123,8 @@ def _work(pipe: Connection) -> None:
     """Be a worker: score shards until the driver ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the driver decides
     os.dup2(2, 1)  # the command's output is not for what a model prints
-    threading.Thread(target=_end_with_driver, daemon=True).start()
+    end_with_parent()
     use_threads(1)
     while True:
         for report in report_shard(*pipe.recv()):
             pipe.send(report)
-
-
-def _end_with_driver() -> None:
-    """End this process when the driver has ended, even in the middle of a shard."""
-    driver = multiprocessing.parent_process()
-    assert driver is not None
-    driver.join()
-    os._exit(0)

@@ -31,13 +31,7 @@ MAX_WAITING = 64
 
 @dataclass(frozen=True)
 class Settings:
-    """What a worker serves: values that can be sent to a process.
-
-    - `spec`: the model. `with_source`: as `open_predictor` takes it.
-    - `batch`: the largest number of images in one call.
-    - `max_bytes`, `max_pixels`: the largest upload, and the largest image before it is decoded.
-    - `threads`: how many a worker computes with.
-    """
+    """What a worker serves: values that can be sent to a process. `batch`: the largest number of images in one call."""
 
     spec: ModelSpec
     with_source: bool = True
@@ -140,17 +134,14 @@ def make_app(service: Service) -> FastAPI:
 
     app = FastAPI(title="sita", lifespan=lifespan, version=__version__, docs_url=None, redoc_url=None)
     body = {"requestBody": {"required": True, "content": _BODIES}}
+    text = {200: {"content": {"text/plain": {}}}}
+    app.get("/metrics", response_class=Response, responses=text)(service.metrics.page)
     app.get("/info")(service.info)
     app.post("/predict", response_class=Response, responses=_RESPONSES, openapi_extra=body)(service.predict)
 
     @app.get("/health")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
-
-    @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-    async def metrics() -> Response:
-        page, content_type = await asyncio.to_thread(service.metrics.page)
-        return Response(page, media_type=content_type)
 
     return app
 

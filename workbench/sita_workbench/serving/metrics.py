@@ -7,6 +7,8 @@ worker can read them all.
 
 from __future__ import annotations
 
+from fastapi import Response
+
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -45,11 +47,11 @@ class Metrics:
             self._compared.inc()
             self._changed.inc(changed)
 
-    def page(self) -> tuple[bytes, str]:
-        """Return the page of all workers, and its content type."""
+    def page(self) -> Response:
+        """Return the page of all workers."""
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
         from prometheus_client.multiprocess import MultiProcessCollector
 
         every = CollectorRegistry()
         MultiProcessCollector(every)  # type: ignore[no-untyped-call]
-        return generate_latest(every), CONTENT_TYPE_LATEST
+        return Response(generate_latest(every), media_type=CONTENT_TYPE_LATEST)

@@ -20,8 +20,9 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from sita_adapters.errors import SitaError
 
+from ..processes import GRACE_SECONDS
 from .app import Settings
-from .worker import FAILED, GRACE_SECONDS, STARTED, make_worker
+from .worker import FAILED, STARTED, make_worker
 
 HEADER_SECONDS = 10
 """How long a client may take to send the headers of a request."""
@@ -52,9 +53,7 @@ def serve(settings: Settings, *, host: str, port: int, workers: int, say: Callab
             lifespan="on",
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
-        address = f"{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
-        ready = f"Listening on http://{address} with {workers} worker{'s' if workers > 1 else ''}. Ctrl-C ends it."
-        supervisor = Supervisor(config, listening, Path(folder), say, ready)
+        supervisor = Supervisor(config, listening, Path(folder), say)
         supervisor.run()
         if supervisor.failure is not None:
             raise SitaError(supervisor.failure)
@@ -71,11 +70,11 @@ class Supervisor(Multiprocess):
     """
 
     def __init__(
-        self, config: uvicorn.Config, listening: socket.socket, folder: Path, say: Callable[[str], None], ready: str
+        self, config: uvicorn.Config, listening: socket.socket, folder: Path, say: Callable[[str], None]
     ) -> None:
         super().__init__(config, [listening])
         self.failure: str | None = None
-        self._folder, self._say, self._ready = folder, say, ready
+        self._folder, self._say = folder, say
 
     def keep_subprocess_alive(self) -> None:
         """Restart workers that died or hang; uvicorn calls this every half second."""
@@ -97,7 +96,8 @@ class Supervisor(Multiprocess):
             self.processes[index].start()
         if not started and all(process.is_ready() for process in self.processes):
             (self._folder / STARTED).touch()
-            self._say(self._ready)
+            host, port = self.sockets[0].getsockname()[:2]
+            self._say(f"Listening on http://{f'[{host}]' if ':' in host else host}:{port}. Ctrl-C ends it.")
 
     def join_all(self) -> None:
         """Wait for the workers to end, and kill those that do not."""

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
-import signal
-import threading
 import time
 from pathlib import Path
 
@@ -15,12 +12,9 @@ from fastapi import FastAPI
 
 from sita_adapters.errors import SitaError
 
-from ..threads import use_threads
+from ..processes import end_with_parent, use_threads
 from .app import Service, Settings, make_app
 from .metrics import FOLDER
-
-GRACE_SECONDS = 10
-"""How long requests that are being answered may take when the server is told to end."""
 
 STARTED, FAILED = "started", "failed-"
 """Files in the folder that the processes share: all workers were ready; why a worker could not load, by process id."""
@@ -34,7 +28,7 @@ def make_worker(settings: Settings, folder: Path) -> FastAPI:
 
     A worker that restarts ends after a pause, because the parent starts the next attempt at once.
     """
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # out of file descriptors, it would log without end
     os.environ[FOLDER] = str(folder)  # before prometheus_client is imported
     use_threads(settings.threads)  # before a framework is imported
@@ -58,13 +52,3 @@ def _load(settings: Settings) -> Service:
         found = predictor.answer(np.random.default_rng(0).integers(0, 256, (count, height, width, 3), np.uint8))
     settings.spec.check_names(found.adapted.probabilities.shape[-1])
     return Service(predictor, settings)
-
-
-def _end_with_parent() -> None:
-    """End this process when the parent has ended, even if the parent was killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE_SECONDS + 1)
-    os._exit(1)
