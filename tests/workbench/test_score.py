@@ -257,7 +257,6 @@ def test_the_command_shows_what_it_found() -> None:
     assert "4 images have an answer, 0 failed." in told
     assert f"{100 * changed:.1f} % of the labels differ" in told
     assert rows[0]["class_name"] == ["ant", "bee", "cat", "dog"][rows[0]["label"]]
-    assert json.loads(Path("out/summary.json").read_text()) == {"rows": 4, "failed": 0, "changed": changed}
 
 
 def test_the_example_for_spark_maps_tables_of_paths(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,9 +36,9 @@ def _connect(address: str | None, cores: int) -> Any:
     import ray
 
     own: dict[str, Any] = {"num_cpus": cores, "object_store_memory": 100 * 2**20, "include_dashboard": False}
-    settings = own if address is None else {}
+    settings = {"log_to_driver": False, "logging_level": logging.ERROR, **({} if address else own)}
     try:
-        return ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **settings)
+        return ray.init(address or "local", **settings)
     except Exception as error:  # Ray raises many kinds, and a bare Exception where a node starts too slowly
         raise SitaError(
             f"ray: no cluster could be reached at {address or 'this machine'!r}: {error} Try: ray start --head, or "

@@ -3,7 +3,6 @@
     score.json                what was scored with what; another model, recipe or list is refused
     parts/part-00042.parquet  a row for every image of a shard, with the content of score.json in the metadata
     maps/00042/               the label maps of a segmentation model
-    summary.json              the summary, once all parts exist
 
 A part is written under another name and renamed, so a killed process leaves no incomplete part. A part that was
 damaged later, or that another run wrote, counts as missing. A lock (.lock) lets one run at a time write to the folder.

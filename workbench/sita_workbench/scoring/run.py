@@ -14,7 +14,6 @@ from typing import Literal, TypeAlias
 from sita_adapters.errors import InputError, SitaError, expect_integer, expect_one_of
 
 from ..commands.image_files import find_images
-from ..files import write_json
 from ..progress import NoProgress, Progress
 from .cluster import run_ray
 from .folder import OutputFolder, open_folder
@@ -129,9 +128,7 @@ def _finish(folder: OutputFolder, shards: Shards) -> Scored:
     shown = tuple(reasons.slice(0, 3).to_pylist())
     if not rows:
         raise InputError(f"None of {failed} images could be scored. {shown[0]}")
-    changed = pc.mean(parts["changed"]).as_py()
-    write_json(folder.path / "summary.json", {"rows": rows, "failed": failed, "changed": changed})
-    return Scored(folder.path, rows, failed, changed, shown)
+    return Scored(folder.path, rows, failed, pc.mean(parts["changed"]).as_py(), shown)
 
 
 def list_paths(given: Paths) -> list[str]:
