@@ -73,8 +73,8 @@ class ModelSpec:
 
         options: dict[str, Any] = {"inputs": self.inputs, "size": self.size, "exported": True, "trust": self.trust}
         loaded = load_model(self.model, self.weights, providers=list(self.providers) or None, **options)
-        changes = {"task": self.task, "crop": self.crop, "names": self.names}
-        loaded = replace(loaded, **{name: value for name, value in changes.items() if value})
+        task, crop, names = self.task or loaded.task, self.crop or loaded.crop, self.names or loaded.names
+        loaded = replace(loaded, task=task, crop=crop, names=names)
         return open_predictor(loaded, self.open_recipe(loaded.task), with_source=with_source)
 
     def check_names(self, classes: int) -> None:

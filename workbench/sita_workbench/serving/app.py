@@ -134,7 +134,7 @@ def make_app(service: Service) -> FastAPI:
 
     app = FastAPI(title="sita", lifespan=lifespan, version=__version__, docs_url=None, redoc_url=None)
     body = {"requestBody": {"required": True, "content": _BODIES}}
-    text = {200: {"content": {"text/plain": {}}}}
+    text: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
     app.get("/metrics", response_class=Response, responses=text)(service.metrics.page)
     app.get("/info")(service.info)
     app.post("/predict", response_class=Response, responses=_RESPONSES, openapi_extra=body)(service.predict)
