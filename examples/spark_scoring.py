@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sita_workbench import ModelSpec
-from sita_workbench.scoring import score_images, use_one_thread
+from sita_workbench.scoring import score_images, use_threads
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,11 +34,10 @@ class Score:
         """Turn tables of paths into tables of answers; an image that cannot be read has a reason and no label."""
         import pandas as pd
 
-        use_one_thread()  # Spark runs as many tasks on a machine as it has cores
+        use_threads(1)  # Spark runs as many tasks on a machine as it has cores
         names = [column.split()[0] for column in COLUMNS.split(",")]
         for table in tables:
-            scored = score_images(self._spec, table["path"].tolist())
-            yield pd.DataFrame([*scored.rows, *scored.failed], columns=names)
+            yield pd.DataFrame(score_images(self._spec, table["path"].tolist()), columns=names)
 
 
 def main() -> None:

@@ -181,8 +181,8 @@ def _normalize(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, laye
         weights = [each if each is None else (0 * mean + each).reshape(-1) for each in weights]
     else:  # faster than `repeat` for a few entries
         weights = [each if each is None else torch.cat([each] * x.shape[0]) for each in weights]
-    flat, statistics = precise.reshape(1, -1, positions, 1), (mean.reshape(-1), variance.reshape(-1))
-    out = torch.batch_norm(flat, *weights, *statistics, False, 0.0, layer.eps, True)
+    flat, mean, variance = precise.reshape(1, -1, positions, 1), mean.reshape(-1), variance.reshape(-1)
+    out = torch.batch_norm(flat, weights[0], weights[1], mean, variance, False, 0.0, layer.eps, True)
     return TORCH.cast(out.view(-1, *map(int, x.shape[1:])), x)
 
 

@@ -1,4 +1,4 @@
-"""Small networks and images, for the tests of `sita score`."""
+"""Small networks and images, for the tests of `sita score` and `sita serve`."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ def build(kind=nn.Sequential):
 
 
 def segment():
-    body, head = _body(), nn.Conv2d(8, 4, 1)
+    body, head = _body(), nn.Conv2d(8, 4, 3, padding=2)
     head.weight.data *= 12
-    model = nn.Sequential(*body, head, nn.UpsamplingBilinear2d((12, 12)))
-    return model, {"inputs": "unit", "size": 12, "task": "segmentation"}
+    return nn.Sequential(*body, head), {"inputs": "unit", "task": "segmentation"}
 
 
 class Moody(nn.Sequential):  # slow, NaN for a white image, and it fails on images smaller than its convolution
@@ -46,6 +45,17 @@ class Moody(nn.Sequential):  # slow, NaN for a white image, and it fails on imag
 
 def moody():
     return build(Moody)[0], {"inputs": "unit", "crop": 1.0}
+"""
+
+KERAS = """
+import keras
+
+
+def build():
+    keras.utils.set_random_seed(3)
+    stem = [keras.layers.Conv2D(8, 3), keras.layers.BatchNormalization(), keras.layers.ReLU()]
+    head = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(4)]
+    return keras.Sequential([keras.Input((12, 12, 3)), *stem, *head]), {"inputs": "unit", "size": 12, "crop": 1.0}
 """
 
 

@@ -21,8 +21,7 @@ from PIL import Image
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 
 
@@ -49,12 +48,8 @@ class Running:
     port: int
     log: Path
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=300, trust_env=False)
+        return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=300, trust_env=False)
 
     def workers(self) -> list[int]:
         """The processes that hold the model; not the one that multiprocessing keeps for its own purposes."""
@@ -83,10 +78,9 @@ def start_server(*arguments: str, folder: Path) -> Iterator[Running]:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
     running = Running(process, port, log)
     try:
-        if not wait_for(lambda: process.poll() is not None or "Listening" in log.read_text(), 300):
-            raise TimeoutError(log.read_text())
-        if process.poll() is not None:
-            raise RuntimeError(f"The server ended ({process.returncode}): {log.read_text()}")
+        wait_for(lambda: process.poll() is not None or "Listening" in log.read_text(), 300)
+        if "Listening" not in log.read_text():
+            raise RuntimeError(f"The server ended ({process.poll()}): {log.read_text()}")
         yield running
     finally:
         if process.poll() is None:

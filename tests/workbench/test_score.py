@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
-from score_sets import NETWORKS, draw_images, read_rows
+from score_sets import KERAS, NETWORKS, draw_images, read_rows
 from typer.testing import CliRunner
 
 import sita_adapters as sita
@@ -59,6 +59,12 @@ def load_network(name: str) -> torch.nn.Module:
     return torch.nn.Module.eval(runpy.run_path("net.py")[name]()[0])
 
 
+def run_command(*arguments: str) -> str:
+    result = CliRunner().invoke(cli.make_app(), ["score", "--input=images", "--output=out", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
 RANDOM_VIEWS = sita.Recipe(priors=0.6, augment="paper", seed=5)
 
 
@@ -71,7 +77,7 @@ def test_rows_are_what_the_adapted_and_the_source_model_say(recipe: str | sita.R
     with torch.inference_mode(), sita.observe(adapted) as seen:
         likely = adapted(read_pixels(paths)).double().softmax(1).numpy()
         source = model(read_pixels(paths)).double().softmax(1).numpy()
-    columns = pa.Table.from_pylist(score_images(spec, paths).rows).to_pydict()
+    columns = pa.Table.from_pylist(score_images(spec, paths)).to_pydict()
     assert columns["path"] == paths
     assert columns["label"] == likely.argmax(1).tolist()
     assert columns["source_label"] == source.argmax(1).tolist()
@@ -87,7 +93,7 @@ def test_exported_files_are_scored_as_the_model_is() -> None:
     paths = draw_images(Path("images"), 10)
     adapted = sita.adapt(load_network("build"), inputs="unit")
     export_checked(adapted, "net.onnx", read_pixels(paths[:2]), diagnostics=True)
-    live, file = (score_images(ModelSpec(spec), paths).rows for spec in (NET, "net.onnx"))
+    live, file = (score_images(ModelSpec(spec), paths) for spec in (NET, "net.onnx"))
     for one, other in zip(live, file, strict=True):
         assert {**one, **other} == pytest.approx(one, abs=1e-4)
 
@@ -110,29 +116,36 @@ def test_a_segmentation_model_writes_label_maps(monkeypatch: pytest.MonkeyPatch)
         score("net.py:segment", paths, "other")
 
 
-def test_inputs_are_a_folder_a_parquet_file_or_a_list() -> None:
+@pytest.mark.slow
+def test_a_keras_model_is_scored_as_its_adapted_model_predicts() -> None:
+    Path("keras_net.py").write_text(KERAS)
+    paths = draw_images(Path("images"), 10)
+    run_command("keras_net.py:build", "--recipe=ops")
+    model = runpy.run_path("keras_net.py")["build"]()[0]
+    images = read_pixels(paths).permute(0, 2, 3, 1).numpy()
+    for row, scores in zip(read_rows(), sita.adapt(model, "ops", inputs="unit").predict(images), strict=True):
+        assert row["label"] == scores.argmax()
+        likely = np.exp(scores.astype(np.float64))
+        assert row["probability"] == pytest.approx((likely / likely.sum()).max(), abs=1e-5)
+
+
+def test_folders_and_lists_are_read_in_order() -> None:
     paths = draw_images(Path("images"), 3)
     draw_images(Path("images/more"), 1)
     os.rename(paths[2], b"images/caf\xe9.png")
     Path("images/notes.md").write_text("no image")
     assert list_paths("images") == [*paths[:2], "images/caf\udce9.png", "images/more/000.png"]
-    twice = [paths[1], paths[0], paths[1]]
-    Path("list.txt").write_text("\n".join(twice) + "\n\n")
-    pq.write_table(pa.table({"id": [1, 2, 3], "path": twice}), "list.parquet")
-    assert list_paths("list.txt") == list_paths(Path("list.parquet")) == list_paths(twice) == twice
+    assert list_paths([paths[1], Path(paths[0]), paths[1]]) == [paths[1], paths[0], paths[1]]
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"paths": "none.txt"}, "at least one path"),
-        ({"paths": "gone"}, "there is no gone"),
-        ({"paths": "other.parquet"}, "column 'path'.*'id': 'int"),
+        ({"paths": "other.parquet"}, "is a binary file"),
         ({"paths": ["a.png", "b.png"], "output": "none"}, "None of 2 images could be scored.*No such file"),
-        ({"spec": "net.py:nothing is called so"}, "nothing is called so"),
         ({"spec": ModelSpec(NET, recipe=sita.Recipe(priors=0.8, share="batch").to_json())}, "share='image'"),
         ({"engine": "spark"}, "engine: expected 'local' or 'ray'"),
-        ({"workers": 0}, "workers: expected"),
         ({"address": "auto"}, "address: expected engine='ray'"),
     ],
 )
@@ -155,20 +168,20 @@ def test_a_run_resumes_with_what_is_missing_and_keeps_failures(in_process: list[
     first = score(NET, "list.txt", "out", shard=4)
     assert in_process == [0, 1, 2, 3]
     rows = read_rows()
-    assert [row["path"] for row in rows] == [paths[0], *paths[2:], paths[4], "images/caf\\udce9.png"]
+    assert [row["path"] for row in rows] == [name.replace("\udce9", "\\udce9") for name in names]
     assert (first.rows, first.failed) == (10, 3)
+    reasons = {row["path"]: row["reason"] for row in rows if row["reason"] is not None}
+    assert all((row["label"] is None) == (row["path"] in reasons) for row in rows)
+    assert list(reasons) == [paths[1], "images/gone.png", "images/pipe.png"]
+    for reason, words in zip(reasons.values(), ("truncated", "No such file", "no regular file"), strict=True):
+        assert words in reason
     Path("out/parts/part-00001.parquet").unlink()
     Path("out/parts/.part-00001-abc.parquet").write_text("half")
-    Path("out/failed.parquet").unlink()
     progress = Mock(wraps=NoProgress())
     assert score(NET, "list.txt", "out", progress=progress) == first
     assert in_process == [0, 1, 2, 3, 1]
     progress.say.assert_called_once_with("9 of 13 images are done already.")
     assert read_rows() == rows
-    failed = pq.read_table("out/failed.parquet").to_pydict()
-    assert failed["path"] == [paths[1], "images/gone.png", "images/pipe.png"]
-    for reason, words in zip(failed["reason"], ("truncated", "No such file", "no regular file"), strict=True):
-        assert words in reason
     assert not list(Path("out/parts").glob(".*"))
 
 
@@ -197,28 +210,26 @@ def test_images_on_which_the_model_fails_have_a_reason_and_others_the_rows_that_
     for path, side in zip(white, (12, 2), strict=True):
         Image.new("RGB", (side, side), "white").save(path)
     scored = score_images(spec, [paths[0], *white, *paths[1:]])
-    alone = [row for path in paths for row in score_images(spec, [path]).rows]
-    assert [row["path"] for row in scored.rows] == paths
-    np.testing.assert_allclose([r["probability"] for r in scored.rows], [r["probability"] for r in alone], atol=1e-5)
-    reasons = {failure["path"]: failure["reason"] for failure in scored.failed}
-    assert "returned NaN" in reasons.pop(white[0])
-    assert re.fullmatch(r".*2 × 2.*Try: --size.*", reasons.pop(white[1]))
-    assert not reasons
+    alone = [row for path in paths for row in score_images(spec, [path])]
+    bad = [scored.pop(1)["reason"] for _ in white]
+    assert [row["path"] for row in scored] == paths
+    np.testing.assert_allclose([r["probability"] for r in scored], [r["probability"] for r in alone], atol=1e-5)
+    assert "returned NaN" in bad[0]
+    assert re.fullmatch(r".*2 × 2.*Try: --size.*", bad[1])
 
 
 def test_another_model_recipe_or_list_is_refused(in_process: list[int]) -> None:
     paths = draw_images(Path("images"), 4)
     score(NET, paths, "out", shard=2)
-    for spec, listed, shard, words in (
-        (ModelSpec(NET, recipe="augbn"), paths, None, "recipe was 'auto' and is 'augbn'"),
-        (ModelSpec("net.py:moody"), paths, None, "model was"),
-        (ModelSpec(NET, size=10), paths, None, "size was None and is 10"),
-        (ModelSpec(NET), paths[:3], None, "images was 4 and is 3"),
-        (ModelSpec(NET), paths[::-1], None, "input list was"),
-        (ModelSpec(NET), paths, 3, "shard was 2 and is 3"),
+    for changes, words in (
+        ({"spec": ModelSpec(NET, recipe="augbn")}, "recipe was 'auto' and is 'augbn'"),
+        ({"spec": ModelSpec(NET, size=10)}, "size was None and is 10"),
+        ({"paths": paths[:3]}, "images was 4 and is 3"),
+        ({"paths": paths[::-1]}, "input list was"),
+        ({"shard": 3}, "shard was 2 and is 3"),
     ):
         with pytest.raises(InputError, match=f"another run: .*{words}.*Try: another --output"):
-            score(spec, listed, "out", shard=shard)
+            score(**({"spec": NET, "paths": paths, "output": "out"} | changes))
     Path("net.py").write_text(NETWORKS + "\n# another file\n")
     with pytest.raises(InputError, match=r"model was 'net\.py sha256"):
         score(NET, paths, "out")
@@ -232,23 +243,20 @@ def test_another_model_recipe_or_list_is_refused(in_process: list[int]) -> None:
 def test_the_command_shows_what_it_found() -> None:
     draw_images(Path("images"), 4)
     Path("names.txt").write_text("ant\nbee\ncat\ndog\n")
-    arguments = ["score", NET, "--input", "images", "--output", "out", "--labels", "names.txt", "--recipe", "bn"]
-    result = CliRunner().invoke(cli.make_app(), arguments)
-    assert result.exit_code == 0, result.output
+    told = run_command(NET, "--labels=names.txt", "--recipe=bn")
     rows = read_rows()
     changed = np.mean([row["label"] != row["source_label"] for row in rows])
-    assert "4 images have an answer, 0 failed." in result.stdout
-    assert f"{100 * changed:.1f} % of the labels differ" in result.stdout
+    assert "4 images have an answer, 0 failed." in told
+    assert f"{100 * changed:.1f} % of the labels differ" in told
     assert rows[0]["class_name"] == ["ant", "bee", "cat", "dog"][rows[0]["label"]]
-    assert json.loads(Path("out/summary.json").read_text()) == {"rows": 4, "failed": 0, "changed": changed}
 
 
 def test_the_example_for_spark_maps_tables_of_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     pd = pytest.importorskip("pandas")
-    monkeypatch.setattr("sita_workbench.scoring.use_one_thread", lambda: None)
+    monkeypatch.setattr("sita_workbench.scoring.use_threads", lambda count: None)
     example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "spark_scoring.py"))
     paths = [*draw_images(Path("images"), 3), "gone.png"]
     answers = next(example["Score"](ModelSpec(NET))(iter([pd.DataFrame({"path": paths})])))
     assert answers["path"].tolist() == paths
-    assert answers["label"].tolist()[:3] == [row["label"] for row in score_images(ModelSpec(NET), paths).rows]
+    assert answers["label"].tolist()[:3] == [row["label"] for row in score_images(ModelSpec(NET), paths[:3])]
     assert "No such file" in answers["reason"].iloc[-1]

@@ -74,13 +74,15 @@ TaskName = Annotated[
 ]
 
 
-def read_providers(providers: str | None) -> list[str] | None:
+def read_providers(providers: str | None) -> tuple[str, ...]:
     """Return the names that are separated by commas."""
-    return None if providers is None else [name.strip() for name in providers.split(",") if name.strip()]
+    return tuple(name.strip() for name in (providers or "").split(",") if name.strip())
 
 
-def read_names(path: Path) -> tuple[str, ...]:
-    """Return the class names in a file, one per line."""
+def read_names(path: Path | None) -> tuple[str, ...]:
+    """Return the class names in a file, one per line; none without a file."""
+    if path is None:
+        return ()
     try:
         lines = path.read_text(encoding="utf-8-sig").rstrip().splitlines()
     except ValueError as error:

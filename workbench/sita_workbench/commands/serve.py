@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
-
-from sita_adapters.errors import InputError
-from sita_adapters.recipe import DEFAULT
 
 from . import options
 
@@ -46,8 +41,9 @@ def serve(
     name, probability and entropy, λ of the most certain candidate, the source
     model's answer, the top 5, rows and milliseconds. A segmentation model
     returns a PNG of labels, and the rest in its headers. GET /health, /info,
-    and /metrics for Prometheus, where sita_changed_share tells how far the
-    images are from the training images.
+    and /metrics for Prometheus: sita_answers_changed_total divided by
+    sita_answers_compared_total tells how far the images are from the training
+    images.
 
     Images that wait at the same time run in one call, but the model adapts to
     each one independently: its answer is the same as alone. The server
@@ -63,34 +59,16 @@ def serve(
       sita serve timm:resnet50 --weights pretrained --workers 2
     """
     options.require("fastapi", "uvicorn", "prometheus_client", "python_multipart", extra="serve")
-    from ..methods import open_recipe
-    from ..models.loading import load_model
+    from ..progress import ConsoleProgress
+    from ..scoring import ModelSpec
     from ..serving import server
     from ..serving.app import Settings
 
-    opened = open_recipe(recipe or DEFAULT, task or "classification")  # reports a wrong name before a model is loaded
-    if opened.share == "batch":
-        raise InputError(
-            "recipe: with share='batch' an answer depends on the images that wait beside it. Expected share='image'. "
-            "Try: another recipe."
-        )
-    names = options.read_providers(providers)
-    load = partial(load_model, model, weights, inputs=inputs, size=size, exported=True, trust=trust, providers=names)
-    settings = Settings(
-        load,
-        recipe=recipe,
-        task=task,
-        names=() if labels is None else options.read_names(labels),
-        with_source=source,
-        batch=batch,
-        max_bytes=round(max_mb * 1e6),
-        max_pixels=round(max_pixels * 1e6),
-        threads=threads or max(1, (os.cpu_count() or 1) // workers),
-    )
-    console = Console(stderr=True, highlight=False)
-
-    def say(text: str) -> None:
-        console.print(Text(text), soft_wrap=True)
-
+    names, runs_on = options.read_names(labels), options.read_providers(providers)
+    spec = ModelSpec(model, weights, recipe, inputs, size, None, task, names, trust, runs_on)
+    spec.open_recipe()  # reports a wrong name before a model is loaded
+    threads = threads or max(1, (os.cpu_count() or 1) // workers)
+    settings = Settings(spec, source, batch, round(max_mb * 1e6), round(max_pixels * 1e6), threads)
+    say = ConsoleProgress(Console(stderr=True)).say
     say(f"Loading {model} …")
     server.serve(settings, host=host, port=port, workers=workers, say=say)

@@ -67,7 +67,7 @@ def ui(
     loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust)
     loaded = replace(loaded, task=task or loaded.task)
     recipes = {name: open_recipe(name, loaded.task) for name in (recipe, *RECIPES)}
-    names = loaded.names if labels is None else options.read_names(labels)
+    names = options.read_names(labels) or loaded.names
     page = Page(Viewer(loaded, recipes), load_samples(loaded, samples, names), names, recipe)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="sita-ui-") as uploads:  # nothing of them stays behind

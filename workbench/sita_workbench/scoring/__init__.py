@@ -8,8 +8,9 @@
 Workers receive text and numbers, never a model: a lost worker can be replaced anywhere.
 """
 
+from ..processes import use_threads
 from .run import Scored, score
-from .shard import Report, score_images, use_one_thread
+from .shard import Report, score_images
 from .spec import ModelSpec
 
-__all__ = ["ModelSpec", "Report", "Scored", "score", "score_images", "use_one_thread"]
+__all__ = ["ModelSpec", "Report", "Scored", "score", "score_images", "use_threads"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Collection, Generator, Iterator, Sequence
@@ -9,7 +10,8 @@ from typing import Any
 
 from sita_adapters.errors import InputError, SitaError
 
-from .shard import Job, Report, report_shard, use_one_thread
+from ..processes import use_threads
+from .shard import Job, Report, report_shard
 from .workers import News, Shards, run_workers, usable_cores
 
 
@@ -19,30 +21,25 @@ def run_ray(job: Job, shards: Shards, workers: int | None, address: str | None) 
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     import ray
 
-    connects = not ray.is_initialized()  # the caller's own connection stays open
-    if connects:
-        _connect(address, min(workers or usable_cores(), len(shards)))
-    try:
+    cores = min(workers or usable_cores(), len(shards))
+    with contextlib.nullcontext() if ray.is_initialized() else _connect(address, cores):
         workers = workers or int(ray.cluster_resources().get("CPU", 0))
         if workers < 1:
             raise InputError(f"ray: the cluster at {address!r} has no CPU to offer. Try: add nodes, or --workers.")
         actor = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(ShardActor)
         # More attempts than on one machine: the nodes of a cluster come and go.
         yield from run_workers(lambda: RayWorker(job, actor.remote()), _receive, shards, workers, attempts=10)
-    finally:
-        if connects:
-            ray.shutdown()
 
 
-def _connect(address: str | None, cores: int) -> None:
+def _connect(address: str | None, cores: int) -> Any:
     """Connect to a cluster, or start one whose store is small: paths and reports are."""
     import ray
 
-    own = {"num_cpus": cores, "object_store_memory": 100 * 2**20, "include_dashboard": False}
-    settings: dict[str, Any] = own if address is None else {}
+    own: dict[str, Any] = {"num_cpus": cores, "object_store_memory": 100 * 2**20, "include_dashboard": False}
+    settings = {"log_to_driver": False, "logging_level": logging.ERROR, **({} if address else own)}
     try:
-        ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **settings)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+        return ray.init(address or "local", **settings)
+    except Exception as error:  # Ray raises many kinds, and a bare Exception where a node starts too slowly
         raise SitaError(
             f"ray: no cluster could be reached at {address or 'this machine'!r}: {error} Try: ray start --head, or "
             "leave --address out to start a cluster on this machine."
@@ -83,5 +80,5 @@ class ShardActor:
 
     def score(self, job: Job, number: int, paths: Sequence[str]) -> Iterator[Report | SitaError]:
         """Score a shard."""
-        use_one_thread()
+        use_threads(1)
         yield from report_shard(job, number, paths)

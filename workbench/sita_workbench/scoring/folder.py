@@ -1,10 +1,7 @@
 """The output folder: what it holds, which parts are missing, and whether it belongs to this run.
 
     score.json                what was scored with what; another model, recipe or list is refused
-    parts/part-00042.parquet  the rows of a shard, with the content of score.json in the metadata
-    failed/part-00042.parquet the images of the shard that could not be scored
-    failed.parquet            all of these, and
-    summary.json              the summary, once all parts exist
+    parts/part-00042.parquet  a row for every image of a shard, with the content of score.json in the metadata
     maps/00042/               the label maps of a segmentation model
 
 A part is written under another name and renamed, so a killed process leaves no incomplete part. A part that was
@@ -18,24 +15,16 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from sita_adapters.errors import InputError
 
 from ..files import write_json
 
 RUN = b"sita"  # the metadata key under which a part names its run
-
-
-def choose_shard(images: int) -> int:
-    """Return how many images a shard has: 1,000, or fewer in a small set, which has about 32 shards.
-
-    It does not depend on the number of workers: a run can be resumed with another.
-    """
-    return max(1, min(1000, math.ceil(images / 32)))
 
 
 @dataclass(frozen=True)
@@ -46,27 +35,25 @@ class OutputFolder:
     run: str
     shard: int
 
-    def part(self, number: int, kind: Literal["parts", "failed"] = "parts") -> Path:
-        """Return the file with the rows, or the failures, of a shard."""
-        return self.path / kind / f"part-{number:05d}.parquet"
+    def part(self, number: int) -> Path:
+        """Return the file with the rows of a shard."""
+        return self.path / "parts" / f"part-{number:05d}.parquet"
 
     def holds(self, number: int, images: int) -> bool:
-        """Return whether a shard is done: intact, of this run, with a row or a failure for every image."""
+        """Return whether a shard is done: its part is intact, of this run, with a row for every image."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        if not self.part(number).exists():
-            return False
-        rows = 0
         try:
-            for path in filter(Path.exists, (self.part(number), self.part(number, "failed"))):
-                with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                    if (file.schema_arrow.metadata or {}).get(RUN) != self.run.encode():
-                        return False
-                    rows += file.read().num_rows
+            with pq.ParquetFile(self.part(number), page_checksum_verification=True) as file:
+                run = (file.schema_arrow.metadata or {}).get(RUN)
+                return run == self.run.encode() and file.read().num_rows == images
         except (OSError, ValueError, pa.ArrowException):
             return False
-        return rows == images
+
+    def find_missing(self, shards: Mapping[int, Sequence[str]]) -> dict[int, Sequence[str]]:
+        """Return the shards that are not done."""
+        return {number: paths for number, paths in shards.items() if not self.holds(number, len(paths))}
 
 
 @contextlib.contextmanager
@@ -84,7 +71,8 @@ def open_folder(
     try:
         with FileLock(path / ".lock", timeout=0):
             known = _read_manifest(path) if any(path.glob("parts/part-*.parquet")) else None
-            shard = shard or (known or {}).get("shard") or choose_shard(len(paths))
+            # About 32 shards for a small set. Not by the number of workers: a run can be resumed with another.
+            shard = shard or (known or {}).get("shard") or max(1, min(1000, math.ceil(len(paths) / 32)))
             digest = hashlib.sha256(b"".join(os.fsencode(each) + b"\n" for each in paths))
             about = {
                 **identity,
@@ -94,10 +82,14 @@ def open_folder(
                 "shard": shard,
             }
             if known is not None and known != about:
-                raise InputError(_describe_difference(path, known, about))
+                names = [name for name in {**known, **about} if known.get(name) != about.get(name)]
+                changes = [f"{name} was {known.get(name)!r:.120} and is {about.get(name)!r:.120}" for name in names[:3]]
+                raise InputError(
+                    f"{path} holds the answers of another run: {'; '.join(changes)}. Try: another --output, or delete "
+                    "this folder to score everything again."
+                )
             write_json(path / "score.json", about)
-            for made in ("parts", "failed"):
-                (path / made).mkdir(exist_ok=True)
+            (path / "parts").mkdir(exist_ok=True)
             yield OutputFolder(path.resolve(), json.dumps(about, sort_keys=True), shard)
     except Timeout as error:
         raise InputError(f"output: another run is writing to {path}. Try: wait for it, or another --output.") from error
@@ -116,12 +108,3 @@ def _read_manifest(path: Path) -> dict[str, Any] | None:
             "Try: another --output."
         )
     return None
-
-
-def _describe_difference(path: Path, old: dict[str, Any], new: dict[str, Any]) -> str:
-    changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    details = "; ".join(f"{name} was {old.get(name)!r:.120} and is {new.get(name)!r:.120}" for name in changed[:3])
-    return (
-        f"{path} holds the answers of another run: {details}. Try: another --output, or delete this folder to score "
-        "everything again."
-    )

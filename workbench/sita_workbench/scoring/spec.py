@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sita_adapters.errors import InputError
+from sita_adapters.errors import InputError, SitaError
 from sita_adapters.recipe import DEFAULT, RECIPES, Recipe, Task
 
 from ..models.weights import name_file
+
+if TYPE_CHECKING:
+    from ..predictor import Predictor
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class ModelSpec:
     task: Task | None = None
     names: tuple[str, ...] = ()
     trust: bool = False
-    providers: tuple[str, ...] | None = None
+    providers: tuple[str, ...] = ()
 
     def resolved(self) -> ModelSpec:
         """Return the same spec with absolute paths and the recipe's file read: workers start in other folders."""
@@ -42,23 +45,42 @@ class ModelSpec:
             weights = str(Path(str(weights)).resolve())
         if recipe is None and (function or not file):
             recipe = DEFAULT
-        if recipe is not None:
-            opened = _open_recipe(recipe, "classification")  # an unknown name is an error here, not in a worker
-            recipe = recipe if recipe in RECIPES else opened.to_json()
+        opened = self.open_recipe()  # an unknown name is an error here, not in a worker
+        if opened is not None and recipe not in RECIPES:
+            recipe = opened.to_json()
         model = f"{Path(file).resolve()}{function}" if file else self.model
         return replace(self, model=model, weights=weights, recipe=recipe)
 
-    def open_recipe(self, task: Task) -> Recipe | None:
+    def open_recipe(self, task: Task = "classification") -> Recipe | None:
         """Return the recipe, if one is given. A name stands for other views in segmentation."""
+        from ..methods import open_recipe
+
         if self.recipe is None:
             return None
-        recipe = _open_recipe(self.recipe, task)
+        is_json = self.recipe.lstrip().startswith("{")
+        recipe = Recipe.from_json(self.recipe) if is_json else open_recipe(self.recipe, task)
         if recipe.share == "batch":
             raise InputError(
-                "recipe: with share='batch' an answer depends on the other images of its batch, which the cut into "
-                "shards decides. Expected share='image'."
+                "recipe: expected share='image'; received share='batch', with which an answer depends on the images "
+                "that happen to run beside it. Try: another recipe."
             )
         return recipe
+
+    def open_predictor(self, *, with_source: bool = True) -> Predictor:
+        """Load the model."""
+        from ..models.loading import load_model
+        from ..predictor import open_predictor
+
+        options: dict[str, Any] = {"inputs": self.inputs, "size": self.size, "exported": True, "trust": self.trust}
+        loaded = load_model(self.model, self.weights, providers=list(self.providers) or None, **options)
+        task, crop, names = self.task or loaded.task, self.crop or loaded.crop, self.names or loaded.names
+        loaded = replace(loaded, task=task, crop=crop, names=names)
+        return open_predictor(loaded, self.open_recipe(loaded.task), with_source=with_source)
+
+    def check_names(self, classes: int) -> None:
+        """Raise if there are names, but not one per class."""
+        if self.names and len(self.names) != classes:
+            raise SitaError(f"--labels: expected {classes} names, one per class; received {len(self.names)}.")
 
     def identity(self) -> dict[str, Any]:
         """Return what answers depend on. Files count by their content, wherever they are."""
@@ -84,9 +106,3 @@ def _split(model: str) -> tuple[str, str]:
 def _name(path: Path) -> str:
     """Return the name and the digest of a file; any other text as it is."""
     return name_file(path) if path.is_file() else str(path)
-
-
-def _open_recipe(text: str, task: Task) -> Recipe:
-    from ..methods import open_recipe
-
-    return Recipe.from_json(text) if text.lstrip().startswith("{") else open_recipe(text, task)

@@ -1,4 +1,4 @@
-"""The answer for one image: as JSON, or as a PNG of labels with the rest in its headers."""
+"""The answer for one image: as JSON, or as the headers of a label map."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ..label_maps import encode_label_map
 from ..methods import Prediction
 from ..predictor import Answers
 
@@ -33,18 +32,14 @@ class Answer:
 
     def to_json(self, names: Sequence[str], milliseconds: float) -> dict[str, Any]:
         """Return what a client gets for an image with one label."""
-        top = _likeliest(self.adapted, names, 5)
+        top = _likeliest(self.adapted.probabilities, names)
         return {
             **top[0],
             **self._facts(milliseconds),
             "changed": None if self.changed is None else bool(self.changed),
-            "source": None if self.source is None else _likeliest(self.source, names, 1)[0],
+            "source": None if self.source is None else _likeliest(self.source.probabilities, names)[0],
             "top": top,
         }
-
-    def to_png(self) -> bytes:
-        """Return a label map as a PNG."""
-        return encode_label_map(self.adapted.labels, self.adapted.probabilities.shape[-1])
 
     def to_headers(self, milliseconds: float) -> dict[str, str]:
         """Return the headers of a label map."""
@@ -63,21 +58,20 @@ class Answer:
 
 def split(answers: Answers) -> list[Answer]:
     """Return the answers of a batch one by one."""
-    adapted, source = answers.adapted, answers.source
+    p, priors, source = answers.adapted.probabilities, answers.adapted.priors, answers.source
     return [
         Answer(
-            Prediction(adapted.probabilities[index], None if adapted.priors is None else adapted.priors[index]),
+            Prediction(p[index], None if priors is None else priors[index]),
             None if source is None else Prediction(source.probabilities[index]),
-            int(answers.rows[index]),
+            int(rows),
         )
-        for index in range(len(adapted.probabilities))
+        for index, rows in enumerate(answers.rows)
     ]
 
 
-def _likeliest(predicted: Prediction, names: Sequence[str], count: int) -> list[dict[str, Any]]:
-    p = predicted.probabilities
+def _likeliest(p: np.ndarray, names: Sequence[str]) -> list[dict[str, Any]]:
     known = len(names) == len(p)
     return [
         {"label": int(label), "name": names[label] if known else None, "probability": float(p[label])}
-        for label in np.argsort(-p, kind="stable")[:count]
+        for label in np.argsort(-p, kind="stable")[:5]
     ]

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from sita_adapters.errors import SitaError
-from sita_adapters.recipe import Task
 from sita_adapters.version import __version__
 
 from ..data.images import ImageError
-from ..models.loaded import LoadedModel
+from ..label_maps import encode_label_map
 from ..predictor import NoAnswerError, Predictor
+from ..scoring import ModelSpec
 from .answers import Answer
 from .batching import Batcher
 from .decoding import STATUS, decode, read_upload
@@ -32,19 +31,9 @@ MAX_WAITING = 64
 
 @dataclass(frozen=True)
 class Settings:
-    """What a worker serves: values that can be sent to a process.
+    """What a worker serves: values that can be sent to a process. `batch`: the largest number of images in one call."""
 
-    - `load`: loads the model. `recipe`, `with_source`: as `open_predictor` takes them.
-    - `task`, `names`: the task and the classes' names, instead of the model's own.
-    - `batch`: the largest number of images in one call.
-    - `max_bytes`, `max_pixels`: the largest upload, and the largest image before it is decoded.
-    - `threads`: how many a worker computes with.
-    """
-
-    load: Callable[[], LoadedModel]
-    recipe: str | None = None
-    task: Task | None = None
-    names: tuple[str, ...] = ()
+    spec: ModelSpec
     with_source: bool = True
     batch: int = 4
     max_bytes: int = 10_000_000
@@ -98,7 +87,8 @@ class Service:
         self.metrics.count_answer(answer.prior, answer.changed)
         loaded = self.predictor.loaded
         if loaded.task == "segmentation":
-            return Response(answer.to_png(), media_type="image/png", headers=answer.to_headers(milliseconds))
+            png = encode_label_map(answer.adapted.labels, answer.adapted.probabilities.shape[-1])
+            return Response(png, media_type="image/png", headers=answer.to_headers(milliseconds))
         return JSONResponse(answer.to_json(loaded.names, milliseconds))
 
     def _fail(self, error: SitaError, status: int) -> Response:
@@ -144,20 +134,14 @@ def make_app(service: Service) -> FastAPI:
 
     app = FastAPI(title="sita", lifespan=lifespan, version=__version__, docs_url=None, redoc_url=None)
     body = {"requestBody": {"required": True, "content": _BODIES}}
-    app.post("/predict", response_class=Response, responses=_ANSWERS, openapi_extra=body)(service.predict)
+    text: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
+    app.get("/metrics", response_class=Response, responses=text)(service.metrics.page)
+    app.get("/info")(service.info)
+    app.post("/predict", response_class=Response, responses=_RESPONSES, openapi_extra=body)(service.predict)
 
     @app.get("/health")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
-
-    @app.get("/info")
-    async def info() -> dict[str, Any]:
-        return service.info()
-
-    @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-    async def metrics() -> Response:
-        page, content_type = await asyncio.to_thread(service.metrics.page)
-        return Response(page, media_type=content_type)
 
     return app
 
@@ -165,12 +149,7 @@ def make_app(service: Service) -> FastAPI:
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
 _FORM = {"schema": {"type": "object", "properties": {"image": _BYTES["schema"]}, "required": ["image"]}}
 _BODIES = {"image/*": _BYTES, "application/octet-stream": _BYTES, "multipart/form-data": _FORM}
-_ERROR = {"schema": {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}}
-_ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The answer as JSON; of a segmentation model, a PNG of labels.",
-        "content": {"application/json": {"schema": {"type": "object"}}, "image/png": _BYTES},
-    },
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "JSON; of a segmentation model a PNG.", "content": {"application/json": {}, "image/png": {}}},
+    **{code: {"content": {"application/json": {}}} for code in (400, 408, 413, 415, 422, 503)},
 }
-for _code in (400, 408, 413, 415, 422, 503):
-    _ANSWERS[_code] = {"description": HTTPStatus(_code).phrase, "content": {"application/json": _ERROR}}

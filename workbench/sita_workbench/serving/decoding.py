@@ -20,7 +20,6 @@ STATUS = {
     "incomplete": 408,
     "too_large": 413,
     "too_many_pixels": 413,
-    "wrong_type": 415,
     "not_an_image": 415,
     "depth": 415,
     "busy": 503,
@@ -36,17 +35,13 @@ _PATIENCE = 4
 
 async def read_upload(request: Request, max_bytes: int) -> bytes:
     """Return the image's bytes from a request: its body, or the file in a form."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    form = kind == "multipart/form-data"
-    if not form and kind and kind != "application/octet-stream" and not kind.startswith("image/"):
-        expected = "Expected image/… or application/octet-stream, or multipart/form-data"
-        raise ImageError("wrong_type", f"{expected}; received {kind}.")
     try:
-        body = await asyncio.wait_for(_read_body(request, max_bytes), READ_SECONDS)
+        data = await asyncio.wait_for(_read_body(request, max_bytes), READ_SECONDS)
     except (ClientDisconnect, asyncio.TimeoutError) as error:
         reason = f"Expected the whole image within {READ_SECONDS} s; received a part of it."
         raise ImageError("incomplete", reason) from error
-    data = await _file_of_form(request, body) if form else body
+    if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        data = await _file_of_form(request, data)
     if not data:
         raise ImageError("empty", "Expected an image; received nothing.")
     return data

@@ -20,14 +20,15 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from sita_adapters.errors import SitaError
 
+from ..processes import GRACE_SECONDS
 from .app import Settings
-from .worker import FAILED, GRACE_SECONDS, STARTED, make_worker
+from .worker import FAILED, STARTED, make_worker
 
 HEADER_SECONDS = 10
 """How long a client may take to send the headers of a request."""
 
 _HEALTH_SECONDS = 30
-"""A worker that hangs, and does not answer its parent for this long, is killed."""
+"""A worker that was ready, and then does not answer its parent for this long, is killed."""
 
 
 def serve(settings: Settings, *, host: str, port: int, workers: int, say: Callable[[str], None]) -> None:
@@ -52,9 +53,7 @@ def serve(settings: Settings, *, host: str, port: int, workers: int, say: Callab
             lifespan="on",
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
-        address = f"{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
-        ready = f"Listening on http://{address} with {workers} worker{'s' if workers > 1 else ''}. Ctrl-C ends it."
-        supervisor = Supervisor(config, listening, Path(folder), say, ready)
+        supervisor = Supervisor(config, listening, Path(folder), say)
         supervisor.run()
         if supervisor.failure is not None:
             raise SitaError(supervisor.failure)
@@ -71,17 +70,18 @@ class Supervisor(Multiprocess):
     """
 
     def __init__(
-        self, config: uvicorn.Config, listening: socket.socket, folder: Path, say: Callable[[str], None], ready: str
+        self, config: uvicorn.Config, listening: socket.socket, folder: Path, say: Callable[[str], None]
     ) -> None:
         super().__init__(config, [listening])
         self.failure: str | None = None
-        self._folder, self._say, self._ready = folder, say, ready
+        self._folder, self._say = folder, say
+        self._ready = set[int | None]()  # the process ids of workers that have been ready
 
     def keep_subprocess_alive(self) -> None:
         """Restart workers that died or hang; uvicorn calls this every half second."""
         started = (self._folder / STARTED).exists()
         for index, process in enumerate(self.processes):
-            if self.should_exit.is_set() or process.is_alive(_HEALTH_SECONDS):
+            if self.should_exit.is_set() or self._is_well(process):
                 continue
             process.kill()
             process.join()
@@ -95,9 +95,18 @@ class Supervisor(Multiprocess):
             self._say(f"{reason} Another worker starts.")
             self.processes[index] = Process(self.config, self.sockets)
             self.processes[index].start()
-        if not started and all(process.is_ready() for process in self.processes):
+        if not started and all(process.pid in self._ready for process in self.processes):
             (self._folder / STARTED).touch()
-            self._say(self._ready)
+            host, port = self.sockets[0].getsockname()[:2]
+            self._say(f"Listening on http://{f'[{host}]' if ':' in host else host}:{port}. Ctrl-C ends it.")
+
+    def _is_well(self, process: Process) -> bool:
+        """Return whether a worker runs and, once it has been ready, answers: one that loads may be busy for long."""
+        if process.pid in self._ready:
+            return process.is_alive(_HEALTH_SECONDS)
+        if process.is_ready():
+            self._ready.add(process.pid)
+        return process.process.is_alive()
 
     def join_all(self) -> None:
         """Wait for the workers to end, and kill those that do not."""

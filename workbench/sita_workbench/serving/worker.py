@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
-import signal
-import sys
-import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from fastapi import FastAPI
 
-from sita_adapters.errors import InputError, SitaError
+from sita_adapters.errors import SitaError
 
-from ..predictor import open_predictor
+from ..processes import end_with_parent, use_threads
 from .app import Service, Settings, make_app
 from .metrics import FOLDER
-
-GRACE_SECONDS = 10
-"""How long requests that are being answered may take when the server is told to end."""
 
 STARTED, FAILED = "started", "failed-"
 """Files in the folder that the processes share: all workers were ready; why a worker could not load, by process id."""
@@ -30,19 +22,16 @@ STARTED, FAILED = "started", "failed-"
 _PAUSE = 5.0
 """Seconds between two attempts to load a model that could be loaded before."""
 
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
-
 
 def make_worker(settings: Settings, folder: Path) -> FastAPI:
     """Return the application with its model. If the model cannot be loaded, write the reason for the parent, and end.
 
     A worker that restarts ends after a pause, because the parent starts the next attempt at once.
     """
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    logging.getLogger("asyncio").addFilter(_OncePerMinute())
+    end_with_parent()
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # out of file descriptors, it would log without end
     os.environ[FOLDER] = str(folder)  # before prometheus_client is imported
-    for name in _THREADS:
-        os.environ.setdefault(name, str(settings.threads))  # before a framework is imported
+    use_threads(settings.threads)  # before a framework is imported
     try:
         return make_app(_load(settings))
     except Exception as error:
@@ -55,40 +44,11 @@ def make_worker(settings: Settings, folder: Path) -> FastAPI:
 
 def _load(settings: Settings) -> Service:
     """Return the service with its model, which has answered once: the first call of a model takes longer."""
-    loaded = settings.load()
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(settings.threads)
-    loaded = replace(loaded, task=settings.task or loaded.task, names=settings.names or loaded.names)
-    predictor = open_predictor(loaded, settings.recipe, with_source=settings.with_source)
+    predictor = settings.spec.open_predictor(with_source=settings.with_source)
+    loaded = predictor.loaded
     height, width = loaded.sides or (224, 224)
     sizes = range(1, settings.batch + 1) if loaded.framework.startswith("keras") else (1, settings.batch)
     for count in sizes:  # Keras compiles for every number of images
         found = predictor.answer(np.random.default_rng(0).integers(0, 256, (count, height, width, 3), np.uint8))
-    classes = found.adapted.probabilities.shape[-1]
-    if settings.names and len(settings.names) != classes:
-        raise InputError(f"--labels: expected {classes} names, one per class; received {len(settings.names)}.")
+    settings.spec.check_names(found.adapted.probabilities.shape[-1])
     return Service(predictor, settings)
-
-
-def _end_with_parent() -> None:
-    """End this process when the parent has ended, even if the parent was killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE_SECONDS + 1)
-    os._exit(1)
-
-
-class _OncePerMinute(logging.Filter):
-    """Limits the messages of asyncio: out of file descriptors, it would log thousands."""
-
-    _last = float("-inf")
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to log this message."""
-        due = time.monotonic() - self._last > 60
-        if due:
-            self._last = time.monotonic()
-        return due
