@@ -24,20 +24,20 @@ from examples.imagenet_images import CONDITIONS, corrupt, encode, load_images, l
 from sita_adapters.errors import ModelError  # noqa: E402
 from sita_workbench.models.porting import torch_twin  # noqa: E402
 
-SIZE = 64  # the last features are 2×2
+SIZES = {"ResNet50": 64, "DenseNet121": 64, "InceptionV3": 128}  # the last features are 2×2
 pytestmark = pytest.mark.xdist_group("networks")  # which are built once a process
 TOLERANCE = 1e-4
 
 
-def pictures(count: int, seed: int = 0) -> np.ndarray:
-    return np.ascontiguousarray(nets.images(count, 3, SIZE, SIZE, seed=seed).permute(0, 2, 3, 1).numpy())
+def pictures(size: int, count: int, seed: int = 0) -> np.ndarray:
+    return np.ascontiguousarray(nets.images(count, 3, size, size, seed=seed).permute(0, 2, 3, 1).numpy())
 
 
-def seeded(images: np.ndarray) -> Any:
-    """Return ResNet50 with seeded weights and the statistics of these images; no bias, γ or β is trivial."""
+def seeded(architecture: str, images: np.ndarray) -> Any:
+    """Return a network with seeded weights and the statistics of these images; no bias, γ or β is trivial."""
     keras.utils.set_random_seed(0)
     random = np.random.default_rng(1)
-    model = keras.applications.ResNet50(weights=None, input_shape=images.shape[1:], classes=20)
+    model = getattr(keras.applications, architecture)(weights=None, input_shape=images.shape[1:], classes=20)
     norms = [layer for layer in model.layers if isinstance(layer, keras.layers.BatchNormalization)]
     for layer in model.layers:
         for variable in layer.weights:
@@ -55,9 +55,9 @@ def seeded(images: np.ndarray) -> Any:
 
 
 @functools.cache
-def keras_model() -> Any:
+def keras_model(architecture: str = "ResNet50") -> Any:
     """Shared by tests, which must not change it."""
-    return seeded(pictures(8, seed=5))
+    return seeded(architecture, pictures(SIZES[architecture], 8, seed=5))
 
 
 def keras_says(model: Any, images: np.ndarray) -> np.ndarray:
@@ -76,8 +76,9 @@ def check_same(torch_scores: np.ndarray, keras_scores: np.ndarray, rounding: flo
     assert np.ptp(keras_scores, axis=0).max() > 10 * TOLERANCE
 
 
-def test_a_torch_twin_answers_as_the_keras_model_plain_and_adapted() -> None:
-    model, images = keras_model(), pictures(2)
+@pytest.mark.parametrize("architecture", SIZES)
+def test_a_torch_twin_answers_as_the_keras_model_plain_and_adapted(architecture: str) -> None:
+    model, images = keras_model(architecture), pictures(SIZES[architecture], 2)
     twin = torch_twin(model)
     assert not twin.training
     check_same(torch_says(twin, images), keras_says(model, images))
@@ -104,18 +105,21 @@ def test_models_that_have_no_twin_are_refused() -> None:
 
 
 @functools.cache
-def twins_of_real_images(data: Path) -> tuple[Any, nn.Module, np.ndarray]:
+def twins_of_real_images(architecture: str, data: Path) -> tuple[Any, nn.Module, np.ndarray]:
     """Return a Keras model whose statistics are those of real images, its torch twin, and other real images."""
-    images = encode(load_images(data, 22, SIZE)[0])
-    model = seeded(images[2:])
+    images = encode(load_images(data, 22, SIZES[architecture])[0])
+    model = seeded(architecture, images[2:])
     return model, torch_twin(model), images[:2]
 
 
 @pytest.mark.slow
 @pytest.mark.real
-@pytest.mark.parametrize("recipe", sita.RECIPES)
-def test_adapted_answers_are_the_same_in_keras_and_torch(recipe: str, data: Path) -> None:
-    model, twin, images = twins_of_real_images(data)
+@pytest.mark.parametrize(
+    ("architecture", "recipe"),
+    [*(("ResNet50", recipe) for recipe in sita.RECIPES), ("DenseNet121", "auto"), ("InceptionV3", "auto")],
+)
+def test_adapted_answers_are_the_same_in_keras_and_torch(architecture: str, recipe: str, data: Path) -> None:
+    model, twin, images = twins_of_real_images(architecture, data)
     said = torch_says(sita.adapt(twin, recipe), images)
     # λ = 0 on small features magnifies rounding: what single precision costs both is no difference.
     exact = torch_says(sita.adapt(copy.deepcopy(twin).double(), recipe), images.astype(np.float64))

@@ -58,18 +58,26 @@ def calibrate(
 
     from ..files import write_text
     from ..models.loading import load_model
+    from ..progress import ConsoleProgress
 
     paths = find_images(images)
-    console = Console(stderr=True)
-    with console.status(f"Loading {model} …"):
+    progress = ConsoleProgress(Console(stderr=True))
+    with progress.console.status(f"Loading {model} …"):
         loaded = load_model(model, weights, inputs=inputs, size=size, task=task, trust=trust)
         pixels = _read(paths, limit, loaded)
-    with console.status(f"Trying recipes on {len(pixels)} images …"), warnings.catch_warnings():
+    shares = [0]
+    with progress.track(f"Trying recipes on {len(pixels)} images", 100) as advance, warnings.catch_warnings():
+
+        def show(share: float) -> None:
+            shares.append(round(100 * share))
+            advance(shares[-1] - shares[-2])
+
         warnings.simplefilter("ignore", SitaWarning)  # what it says is printed below
         recipe = sita.calibrate(
             loaded.model,
             loaded.arrange(loaded.encode(pixels)),
             min_agreement=min_agreement,
+            progress=show,
             task=loaded.task,
             inputs=loaded.inputs,
             scores=loaded.scores,
