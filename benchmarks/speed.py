@@ -1,176 +1,248 @@
-"""The table of speed: networks × recipes × runtimes, compared with the plain model on one row and on the same rows.
+"""The table of docs/speed.md: networks × runtimes, compared with the plain model on one row and on the same rows.
 
-    python benchmarks/speed.py                                       # all of it: two hours on one core
+    python benchmarks/speed.py                                       # all of it: an hour on one core
     python benchmarks/speed.py --networks resnet50 --runtimes eager  # a part of it
-    python benchmarks/speed.py --show                                # the page from what is stored
+    python benchmarks/speed.py --show                                # the table from the stored results
 
-Every cell (a network in a runtime) is measured in a separate process, on one thread, with all calls taking turns
-(speed_cell.py). Results are stored in a file, and a run continues where the last one stopped. --again measures again.
-The table and the figure of docs/speed.md are written at the end.
+Each cell (a network in a runtime) is measured in a separate process on one core. All calls take turns, every other turn
+backwards, so a slow moment of the machine affects all of them; ratios are taken within a turn. Results are stored in a
+file, and a run continues where the last one stopped.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import platform
 import re
+import statistics
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from speed_cell import NETWORKS, PEERS, RUNTIMES
+from fair import alternate, keep_memory, picture
 
 _HERE = Path(__file__).parent
 _PAGE = _HERE.parent / "docs" / "speed.md"
-_TABLE = re.compile(
-    r"(?<=<!-- table: written by benchmarks/speed.py -->\n\n).*?(?=\n\n<!-- end of table -->)", re.DOTALL
-)
-_PACKAGES = (
-    "sita-adapters",
-    "torch",
-    "timm",
-    "torchvision",
-    "onnxruntime",
-    "keras",
-    "tensorflow-cpu",
-    "tensorflow",
-    "jax",
-    "ttach",
-)
-_NAMES = {
-    "resnet50": "ResNet-50",
-    "densenet121": "DenseNet121",
-    "inception_v3": "InceptionV3",
-    "mobilenet_v2": "MobileNetV2",
-    "segmentation": "Segmentation",
+_TABLE = re.compile(r"(?<=<!-- table: written by benchmarks/speed.py -->\n\n).*?(?=\n\n<!-- end of table -->)", re.S)
+
+NETWORKS = {
+    "resnet50": ("ResNet-50", "resnet50", "ResNet50", 224),
+    "densenet121": ("DenseNet121", "densenet121", "DenseNet121", 224),
+    "inception_v3": ("InceptionV3", "inception_v3", "InceptionV3", 299),
+    "mobilenet_v2": ("MobileNetV2", "mobilenetv2_100", "MobileNetV2", 224),
+    "segmentation": ("Segmentation", "lraspp_mobilenet_v3_large", "fcn", 224),
 }
-_COLOURS = {"auto": "#009E73", "augbn": "#0072B2", "ops_shared": "#E69F00", "ops": "#D55E00"}
+"""Title, names in timm and keras.applications, and the side; for segmentation torchvision's name, and our own FCN."""
+
+RUNTIMES = ("eager", "compiled", "onnxruntime", "keras-tensorflow", "keras-jax")
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
-def measure(network: str, runtime: str, *arguments: str) -> Any:
-    """Return the output of a cell, or raise with the last line of its error."""
-    command = [sys.executable, str(_HERE / "speed_cell.py"), "--network", network, "--runtime", runtime, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
-    if done.returncode:
-        message = done.stderr.strip().splitlines() or ["no message"]
-        raise RuntimeError(message[-1])
-    return json.loads(done.stdout.strip().splitlines()[-1])
+class Method(NamedTuple):
+    """What is timed: a call on one image, and the plain model on the same number of rows."""
+
+    name: str
+    rows: int
+    call: Callable[[], Any]
+    plain: Callable[[], Any]
 
 
-def methods_of(network: str, runtime: str, recipes: list[str]) -> list[str]:
-    """Return the recipes, and in eager the peers; MEMO labels whole images, and ttach need not be installed."""
-    without = {"memo"} if network == "segmentation" else set()
-    without |= set() if importlib.util.find_spec("ttach") else {"ttach-d4"}
-    peers = [peer for peer in PEERS if runtime == "eager" and peer not in without]
-    return [recipe for recipe in recipes if recipe not in PEERS or recipe in peers]
+def torch_network(name: str) -> Any:
+    import torch
+
+    import sita_workbench.models.torchvision_compat  # noqa: F401  (before timm)
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    if name == "segmentation":
+        import torchvision
+
+        return torchvision.models.get_model(NETWORKS[name][1], weights=None, weights_backbone=None).eval()
+    import timm
+
+    return timm.create_model(NETWORKS[name][1], pretrained=False).eval()
+
+
+def keras_network(name: str) -> Any:
+    import keras
+
+    keras.utils.set_random_seed(0)
+    _, _, application, size = NETWORKS[name]
+    if name != "segmentation":
+        return getattr(keras.applications, application)(weights=None, input_shape=(size, size, 3))
+    body = keras.applications.MobileNetV2(weights=None, include_top=False, input_shape=(size, size, 3))
+    scores = keras.layers.Conv2D(21, 1)(body.output)
+    return keras.Model(body.input, keras.layers.UpSampling2D(32, interpolation="bilinear")(scores))
+
+
+def torch_methods(network: str, runtime: str, recipes: list[str]) -> Iterator[Method]:
+    """Yield the recipes in eager PyTorch, or with adapted and plain models compiled for their number of rows."""
+    import torch
+
+    model, image = torch_network(network), torch.from_numpy(picture(NETWORKS[network][3]))
+    if runtime == "compiled":
+        torch._dynamo.config.recompile_limit = 64
+
+    def on(model: Any, batch: Any) -> Callable[[], Any]:
+        run = torch.compile(model, fullgraph=True, dynamic=False) if runtime == "compiled" else model
+
+        def call() -> Any:
+            with torch.inference_mode():
+                return run(batch)
+
+        return call
+
+    yield Method("plain", 1, on(model, image), on(model, image))
+    for recipe in recipes:
+        adapted, rows = adapt(model, recipe, network)
+        yield Method(recipe, rows, on(adapted, image), on(model, image.expand(rows, -1, -1, -1).contiguous()))
+
+
+def onnxruntime_methods(network: str, _: str, recipes: list[str]) -> Iterator[Method]:
+    """Yield the recipes as exported files, and the plain model exported by PyTorch's own exporter."""
+    import numpy as np
+    import onnxruntime
+    import torch
+
+    import sita_adapters as sita
+
+    model, image = torch_network(network), picture(NETWORKS[network][3])
+    folder = tempfile.TemporaryDirectory()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+
+    def session(path: os.PathLike[str], batch: Any) -> Callable[[], Any]:
+        opened = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+        name = opened.get_inputs()[0].name
+        return lambda: (opened.run(None, {name: batch}), folder)[0]
+
+    path, example = Path(folder.name) / "plain.onnx", torch.from_numpy(np.repeat(image, 2, axis=0))
+    sizes = {"images": {0: "batch"}}
+    with torch.no_grad():
+        torch.onnx.export(model, (example,), str(path), dynamo=False, input_names=["images"], dynamic_axes=sizes)
+    yield Method("plain", 1, session(path, image), session(path, image))
+    for recipe in recipes:
+        adapted, rows = adapt(model, recipe, network)
+        file = sita.export(adapted, Path(folder.name) / f"{recipe}.onnx", example=torch.from_numpy(image))
+        yield Method(recipe, rows, session(file, image), session(path, np.repeat(image, rows, axis=0)))
+
+
+def keras_methods(network: str, _: str, recipes: list[str]) -> Iterator[Method]:
+    """Yield the recipes as `predict_on_batch` runs them, compiled as Keras chooses to."""
+    import numpy as np
+
+    model = keras_network(network)  # and another for every number of rows: none shares its graph
+    image = np.moveaxis(picture(NETWORKS[network][3]), 1, -1).copy()
+
+    def on(model: Any, batch: Any) -> Callable[[], Any]:
+        return lambda: model.predict_on_batch(batch)
+
+    yield Method("plain", 1, on(model, image), on(model, image))
+    for recipe in recipes:
+        adapted, rows = adapt(model, recipe, network)
+        yield Method(recipe, rows, on(adapted, image), on(keras_network(network), np.repeat(image, rows, axis=0)))
+
+
+def adapt(model: Any, recipe: Any, network: str) -> tuple[Any, int]:
+    import sita_adapters as sita
+
+    adapted = sita.adapt(model, recipe, task="segmentation" if network == "segmentation" else "classification")
+    return adapted, sita.describe(adapted).rows
+
+
+def time_cell(network: str, runtime: str, recipes: list[str], repeats: int) -> list[dict[str, Any]]:
+    """Return the median time of each method, and its ratios to the plain model with their quartiles."""
+    kinds = {"eager": torch_methods, "compiled": torch_methods, "onnxruntime": onnxruntime_methods}
+    methods = list(kinds.get(runtime, keras_methods)(network, runtime, recipes))
+    seconds = alternate({f"{kind} {m.name}": getattr(m, kind) for m in methods for kind in ("call", "plain")}, repeats)
+
+    def quartiles(method: Method, base: str) -> list[float]:
+        pairs = zip(seconds[f"call {method.name}"], seconds[base], strict=True)
+        low, middle, high = statistics.quantiles(sorted(a / b for a, b in pairs), n=4, method="inclusive")
+        return [round(each, 3) for each in (middle, low, high)]
+
+    return [
+        {
+            "method": method.name,
+            "rows": method.rows,
+            "ms": round(1e3 * statistics.median(seconds[f"call {method.name}"]), 2),
+            "times_one_row": quartiles(method, "call plain"),
+            "overhead": quartiles(method, f"plain {method.name}"),
+        }
+        for method in methods
+    ]
+
+
+def run_cell(name: str, recipes: list[str], repeats: int) -> None:
+    """Measure one cell in this process, and print its figures as JSON."""
+    network, runtime = name.split("/")
+    if hasattr(os, "sched_setaffinity"):  # all threads share one core; JAX has no other setting
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"), TF_CPP_MIN_LOG_LEVEL="3")
+    if runtime.startswith("keras-"):
+        os.environ["KERAS_BACKEND"] = runtime.removeprefix("keras-")
+    keep_memory()
+    print(json.dumps(time_cell(network, runtime, recipes, repeats)))
 
 
 def fill(options: argparse.Namespace, kept: dict[str, Any]) -> None:
-    """Measure the missing cells, and store each at once."""
+    """Measure the missing cells, each in a separate process, and store each at once."""
     from rich.console import Console
 
     from sita_workbench.progress import ConsoleProgress
 
     progress = ConsoleProgress(Console())
-    cells = [(network, runtime) for runtime in options.runtimes for network in options.networks]
+    cells = [f"{network}/{runtime}" for runtime in options.runtimes for network in options.networks]
     with progress.track("Measuring", len(cells)) as advance:
-        for network, runtime in cells:
-            cell = kept["cells"].setdefault(f"{network}/{runtime}", {"figures": [], "memory": {}})
-            advance(0, doing=f"{_NAMES[network]}, {runtime}")
-            try:
-                fill_cell(cell, network, runtime, options)
-                cell.pop("error", None)
-            except RuntimeError as error:
-                cell["error"] = str(error)
-                progress.say(f"{_NAMES[network]}, {runtime}: {error}")
-            write(options.out, kept)
-            for line in rows_of(network, runtime, cell):
-                progress.say(line)
+        for cell in cells:
+            advance(0, doing=cell)
+            if options.again or cell not in kept["cells"]:
+                arguments = ["--cell", cell, "--recipes", *options.recipes, "--repeats", str(options.repeats)]
+                command = [sys.executable, str(Path(__file__).resolve()), *arguments]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    progress.say(f"{cell}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+                else:
+                    kept["cells"][cell] = json.loads(done.stdout.strip().splitlines()[-1])
+                    kept["machine"] = machine()
+                    options.out.write_text(json.dumps(kept, indent=1) + "\n")
+                    progress.say("\n".join(rows_of(cell, kept["cells"][cell])))
             advance()
 
 
-def fill_cell(cell: dict[str, Any], network: str, runtime: str, options: argparse.Namespace) -> None:
-    """Measure what is missing in a cell."""
-    wanted = methods_of(network, runtime, options.recipes)
-    there = {figure["method"]: figure for figure in cell["figures"]}
-    missing = [method for method in wanted if options.again or method not in there]
-    if missing:
-        turns = ("--repeats", str(options.repeats))
-        figures = measure(network, runtime, "--recipes", ",".join(missing), *turns)
-        there |= {figure["method"]: {**figure, "with": machine()} for figure in figures}
-        cell["figures"] = list(there.values())
-    if runtime == "eager" and sys.platform == "linux":
-        for method in (name for recipe in wanted if recipe not in PEERS for name in (recipe, f"plain:{recipe}")):
-            if options.again or method not in cell["memory"]:
-                cell["memory"][method] = measure(network, runtime, "--memory", method)
+def machine() -> dict[str, str]:
+    """Return the versions."""
+    packages = ("torch", "timm", "torchvision", "onnxruntime", "keras", "tensorflow-cpu", "jax")
+    return {"python": platform.python_version(), **{package: version(package) for package in packages}}
 
 
-def write(path: Path, kept: dict[str, Any]) -> None:
-    """Write the file atomically."""
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(kept, indent=1) + "\n")
-    part.replace(path)
-
-
-def machine() -> dict[str, Any]:
-    """Return the machine and the versions."""
-    versions = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=_HERE, capture_output=True, text=True, check=False
-    )
-    return {
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "commit": commit.stdout.strip(),
-        **versions,
-    }
-
-
-def rows_of(network: str, runtime: str, cell: dict[str, Any]) -> list[str]:
+def rows_of(cell: str, figures: list[dict[str, Any]]) -> list[str]:
     """Return a cell's lines of the table."""
-    if "error" in cell:
-        return [f"| {_NAMES[network]} | {runtime} | — | | | | | |"]
-    lines = []
-    for figure in cell["figures"]:
-        name = figure["method"]
-        cost = "{:.1f} ({:.1f}–{:.1f})".format(*figure["times_one_row"])
-        overhead = "{:.2f} ({:.2f}–{:.2f})".format(*figure["overhead"])
-        memory = (
-            "{:.0f} / {:.0f}".format(*(cell["memory"][f"{kind}{name}"] for kind in ("", "plain:")))
-            if name in cell["memory"]
-            else ""
-        )
-        if name == "plain" or name in ("tent", "memo"):
-            overhead = ""
-        rows = "" if name in ("tent", "memo") else figure["rows"]
-        lines.append(
-            f"| {_NAMES[network]} | {runtime} | {name} | {rows} | {figure['ms']:.0f} | {cost} | {overhead} | {memory} |"
-        )
-    return lines
+    network, runtime = cell.split("/")
+    plain, *recipes = figures
+    title = f"{NETWORKS[network][0]} | {runtime.replace('keras-', 'Keras, ')} | {plain['ms']:.0f}"
+    one, same = "{:.1f} ({:.1f}–{:.1f})", "{:.2f} ({:.2f}–{:.2f})"
+    return [
+        f"| {title} | {each['method']} | {each['ms']:.0f} | {one.format(*each['times_one_row'])} "
+        f"| {same.format(*each['overhead'])} |"
+        for each in recipes
+    ]
 
 
 def table(kept: dict[str, Any]) -> str:
     """Return the whole table in Markdown."""
     lines = [
-        "| network | runtime | method | rows | ms | × plain, 1 row | × plain, same rows | MiB / plain's |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| network | runtime | plain, ms | recipe | ms | × plain, 1 row | × plain, same rows |",
+        "| --- | --- | ---: | --- | ---: | ---: | ---: |",
     ]
-    for network in NETWORKS:
-        for runtime in RUNTIMES:
-            cell = kept["cells"].get(f"{network}/{runtime}")
-            if cell:
-                lines += rows_of(network, runtime, cell)
-    return "\n".join(lines)
+    cells = [f"{network}/{runtime}" for network in NETWORKS for runtime in RUNTIMES]
+    return "\n".join([*lines, *(line for c in cells if c in kept["cells"] for line in rows_of(c, kept["cells"][c]))])
 
 
 def put_table(page: str, lines: str) -> str:
@@ -181,76 +253,25 @@ def put_table(page: str, lines: str) -> str:
     return changed
 
 
-def draw(kept: dict[str, Any], path: Path) -> None:
-    """Draw the overhead over the plain model on the same rows: one panel per network, one line per runtime."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    networks = [n for n in NETWORKS if any(f"{n}/{r}" in kept["cells"] for r in RUNTIMES)]
-    figure, panels = plt.subplots(
-        1, len(networks), figsize=(2.4 * len(networks) + 1.2, 3.4), sharey=True, squeeze=False
-    )
-    for axes, network in zip(panels[0], networks, strict=True):
-        axes.axvline(1, color="#6E6E6E", linewidth=0.8)
-        for place, runtime in enumerate(RUNTIMES):
-            figures = {f["method"]: f for f in kept["cells"].get(f"{network}/{runtime}", {"figures": []})["figures"]}
-            for step, (recipe, colour) in enumerate(_COLOURS.items()):
-                if recipe in figures:
-                    middle, low, high = figures[recipe]["overhead"]
-                    height = place + 0.2 * (step - 1)
-                    axes.plot([low, high], [height, height], color=colour, linewidth=1.5)
-                    axes.plot(middle, height, "o", color=colour, markersize=5, label=recipe)
-        axes.set_title(_NAMES[network], fontsize=10)
-        axes.grid(axis="x", color="#E3E3E3")
-        axes.set_xlim(left=0.9)
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0][0].set_yticks(range(len(RUNTIMES)), RUNTIMES)
-    panels[0][0].set_ylim(len(RUNTIMES) - 0.5, -0.5)
-    handles = [plt.Line2D([], [], marker="o", color=c, linewidth=1.5, markersize=5) for c in _COLOURS.values()]
-    figure.legend(handles, _COLOURS, loc="lower center", ncols=len(_COLOURS), frameon=False, fontsize=9)
-    figure.suptitle(
-        "Time of the adapted model over the plain model's on the same rows (median, quartiles; 1 thread)", fontsize=10
-    )
-    figure.tight_layout(rect=(0, 0.06, 1, 1))
-    figure.savefig(path, dpi=130)
-
-
-def some_of(allowed: tuple[str, ...]) -> Any:
-    """Return a reader for an option with names separated by commas."""
-
-    def read(text: str) -> list[str]:
-        names = text.split(",")
-        unknown = [name for name in names if name not in allowed]
-        if unknown:
-            raise argparse.ArgumentTypeError(f"expected some of {', '.join(allowed)}; received {', '.join(unknown)}")
-        return names
-
-    return read
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", type=some_of(tuple(NETWORKS)), default=list(NETWORKS), help=", ".join(NETWORKS))
-    parser.add_argument("--runtimes", type=some_of(RUNTIMES), default=list(RUNTIMES), help=", ".join(RUNTIMES))
-    parser.add_argument(
-        "--recipes",
-        type=lambda text: text.split(","),
-        default=["augbn", "ops_shared", "ops", *PEERS],
-        help=f"recipes and, in eager, peers ({', '.join(PEERS)})",
-    )
-    parser.add_argument("--repeats", type=int, default=7, help="turns that are counted (7)")
+    parser.add_argument("--networks", nargs="+", choices=tuple(NETWORKS), default=list(NETWORKS))
+    parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, default=list(RUNTIMES))
+    parser.add_argument("--recipes", nargs="+", default=["auto"])
+    parser.add_argument("--repeats", type=int, default=9, help="turns that are counted (9)")
     parser.add_argument("--out", type=Path, default=_HERE / "speed.json", help="the file for the results")
     parser.add_argument("--again", action="store_true", help="measure stored results again")
     parser.add_argument("--show", action="store_true", help="measure nothing")
+    parser.add_argument("--cell", help="measure one cell (NETWORK/RUNTIME) in this process, and print it as JSON")
     options = parser.parse_args()
+    if options.cell:
+        run_cell(options.cell, options.recipes, options.repeats)
+        return
     kept = json.loads(options.out.read_text()) if options.out.exists() else {"cells": {}}
     if not options.show:
         fill(options, kept)
     print(table(kept))
     _PAGE.write_text(put_table(_PAGE.read_text(encoding="utf-8"), table(kept)), encoding="utf-8")
-    draw(kept, _PAGE.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from sita_adapters.errors import SharedWeightsError
 from sita_adapters.statistics import input_affine, output_affine
 
 from .inspection import epsilon_of, source_statistics
-from .ops import TORCH, is_traced
+from .ops import TRACED, TorchOps
 
 _ADAPTED: dict[type[nn.Module], type[nn.Module]] = {
     kind: type(f"Adapted{kind.__name__}", (kind,), {"__module__": __name__})
@@ -85,12 +85,21 @@ def blended_forward(
     context = enter_layer(name, x, adaptation)
     if not context.plan.blends:
         return type(layer).forward(layer, x)  # type: ignore[no-any-return]
-    positions = TORCH.positions(x, 1)
+    ops, source = _ops(context), (layer._buffers["running_mean"], layer._buffers["running_var"])  # without a search
+    positions = ops.positions(x, 1)
     with _without_autocast(x):
-        out = _normalize(x, *_blend(x, positions, layer, context, name, layer.eps), layer, positions)
+        mean, variance = blend(partial(measure, x, ops), source, layer.eps, x.shape[0], positions, context, name)
+        out = _normalize(x, mean, variance, layer, positions, ops)
     for module in afterwards:
         out = getattr(layer, module)(out)
     return out
+
+
+def _ops(context: ForwardContext) -> TorchOps:
+    """Return the array operations of this call; if a compiler traces just a part of the model, those for tracing."""
+    if torch.compiler.is_compiling():
+        context.ops = TRACED
+    return context.ops  # type: ignore[return-value]
 
 
 def rewrite_input(  # noqa: PLR0917
@@ -105,12 +114,13 @@ def rewrite_input(  # noqa: PLR0917
         return None
     assert context.layout is not None
     axis = context.layout.channel_axes.get(name, 1)
-    features = x.movedim(axis, 1)
+    features, ops, source = x.movedim(axis, 1), _ops(context), source_statistics(layer)
+    positions = ops.positions(features, 1)
     with _without_autocast(x):
-        mean, variance = _blend(features, TORCH.positions(features, 1), layer, context, name, epsilon)
-        m_s, v_s = (TORCH.cast(each, mean) for each in source_statistics(layer))
-        scale, shift = input_affine(mean, variance, source_mean=m_s, source_variance=v_s, epsilon=epsilon, xp=TORCH.xp)
-        rewritten = TORCH.cast(_affine(TORCH.precise(features), scale, shift), x).movedim(1, axis)
+        mean, variance = blend(partial(measure, features, ops), source, epsilon, x.shape[0], positions, context, name)
+        m_s, v_s = (ops.cast(each, mean) for each in source)
+        scale, shift = input_affine(mean, variance, source_mean=m_s, source_variance=v_s, epsilon=epsilon, xp=ops.xp)
+        rewritten = ops.cast(_affine(ops.precise(features), scale, shift), x).movedim(1, axis)
     return ((rewritten, *args[1:]), kwargs) if key is None else (args, {**kwargs, key: rewritten})
 
 
@@ -121,13 +131,6 @@ def refuse_training(name: str, layer: nn.Module, *_: Any) -> None:
             f"The layer {name!r} of an adapted model is in training mode, and would overwrite the statistics that it "
             "shares with the source model. Try: adapted.eval(); train the source model."
         )
-
-
-def _blend(  # noqa: PLR0917
-    x: torch.Tensor, positions: int, layer: nn.Module, context: ForwardContext, name: str, epsilon: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the statistics that each entry of x (N, C, …) is normalized with, (…, C)."""
-    return blend(partial(measure, x), source_statistics(layer), epsilon, x.shape[0], positions, context, name)
 
 
 _UNCHANGED = nullcontext()
@@ -141,18 +144,18 @@ def _without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _UNCHANGED
 
 
-def measure(x: torch.Tensor, n: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+def measure(x: torch.Tensor, ops: TorchOps, n: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and biased variance (B, n − first, C) of features (N, C, …), in float32 or better.
 
     Each image has n entries, of which those from `first` on are measured. Two passes, because the formula for one loses
     precision where the mean is large.
     """
-    rows = TORCH.precise(x)
+    rows = ops.precise(x)
     rows = rows.unsqueeze(1) if n == 1 else rows.view(-1, n, *x.shape[1:])[:, first:]
     axes = tuple(range(3, rows.ndim))
     if not axes:
         return rows, torch.zeros_like(rows)
-    if rows.requires_grad or is_traced():
+    if rows.requires_grad or ops is TRACED:
         means = torch.mean(rows, axes, True)
         deviations = rows - means
         return means.flatten(2), torch.mean(deviations * deviations, axes)
@@ -160,30 +163,37 @@ def measure(x: torch.Tensor, n: int, first: int) -> tuple[torch.Tensor, torch.Te
     total = torch.sum(rows, axes, True)
     share = 1 / (rows.numel() // total.numel())
     deviations = torch.sub(rows, total, alpha=share)
-    scale = TORCH.scalar(share, rows)
+    scale = ops.scalar(share, rows)
     return total.view(total.shape[:3]) * scale, torch.sum(deviations.mul_(deviations), axes) * scale
 
 
-def _normalize(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, layer: Any, positions: int) -> torch.Tensor:
+def _normalize(  # noqa: PLR0917
+    x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, layer: Any, positions: int, ops: TorchOps
+) -> torch.Tensor:
     """Return γ · (x − m) / sqrt(v + ε) + β for features (N, C, …), statistics (…, C), and γ and β (C,).
 
     BatchNorm's own kernel does it in one pass, with every channel of every entry as one of its channels.
     """
-    precise = TORCH.precise(x)
-    weights = [each if each is None else TORCH.cast(each, mean) for each in (layer.weight, layer.bias)]
+    precise = ops.precise(x)
+    gamma, beta = (each if each is None else ops.cast(each, mean) for each in (layer.weight, layer.bias))
     # A compiler fuses plain operations, and the kernel has no gradient of the statistics.
-    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    compiled = ops is TRACED and torch.compiler.is_compiling() and not torch.compiler.is_exporting()
     if compiled or mean.requires_grad or not precise.is_contiguous() or x.ndim == 2:
-        gamma, beta = (other if each is None else each for each, other in zip(weights, (1.0, 0.0), strict=True))
-        scale, shift = output_affine(mean, variance, gamma=gamma, beta=beta, epsilon=layer.eps, xp=TORCH.xp)
-        return TORCH.cast(_affine(precise, scale, shift), x)
-    if is_traced():  # the number of entries may be dynamic
-        weights = [each if each is None else (0 * mean + each).reshape(-1) for each in weights]
-    else:  # faster than `repeat` for a few entries
-        weights = [each if each is None else torch.cat([each] * x.shape[0]) for each in weights]
+        affine = {"gamma": 1.0 if gamma is None else gamma, "beta": 0.0 if beta is None else beta}
+        scale, shift = output_affine(mean, variance, **affine, epsilon=layer.eps, xp=ops.xp)
+        return ops.cast(_affine(precise, scale, shift), x)
+    gamma, beta = (each if each is None else _repeat(each, mean, ops) for each in (gamma, beta))
     flat, mean, variance = precise.reshape(1, -1, positions, 1), mean.reshape(-1), variance.reshape(-1)
-    out = torch.batch_norm(flat, weights[0], weights[1], mean, variance, False, 0.0, layer.eps, True)
-    return TORCH.cast(out.view(-1, *map(int, x.shape[1:])), x)
+    out = torch.batch_norm(flat, gamma, beta, mean, variance, False, 0.0, layer.eps, True)
+    return ops.cast(out.view(-1, *map(int, x.shape[1:])), x)
+
+
+def _repeat(weight: torch.Tensor, mean: torch.Tensor, ops: TorchOps) -> torch.Tensor:
+    """Return γ or β (C,) once for each entry of the batch, one after the other."""
+    if ops is TRACED:  # the number of entries may be dynamic
+        return (0 * mean + weight).reshape(-1)
+    entries = mean.numel() // weight.numel()
+    return weight if entries == 1 else torch.cat([weight] * entries)  # faster than `repeat` for a few
 
 
 def _affine(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ from sita_adapters.views import ImageLayout, spatial_kind
 
 from .clone import guard, own_forward
 from .inspection import check_images
-from .ops import TORCH, is_exported, is_traced
+from .ops import TORCH, TRACED, is_exported, is_traced
 from .probe import probe
 
 
@@ -57,7 +57,7 @@ def run_call(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]
         )
     images = arguments.images
     dimensions = check_images(images, adaptation.spatial_axes)
-    layout = adaptation.layouts.get(arguments.signature)
+    layout, ops = adaptation.layouts.get(arguments.signature), TRACED if is_traced() else TORCH
     if layout is None:
         probe_now: Any = _probe_and_keep
         if "torch._dynamo" in sys.modules:  # a compiler must not trace the probe; `disable` would import it
@@ -67,13 +67,13 @@ def run_call(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]
     def forward(rows: list[torch.Tensor]) -> Any:
         args, kwargs = arguments.fill(rows, layout.aligned)
         output = own_forward(model, args, kwargs)
-        if arguments.has_values and not is_traced():
+        if arguments.has_values and ops is TORCH:
             _check_kind(output, layout)
         return output
 
     axes = tuple(range(-min(dimensions, 2), 0))
     kind = spatial_kind(images.shape[images.ndim - dimensions :])
-    image_layout = ImageLayout(TORCH, kind, -(dimensions + 1), axes, adaptation.settings.inputs)
+    image_layout = ImageLayout(ops, kind, -(dimensions + 1), axes, adaptation.settings.inputs)
     call = engine.Call(adaptation, forward, image_layout, layout)
     for tensor in arguments.tensors[1:]:
         _check_map(tensor, images, call)

@@ -32,56 +32,47 @@ def is_exported() -> bool:
     )
 
 
-def _lerp(start: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    if torch._C._get_tracing_state() is not None:  # a trace for ONNX would write a choice between two formulas
-        return (1 - weight) * start + weight * end
-    return torch.lerp(start, end, weight)
-
-
-def _addcmul(addend: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    traced = torch._C._get_tracing_state() is not None  # in ONNX, a factor of 1 would be one more node
-    return addend + x * y if traced else torch.addcmul(addend, x, y)
-
-
-def _addcdiv(addend: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    traced = torch._C._get_tracing_state() is not None
-    return addend + x / y if traced else torch.addcdiv(addend, x, y)
-
-
 @functools.lru_cache(maxsize=1024)
 def _as_tensor(value: float, dtype: torch.dtype) -> torch.Tensor:
     with torch.inference_mode(False):
         return torch.tensor(value, dtype=dtype, device="cpu")
 
 
-def mean(x: torch.Tensor, axis: Any, keepdims: bool = False) -> torch.Tensor:
-    """Return the mean along one axis or several."""
-    size = x.shape[axis] if type(axis) is int else None
-    if type(size) is not int or size == 0:  # a trace has sizes as tensors
+def _mean(x: torch.Tensor, axis: Any, keepdims: bool = False) -> torch.Tensor:
+    """Return the mean along one axis or several; along one, in less time than `torch.mean` takes for a few numbers."""
+    if type(axis) is not int or x.shape[axis] == 0:
         return torch.mean(x, axis, keepdims)
-    return torch.sum(x, axis, keepdims) * TORCH.scalar(1 / size, x)  # type: ignore[no-any-return]
+    return torch.sum(x, axis, keepdims) * TORCH.scalar(1 / x.shape[axis], x)  # type: ignore[no-any-return]
 
 
 # Every layer computes with these; they skip array_api_compat's checks of the types, which are the same here.
-_DIRECT = {
+_EAGER: dict[str, Callable[..., torch.Tensor]] = {
     "matmul": torch.matmul,
     "sqrt": torch.sqrt,
     "log": torch.log,
     "sum": torch.sum,
-    "mean": mean,
+    "mean": _mean,
     "where": torch.where,
     "maximum": torch.clamp_min,
     "reshape": torch.reshape,
-    "lerp": _lerp,
-    "addcmul": _addcmul,
-    "addcdiv": _addcdiv,
+    "lerp": torch.lerp,
+    "addcmul": torch.addcmul,
+    "addcdiv": torch.addcdiv,
 }
+# In ONNX, PyTorch's own would be more nodes: a choice between two formulas, a factor of 1.
+_TRACED: dict[str, Callable[..., torch.Tensor]] = {
+    "mean": torch.mean,
+    "lerp": lambda start, end, weight: (1 - weight) * start + weight * end,
+    "addcmul": lambda addend, x, y: addend + x * y,
+    "addcdiv": lambda addend, x, y: addend + x / y,
+}
+_COMPAT = {name: getattr(compat, name) for name in dir(compat) if not name.startswith("__")}
 
 
 class TorchOps(Ops):
-    """Array operations on tensors."""
+    """Array operations on tensors, run at once."""
 
-    xp = SimpleNamespace(**{name: getattr(compat, name) for name in dir(compat) if not name.startswith("__")} | _DIRECT)
+    xp = SimpleNamespace(**_COMPAT | _EAGER)
 
     def is_array(self, value: Any) -> bool:
         """Whether this is a dense (strided) tensor, not a sparse or nested one."""
@@ -90,24 +81,18 @@ class TorchOps(Ops):
     def is_float(self, array: torch.Tensor) -> bool:
         return array.is_floating_point()
 
-    def is_traced(self, array: torch.Tensor) -> bool:
-        return is_traced()
-
-    def is_exported(self) -> bool:
-        return torch._C._get_tracing_state() is not None
-
     def positions(self, array: torch.Tensor, channel_axis: int) -> int:
         sizes = [*array.shape[1:]]
         del sizes[channel_axis % array.ndim - 1]
-        return math.prod(sizes if torch._C._get_tracing_state() is None else map(int, sizes))  # a trace has tensors
+        return math.prod(sizes)
 
     def constant(self, values: Any, like: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(values, dtype=like.dtype, device=like.device)
 
     def scalar(self, value: Any, like: torch.Tensor) -> Any:
         """Return a number as a tensor of rank 0: on a CPU, PyTorch takes 4 µs to convert a Python number."""
-        plain = type(value) is float and type(like) is torch.Tensor and like.is_cpu and like.is_floating_point()
-        return _as_tensor(value, like.dtype) if plain and not torch.compiler.is_compiling() else value
+        plain = type(value) is float and like.is_cpu and type(like) is torch.Tensor and like.is_floating_point()
+        return _as_tensor(value, like.dtype) if plain else value
 
     def indices(self, values: Any, like: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(values, dtype=torch.int64, device=like.device)
@@ -120,12 +105,7 @@ class TorchOps(Ops):
         return array if array.dtype in (torch.float32, torch.float64) else array.float()
 
     def as_constants(self, function: Callable[..., tuple[np.ndarray, ...]], *numbers: Any) -> tuple[torch.Tensor, ...]:
-        """Return tensors, which a compiler treats as constants, however they were computed."""
-        if torch.compiler.is_compiling():
-            computed = [number + 0 for number in numbers]  # the compiler then specializes on a symbolic size
-            return _constants(function.__module__, function.__name__, *computed)
-        plain = [int(n) if isinstance(n, torch.Tensor) else n for n in numbers]  # a trace has sizes as tensors
-        return tuple(torch.from_numpy(array) for array in function(*plain))
+        return tuple(torch.from_numpy(array) for array in function(*numbers))
 
     def copy(self, array: torch.Tensor) -> torch.Tensor:
         return array.clone()
@@ -145,19 +125,49 @@ class TorchOps(Ops):
         return array.repeat_interleave(times, 0)
 
     def for_every_image(self, values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        if torch._C._get_tracing_state() is not None:  # in ONNX, an expansion is a dozen nodes
-            return super().for_every_image(values, like)  # type: ignore[no-any-return]
         return values.expand(like.shape[0], 1, -1)
 
     def to_numpy(self, array: torch.Tensor) -> np.ndarray:
         """Return a tensor as numpy's, which has no bfloat16."""
-        if is_traced():
-            raise SymbolicError
         values = array.detach().cpu()
         return np.asarray((values.double() if values.is_floating_point() else values).numpy())
 
+
+class TracedOps(TorchOps):
+    """The same while a compiler or exporter traces: tensors have no values, and sizes may be symbols or tensors."""
+
+    xp = SimpleNamespace(**_COMPAT | _EAGER | _TRACED)
+
+    def is_traced(self, array: torch.Tensor) -> bool:
+        return True
+
+    def is_exported(self) -> bool:
+        return torch._C._get_tracing_state() is not None
+
+    def positions(self, array: torch.Tensor, channel_axis: int) -> int:
+        sizes = [*array.shape[1:]]
+        del sizes[channel_axis % array.ndim - 1]
+        return math.prod(map(int, sizes) if self.is_exported() else sizes)
+
+    def scalar(self, value: Any, like: torch.Tensor) -> Any:
+        return value
+
+    def as_constants(self, function: Callable[..., tuple[np.ndarray, ...]], *numbers: Any) -> tuple[torch.Tensor, ...]:
+        """Return tensors, which a compiler treats as constants, however they were computed."""
+        if torch.compiler.is_compiling():
+            computed = [number + 0 for number in numbers]  # the compiler then specializes on a symbolic size
+            return _constants(function.__module__, function.__name__, *computed)
+        return super().as_constants(function, *[int(n) if isinstance(n, torch.Tensor) else n for n in numbers])
+
+    def for_every_image(self, values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """In ONNX, an expansion is a dozen nodes."""
+        return Ops.for_every_image(self, values, like) if self.is_exported() else super().for_every_image(values, like)
+
+    def to_numpy(self, array: torch.Tensor) -> np.ndarray:
+        raise SymbolicError
+
     def map_batches(self, function: Callable[..., Any], batch: list[torch.Tensor], size: int) -> list[Any]:
-        if torch._C._get_tracing_state() is not None:
+        if self.is_exported():
             raise RecipeError(
                 "max_rows: a trace would keep the number of rounds that its example needs, and drop images of larger "
                 "batches. Try: trace a model that is adapted without max_rows."
@@ -173,4 +183,4 @@ def _constants(module: str, name: str, *numbers: float) -> tuple[torch.Tensor, .
 # What torch.compiler.assume_constant_result sets; calling it would import the compiler.
 _constants._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
-TORCH = TorchOps()
+TORCH, TRACED = TorchOps(), TracedOps()
