@@ -29,11 +29,18 @@ IN_WORDS = {
 
 @dataclass(frozen=True)
 class Description:
-    """An adapted model. Print it for a table.
+    """A description of an adapted model. Print it to see a table.
 
-    `rows` is the number of rows that one image becomes (of a square image if that matters). `adapted` names the layers
-    that are adapted, `skipped` those that keep the source's statistics. `scores` is what the class scores are; None if
-    there are none, or before the probe.
+    Attributes:
+        model: The class name of the source model.
+        backend: The framework that runs it.
+        recipe: The recipe.
+        rows: The number of rows per image. With views, it can depend on the shape; this is for square images.
+        layers: All BatchNorm layers.
+        adapted: The names of the adapted layers.
+        skipped: The names of the layers that keep the source's statistics.
+        scores: The kind of class scores; None if there are none, or before the probe.
+        table: The text that `print` shows.
     """
 
     model: str
@@ -87,6 +94,6 @@ def _describe_output(layout: OutputLayout | None) -> str:
 
 
 def _each(texts: Iterable[str]) -> str:
-    """Return one text if it is the same for all kinds of images."""
+    """Return the text for square images, and the texts for other images if they differ."""
     first, *others = dict.fromkeys(texts)
     return first + "".join(f" (images that are not square: {other})" for other in others)
