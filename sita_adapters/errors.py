@@ -1,4 +1,4 @@
-"""The library's errors. `SitaError` catches all of them. Each one is also a built-in error, such as a ValueError."""
+"""The library's errors. `SitaError` catches all of them. Each subclass is also a built-in error, such as ValueError."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SitaWarning(UserWarning):
 
 
 class ModelError(SitaError, ValueError):
-    """The model cannot be adapted, because it violates the contract (docs/contract.md)."""
+    """The model cannot be adapted, or it violates the contract (docs/contract.md)."""
 
 
 class BackendImportError(SitaError, ImportError):

@@ -280,7 +280,7 @@ def rotation_taps(height: int, width: int, degrees: float) -> tuple[np.ndarray, 
 
 @lru_cache(maxsize=16)
 def blur_matrix(size: int, sigma: float) -> tuple[np.ndarray]:
-    """Return the float32 (size, size) matrix K for which x @ K is a row of pixels x blurred, with the border mirrored."""
+    """Return the float32 (size, size) matrix K for which x @ K is a row of pixels x blurred, with mirrored borders."""
     radius = max(1, math.ceil(4 * sigma))
     offsets = np.arange(-radius, radius + 1)
     kernel = np.exp(-0.5 * (offsets / sigma) ** 2)
