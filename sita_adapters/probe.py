@@ -1,8 +1,8 @@
 """The probe: it runs a model before the first answer, to check the contract and to find the layout of the output.
 
-Three random images a, b and c run without adaptation in four batches. Then a runs again, on a fresh copy of the model:
+Two random images a and b run without adaptation in four batches. Then a runs again, on a fresh copy of the model:
 
-    [a, b]      [c, b, a]      [c]      [a]      [a]
+    [a, b]      [b, a]      [b]      [a]      [a]
 
 The batch dimension is the axis whose size is the number of images. An image's part of every output, and of the input of
 every adapted layer, must be the same in every batch. A constant has no batch dimension and never changes. Each image is
@@ -31,8 +31,8 @@ Run: TypeAlias = Callable[..., Any]
 """run(which, perturbed=False, fresh=False) runs the plain model on the random images with these indices, and returns
 its output. `perturbed` adds rounding errors to the images. `fresh` uses a new copy of the model, without history."""
 
-_ALL = (2, 1, 0)
-BATCHES = ((0, 1), _ALL, (2,), (0,))
+_ALL = (1, 0)
+BATCHES = ((0, 1), _ALL, (1,), (0,))
 _ROUNDING = {"float64": 1e-4, "float32": 1e-4, "bfloat16": 0.1, "float16": 3e-2}
 """The relative rounding error of a network's values in each precision; 0 for integers."""
 
@@ -124,12 +124,12 @@ def _image_axes(results: Sequence[_Result]) -> list[int | None]:
     for some, count in zip(results, counts, strict=True):
         other = sorted({*some.parts} ^ {*parts})
         if other and {*other} <= {each.name for each in (*some.layers, *results[1].layers)}:
-            what = f"{', '.join(other[:4])} for {count} images or for three, but not for both"
+            what = f"{', '.join(other[:4])} for {count} images or for two, but not for both"
             raise ModelError(f"The model runs {what}. Try: {leave_out(*other)}.")
         if some.parts != parts:
             raise OutputError(
                 f"The output of {count} images has other parts, or other numbers beside its tensors, than the output "
-                f"of three: {', '.join(other[:4])}. Try: adapt a module that returns tensors with one entry per image, "
+                f"of two: {', '.join(other[:4])}. Try: adapt a module that returns tensors with one entry per image, "
                 "and nothing else that depends on their number."
             )
     for index, runs in enumerate(zip(*(each.arrays + each.layers for each in results), strict=True)):
@@ -174,7 +174,7 @@ def _mixing_error(whole: _Result, mixed: Sequence[int], axes: Sequence[int | Non
     if axes[mixed[0]] is None:
         shape = whole.arrays[mixed[0]].array.shape
         return OutputError(
-            f"Expected one entry of {first} per image, on one axis; received shape {shape} for three, computed from "
+            f"Expected one entry of {first} per image, on one axis; received shape {shape} for two, computed from "
             "the whole batch, like a loss. Try: call the model without labels, or adapt a module that returns scores."
         )
     return ModelError(
@@ -247,10 +247,10 @@ def not_batchnorm_error(wrong: Sequence[str], kind: str, count: int) -> ModelErr
 
 
 def random_like(images: np.ndarray) -> np.ndarray:
-    """Return three random images with the dtype and the value range of these images (N, …).
+    """Return two random images with the dtype and the value range of these images (N, …).
 
-    The first covers the range of all images, and the others cover the range of the darkest image. This reveals a model
-    that branches on the maximum of a batch. Each image has a few large areas, and noise.
+    The first covers the range of all images, and the second covers the range of the darkest image. This reveals a
+    model that branches on the maximum of a batch. Each image has a few large areas, and noise.
     """
     floating, shape = np.issubdtype(images.dtype, np.floating), images.shape[1:]
     flat = images.reshape(len(images), -1).astype(np.float64)
@@ -263,8 +263,8 @@ def random_like(images: np.ndarray) -> np.ndarray:
         if high - low < 0.01:
             low, high = (low, low + 1.0) if floating else (0.0, 1.0 if images.dtype == np.bool_ else 255.0)
         darkest = high
-    random, made = np.random.default_rng(0), np.empty((3, *shape))
-    for image, top in zip(made, (high, darkest, darkest), strict=True):
+    random, made = np.random.default_rng(0), np.empty((2, *shape))
+    for image, top in zip(made, (high, darkest), strict=True):
         areas = random.uniform(size=tuple(min(size, 3) for size in shape))
         values = areas[np.ix_(*(np.arange(size) * min(size, 3) // max(size, 1) for size in shape))]
         values = values + random.uniform(size=shape)

@@ -43,10 +43,14 @@ class AdaptedBatchNorm:
             if trace_of(x) is not context.trace:
                 context.inner.append(self.sita_name)
             elif context.plan.blends:
-                if type(layer).__bases__[-1] is keras.layers.BatchNormalization:  # whose arithmetic is known
+                if self.is_known():
                     return _normalized(x, layer, context)
                 given.arguments[first] = _rewritten(x, layer, context)
         return super().call(*given.args, **given.kwargs)  # type: ignore[misc]
+
+    def is_known(self) -> bool:
+        """Whether this layer is of Keras' own class, whose arithmetic is known."""
+        return type(self).__bases__[-1] is keras.layers.BatchNormalization
 
 
 class FoldedTimeDistributed:

@@ -100,7 +100,7 @@ def arrange(model: Any, images: Any) -> Any:
 
 
 def random_images(image: Any, example: Any, error: type[Exception]) -> np.ndarray:
-    """Return three random images for this input, like the example; raise this error if that does not fit the input."""
+    """Return two random images for this input, like the example; raise this error if that does not fit the input."""
     dtype = "float32" if KERAS.is_float(image) else str(keras.backend.standardize_dtype(image.dtype))  # as numpy has
     if example is None:  # 64 pixels if the model takes any number
         return random_like(np.zeros((1, *(size or 64 for size in image.shape[1:])), dtype))

@@ -126,7 +126,7 @@ def _check_compiled(called: dict[str, Any], layer: AdaptedCall) -> None:
 def _check_layers(layer: AdaptedCall, inputs: dict[str, Any]) -> None:
     """Raise if a layer that ran is not a BatchNorm layer, by the property that the method rests on."""
     norms = {each.sita_name: each for _, each in walk(layer.hidden.clone) if isinstance(each, AdaptedBatchNorm)}
-    if wrong := [name for name, x in inputs.items() if not _is_normalizing(norms[name], x)]:
+    if wrong := [name for name, x in inputs.items() if not (norms[name].is_known() or _is_normalizing(norms[name], x))]:
         raise not_batchnorm_error(wrong, type(norms[wrong[0]]).__bases__[-1].__name__, len(norms))
 
 

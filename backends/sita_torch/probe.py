@@ -105,9 +105,9 @@ def _probe_once(
 
 
 def _random_like(tensor: torch.Tensor, index: int) -> torch.Tensor:
-    """Return three entries like those of an argument: random images; for any other argument, its own values."""
+    """Return two entries like those of an argument: random images; for any other argument, its own values."""
     if index and not (tensor.is_floating_point() and tensor.ndim > 2):
-        return tensor[torch.arange(3) % tensor.shape[0]].clone()
+        return tensor[torch.arange(2) % tensor.shape[0]].clone()
     return torch.from_numpy(random_like(TORCH.to_numpy(tensor))).to(tensor.device, tensor.dtype)
 
 

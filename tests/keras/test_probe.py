@@ -185,3 +185,10 @@ def test_an_example_of_whole_numbers() -> None:
     np.testing.assert_allclose(odd.run(adapted, batch), expected, rtol=1e-5, atol=1e-6)
     near = sita.adapt(model, "augbn", priors=1 - 1e-7, example=batch).predict_on_batch(batch)
     np.testing.assert_allclose(near, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_tiny_features_are_no_reason_to_refuse() -> None:
+    """Random weights may make features so small that rounding hides what changing the statistics does."""
+    layers = [keras.layers.Rescaling(1e-8), keras.layers.BatchNormalization(), keras.layers.Flatten()]
+    model = keras.Sequential([keras.Input((8, 8, 3)), *layers, keras.layers.Dense(4)])
+    assert sita.describe(sita.adapt(model)).rows == 2

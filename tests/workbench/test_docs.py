@@ -79,7 +79,7 @@ def test_every_command_is_known() -> None:
 def test_the_sita_command_takes_it(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").mkdir()
-    images, others = ("cat.jpg", "cat.png", "foggy.jpg"), ("images.parquet", "imagenet.txt", "model.onnx")
+    images, others = ("cat.jpg", "cat.png", "foggy.jpg"), ("list.txt", "imagenet.txt", "model.onnx")
     for name in (*images, *others, "resnet20.safetensors", "recipe.json", "results.json"):
         Path(name).touch()
     command = typer.main.get_command(make_app())

@@ -170,3 +170,20 @@ def test_examples_on_real_data_run(data: Path) -> None:
     assert re.search(r"mean +│ +\d+\.\d\d +│ +\d+\.\d\d", printed), printed
     printed = run("compare_frameworks", str(data), "--images", "1", "--size", "96", "--recipes", "source,augbn")
     assert re.search(r"agree on 100\.0 %", printed), printed
+
+
+def test_the_notebook_runs_and_ends_in_a_picture() -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(EXAMPLES / "quickstart.ipynb", as_version=4)
+    for cell in notebook.cells:
+        cell.pop("outputs", None)
+    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    text = "".join(output.get("text", "") for output in outputs)
+    source, adapted = (float(share) for share in re.findall(r"([\d.]+)% right", text))
+    assert adapted > source + 20
+    assert "image/png" in outputs[-1]["data"]
+    table = next(output["data"]["text/markdown"] for output in outputs if "text/markdown" in output.get("data", {}))
+    assert f"{adapted:.2f}" in table  # `benchmark` counts what the loop counted

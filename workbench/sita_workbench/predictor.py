@@ -49,6 +49,10 @@ class Predictor(Protocol):
     recipe: str
     rows: int
 
+    @property
+    def description(self) -> str | None:
+        """The live model in words."""
+
     def answer(self, pixels: np.ndarray) -> Answers:
         """Return an answer for every image, which does not depend on the others."""
 
@@ -83,6 +87,11 @@ class ModelPredictor:
         # Of the ensemble every candidate is the source model, each on a view; the first is on the image itself.
         self._runs_source = with_source and not opened.has_source
         self.rows = sita.describe(self._adapted).rows + self._runs_source
+
+    @property
+    def description(self) -> str | None:
+        """What `sita.describe` says now: after the first answer, also what the probe established."""
+        return str(sita.describe(self._adapted))
 
     def answer(self, pixels: np.ndarray) -> Answers:
         """Return an answer for every image."""
@@ -120,6 +129,8 @@ class ModelPredictor:
 
 class FilePredictor:
     """An exported file. With diagnostics it returns λ and the source model's answer; without, neither."""
+
+    description: str | None = None
 
     def __init__(self, loaded: LoadedModel, file: OnnxFile) -> None:
         assert file.metadata is not None  # as `load_model` makes sure

@@ -100,7 +100,7 @@ class Service:
 
     def info(self) -> dict[str, Any]:
         """Return what is served: what `describe` says, and the limits."""
-        loaded, described = self.predictor.loaded, getattr(self.predictor, "description", None)
+        loaded = self.predictor.loaded
         return {
             "model": loaded.spec,
             "weights": loaded.weights,
@@ -112,7 +112,7 @@ class Service:
             "batch": self.settings.batch,
             "max_mb": self.settings.max_bytes / 1e6,
             "max_pixels": self.max_pixels,
-            "description": None if described is None else str(described),
+            "description": self.predictor.description,
         }
 
 
