@@ -13,16 +13,16 @@ from .selection import LayerInfo
 from .version import __version__
 
 IN_WORDS = {
-    "source": "runs the source model as it is",
-    "auto": "runs each image as the source model and adapted to it, and mixes the two outputs by the measured shift",
-    "auto3": "runs each image as the source model and under two adaptations to it, and mixes the outputs by shift",
-    "shift": "runs each image once, adapted more the further it is from the source's statistics",
+    "source": "runs the source model without adaptation",
+    "auto": "runs each image with and without adaptation, and mixes the two outputs by the measured shift",
+    "auto3": "runs each image without adaptation and with two adaptations, and mixes the outputs by the measured shift",
+    "shift": "runs each image once, and adapts more if it is further from the source's statistics",
     "ensemble": "averages the source model's probabilities over the image and its views",
-    "ptn": "normalizes each image with its own statistics only",
+    "ptn": "normalizes each image only with its own statistics",
     "bn": "blends 1 part of each image's statistics into 16 of the source's",
     "augbn": "blends the statistics of each image and its views into the source's",
-    "ops": "runs each image under 8 blends with the source's statistics, and lets the most confident vote",
-    "ops_shared": "runs each image under 8 blends, with one set of views for all, and lets the most confident vote",
+    "ops": "runs each image with 8 priors, and lets the most confident vote",
+    "ops_shared": "runs each image with 8 priors that share one set of views, and lets the most confident vote",
 }
 """What each recipe does, in one line."""
 

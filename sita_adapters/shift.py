@@ -111,7 +111,7 @@ class ByExcessShift:
             )
 
     def __str__(self) -> str:
-        return "by the shift beyond that of clean images"
+        return "by excess shift over clean images"
 
     def priors(self, divergence: Array, name: str, positions: Any, first_positions: Any, ops: Ops) -> Array:
         """Return λ (B, R, 1) for E (B, R, 1) in a layer; NaN if E is not finite."""
