@@ -229,7 +229,7 @@ def _choose(tried: list[_Tried], count: int, min_agreement: float) -> Recipe:
         best = source
         warnings.warn(
             f"No recipe keeps {min_agreement:.0%} of the predictions on these images and gains on corrupted copies of "
-            "them. The recipe 'source', which adapts nothing, was chosen. Try: a lower min_agreement=, or images like "
+            "them. The recipe 'source' was chosen, which adapts nothing. Try: a lower min_agreement=, or images like "
             "those that the model was trained on.",
             SitaWarning,
             stacklevel=3,
