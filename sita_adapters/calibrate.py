@@ -23,7 +23,7 @@ from .shift import ByExcessShift, ByShift
 from .voting import Scores
 
 MIRROR_AGREEMENT = 0.85
-"""Mirror images are candidates if the source model gives at least this share of images and mirror images one label."""
+"""Mirror images may answer if the source model predicts at least this share of them like the original images."""
 
 ROW_VALUE = 1.0
 """How many points each additional row must gain."""

@@ -111,7 +111,7 @@ def _answer(name: str, adapted: Any, images: Any, batch_size: int, first: np.nda
         raise InputError(f"images: expected a numpy array of numbers (N, h, w, channels); received {shape}.")
     batches, (scores, *_) = zip(*run_batches(adapted, images, batch_size, channels_last=True), strict=True)
     if scores.kind.startswith("sigmoid"):
-        raise OutputError(f"Expected one label per image or pixel; {name!r} has sigmoid scores (several labels).")
+        raise OutputError(f"Expected one label per image or pixel; {name!r} has sigmoid scores, one per label.")
     raw = np.concatenate(batches).astype(np.float64)
     p = np.moveaxis(probabilities(raw, scores.kind, scores.class_axis), scores.class_axis, -1)
     q = p if first is None else first

@@ -115,7 +115,7 @@ class ForwardContext:
 class _Thread(threading.local):
     """Per-thread state. A plain thread-local, because compilers and exporters cannot trace a ContextVar."""
 
-    def __init__(self) -> None:  # runs in every thread: compilers need the attributes to exist
+    def __init__(self) -> None:  # runs in every thread: compilers check these attributes
         self.context: ForwardContext | None = None
         self.latest: tuple[Adaptation, OutputLayout | None] | None = None  # of the latest call
         self.observers: tuple[tuple[object, Any], ...] = ()  # who records which adapted model

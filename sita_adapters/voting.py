@@ -141,7 +141,7 @@ def first_largest(z: Array, axis: int, ops: Ops) -> Array:
 
 
 def select_lowest(array: Array, entropies: Array, candidates: Sequence[int], xp: Any) -> Array:
-    """Return, for each image, the entry of an array (B, P, …) of the candidate with the lowest entropy (B, P, …).
+    """Return, for each image, the part of an array (B, P, …) of the candidate with the lowest key in `entropies`.
 
     Each candidate is compared with the best so far, because not every exporter supports argmin.
     """
