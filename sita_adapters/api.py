@@ -45,41 +45,41 @@ def adapt(
 ) -> Model:
     """Return a model that adapts its BatchNorm statistics to each image.
 
-    It is called like the model passed in, which is never modified; the two share the memory of their weights. The model
-    adapts to each image of a batch independently (except with share="batch"). Before its first prediction it is probed
-    with a few random images, to find out what its output is and that it meets the contract (docs/contract.md).
+    You call the adapted model like the source model, and it returns the same kind of output. It adapts to each image of
+    a batch independently (except with share="batch"). The source model is never modified, and both share the memory of
+    the weights. Before the first prediction, a probe with a few random images checks that the model meets the contract
+    (docs/contract.md) and finds the class scores in its output.
 
     Args:
         model: A trained PyTorch or Keras model with BatchNorm layers.
-        recipe: "auto" (the default: two rows, nothing to tune), "auto3" (three rows), "shift" (one row, more cautious),
-            "ops" (the paper's, 22 rows), "ops_shared", "augbn", "bn", "ptn", "ensemble", "source", or a `Recipe`, such
-            as `calibrate` returns.
-        task: "segmentation" chooses suitable views for a recipe that is named and uses views.
+        recipe: "auto" (the default, two rows), "auto3" (three rows), "shift" (one row, more cautious), "ops" (the
+            paper's method, 22 rows), "ops_shared", "augbn", "bn", "ptn", "ensemble", "source", or a `Recipe`, for
+            example one that `calibrate` returned.
+        task: "segmentation" selects suitable views for a named recipe with views.
         inputs: How pixels are encoded ("imagenet", …, or `Inputs`). Only views that distort colors need it.
-        scores: What the class scores are: "logits", "probabilities", "log_probabilities", "sigmoid" (logits of labels
-            that are each true or not) or "sigmoid_probabilities". None: inferred from the values.
-        output: Which part of a tuple, dict or record is the scores: a key, a position, or a function of the output.
-        class_axis: The axis of the classes in the scores. None: inferred from the values, or the framework's usual one.
+        scores: What the class scores are: "logits", "probabilities", "log_probabilities", "sigmoid" (logits of
+            independent labels) or "sigmoid_probabilities". None: inferred from the values.
+        output: Which part of a tuple, dict or record holds the scores: a key, a position, or a function of the output.
+        class_axis: The class axis of the scores. None: inferred from the values, or the framework's default.
         layers: Which BatchNorm layers to adapt: names, globs, or a predicate of (name, layer). None: all.
-        max_rows: Largest number of rows that run at once; the answers are the same. It bounds memory, and speeds up
-            recipes with many rows: what no cache holds is slow. None: as many as the batch has images, at least 64; in
-            a compiled or exported model, all.
-        example: What the model is called with (a batch, a tuple of arguments, or a dict of keyword arguments), to probe
-            it now. PyTorch models are otherwise probed at their first call.
-        priors: Changes this field of the recipe, for example to 0.9; so do the arguments below. `Recipe` documents
-            them. None: the recipe's own.
+        max_rows: Maximum number of rows that run at once. It limits memory and does not change the answers. None: the
+            number of images in the batch, or 64 if that is larger; all rows in a compiled or exported model.
+        example: An example input, to probe the model now: a batch, a tuple of arguments, or a dict of keyword
+            arguments. Without it, PyTorch models are probed at their first call.
+        priors: Overrides this field of the recipe, for example with 0.9. So do the arguments below. `Recipe` documents
+            them. None: no change.
         n_views: Number of augmented views.
-        augment: Which views.
+        augment: Which views to use.
         shared_views: Whether all priors share one set of views.
-        candidates: What may answer.
-        combine: How several candidates make one answer.
+        candidates: Which rows are candidates.
+        combine: How several candidates are combined into one answer.
         top_k: Number of candidates that decide.
         share: "batch" if all images of a call share their statistics.
         seed: Seed of random views.
         resample: Whether to draw new random views for every image.
 
     Returns:
-        The adapted model, of the same class in PyTorch, a `keras.Model` in Keras.
+        The adapted model. In PyTorch it has the class of the source model; in Keras it is a `keras.Model`.
 
     Raises:
         SitaError: The model violates the contract, or an argument is wrong. The message says what to try.
@@ -113,13 +113,16 @@ def adapt(
 
 
 def describe(adapted: Any) -> Description:
-    """Return what `adapt` did: recipe, rows per image, layers, and what was established about the output.
+    """Return a description of an adapted model: recipe, rows per image, layers, and the kind of output.
 
     Args:
         adapted: A model that `adapt` returned.
 
     Returns:
-        A `Description`. Print it for a table.
+        A `Description`. Print it to see a table.
+
+    Raises:
+        SitaError: The model is not adapted.
 
     Example:
         >>> print(sita.describe(adapted))
@@ -128,13 +131,16 @@ def describe(adapted: Any) -> Description:
 
 
 def unwrap(adapted: Model) -> Model:
-    """Return a plain model that shares the adapted model's weights, on its device.
+    """Return a plain model that shares the adapted model's weights and device.
 
     Args:
         adapted: A model that `adapt` returned.
 
     Returns:
-        A model of the source's class that is not adapted.
+        A plain model of the source model's class.
+
+    Raises:
+        SitaError: The model is not adapted.
 
     Example:
         >>> plain = sita.unwrap(adapted)

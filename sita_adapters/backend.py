@@ -1,4 +1,4 @@
-"""The Backend protocol, and which backend owns a model."""
+"""The Backend protocol, and the choice of the backend for a model."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "sita_adapters.backends"
-"""The entry-point group. An entry's name is the import package whose classes the backend's models descend from."""
+"""The entry-point group. An entry's name is the package that the backend's models inherit their classes from."""
 
 
 class Backend(Protocol):
     """The operations that each framework implements."""
 
     ops: Ops
-    label: str  # the framework's name, and what it computes with
+    label: str  # the framework's name, and for Keras its own backend
     export_formats: tuple[str, ...]
 
     def adapt(self, model: Any, recipe: Recipe, settings: Settings, layers: Layers, example: Any) -> Any:
-        """Return an adapted clone that shares the weights of a model, which is not modified."""
+        """Return an adapted clone that shares the model's weights. The model is not modified."""
 
     def unwrap(self, adapted: Any) -> Any:
         """Return a plain clone of an adapted model that shares its weights."""
 
     def adaptation_of(self, model: Any) -> Adaptation | None:
-        """Return what makes a model an adapted one; None for a plain one."""
+        """Return the Adaptation of an adapted model; None for a plain one."""
 
     def observing(self, adapted: Any) -> AbstractContextManager[object]:
-        """Return a context in which calls of an adapted model have values to record; it yields the Adaptation."""
+        """Return a context in which calls of an adapted model have concrete values; it yields the Adaptation."""
 
     def run(self, model: Any, images: np.ndarray, *, channels_last: bool = False) -> Any:
-        """Return the model's output for numpy images, arranged as it takes them, or with their channels last."""
+        """Return the model's output for numpy images in its own layout, or with the channels last."""
 
     def write(self, adapted: Any, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
-        """Write an adapted model to a file for any number of images; return the shape of the images it takes."""
+        """Write an adapted model to a file for any number of images; return the shape of its input."""
 
 
 def backend_of(model: Any) -> Backend:
-    """Return the backend whose framework the model's nearest ancestor class comes from.
+    """Return the backend of the first class in the model's inheritance order that belongs to a framework.
 
-    It reads the names of the classes' modules and imports no framework. The order of the ancestors decides between
-    several: under Keras' torch backend a Keras layer is a torch.nn.Module too, but further up.
+    It reads the names of the classes' modules and imports no framework. The order matters: under Keras' torch backend,
+    a Keras layer is also a torch.nn.Module, but its Keras classes come first.
     """
     packages = [ancestor.__module__.partition(".")[0] for ancestor in type(model).__mro__]
     if not any(package in _installed() for package in packages):
@@ -82,14 +82,14 @@ def backend_of(model: Any) -> Backend:
 
 @functools.cache
 def _installed() -> dict[str, EntryPoint]:
-    """Return the installed backends. Cached: searching all packages takes 10 ms, as long as a small model."""
-    from importlib.metadata import entry_points  # here: it takes as long to import as the whole library
+    """Return the installed backends. Cached, because the search takes 10 ms, as long as a call of a small model."""
+    from importlib.metadata import entry_points  # here, because importing it takes as long as the whole library
 
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
 def adaptation_of(adapted: Any) -> Adaptation:
-    """Return what makes this model an adapted one; raise if it is a plain one."""
+    """Return the Adaptation of an adapted model; raise a ModelError if the model is plain."""
     adaptation = backend_of(adapted).adaptation_of(adapted)
     if adaptation is None:
         raise ModelError(
@@ -102,7 +102,7 @@ def adaptation_of(adapted: Any) -> Adaptation:
 def run_batches(
     adapted: Any, images: np.ndarray, batch_size: Any, *, channels_last: bool = False
 ) -> Iterator[tuple[np.ndarray, ScoresLayout]]:
-    """Run an adapted model on numpy images; yield each batch's scores, images first, and what they are."""
+    """Run an adapted model on numpy images; yield each batch's scores, with the images first, and their layout."""
     backend, size = backend_of(adapted), expect_integer("batch_size", batch_size, 1, InputError)
     for start in range(0, len(images), size):
         output = backend.run(adapted, images[start : start + size], channels_last=channels_last)

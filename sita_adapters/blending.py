@@ -1,4 +1,4 @@
-"""What happens at an adapted BatchNorm layer: measure its rows, and blend with the source's statistics."""
+"""The work at an adapted BatchNorm layer: measure the rows, and blend their statistics with the source's."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .shift import scaled_divergence
 from .statistics import blend_with_source, pool, target
 
 Measure = Callable[[int, int], "tuple[Array, Array]"]
-"""measure(n, first): the mean and biased variance, (B, n − first, C), of the batch entries of each image from `first`
-on. An image has n of them, side by side."""
+"""measure(n, first) returns the mean and biased variance, (B, n − first, C), of each image's batch entries from index
+`first`. An image has n consecutive entries."""
 
 
 def enter_layer(name: str, x: Array, adaptation: Adaptation | None = None) -> ForwardContext:
-    """Return the running context for an adapted layer; raise if it runs outside a call of its adapted model."""
+    """Return the current context of an adapted layer; raise if it runs outside a call of its adapted model."""
     context = thread.context
     if context is None or (adaptation is not None and context.adaptation is not adaptation):
         raise ModelError(
@@ -40,10 +40,10 @@ def blend(  # noqa: PLR0917
     context: ForwardContext,
     name: str,
 ) -> tuple[Array, Array]:
-    """Return the mean and variance that each entry of a layer's batch is normalized with, in their order: (…, C).
+    """Return the mean and variance, (…, C), to normalize each entry of a layer's batch with, in batch order.
 
-    `source` is the source's mean and variance, (C,); `entries` is N, the size of the layer's batch; `positions` is A,
-    their number of spatial positions. A row has several entries if the model folds time or tokens into its batch.
+    `source` is the source's mean and variance, (C,). `entries` is N, the size of the layer's batch. `positions` is A,
+    the number of spatial positions. A row has several entries if the model folds time or tokens into its batch.
     """
     ops, plan = context.ops, context.plan
     factor = _entries_per_row(name, entries, context)
@@ -70,7 +70,7 @@ def blend(  # noqa: PLR0917
 
 
 def _entries_per_row(name: str, entries: Any, context: ForwardContext) -> int:
-    """Count this call of a layer; return its number of batch entries per row, which must be what the probe saw."""
+    """Count this call of a layer; return its batch entries per row, which must be the same as in the probe."""
     ops, call = context.ops, context.calls.get(name, 0)
     context.calls[name] = call + 1
     known = None if context.layout is None else context.layout.entries_per_row.get(name)
@@ -104,7 +104,7 @@ def _target(means: Array, variances: Array, context: ForwardContext) -> tuple[Ar
 
 
 def _priors(name: str, divergence: Array, positions: Any, like: Array, context: ForwardContext) -> Any:
-    """Return λ of the blended rows: the number that they share, a column (R, 1), or (B, R, 1) if a rule sets any."""
+    """Return λ of the blended rows: one number if all share it, a column (R, 1), or (B, R, 1) if a rule sets any."""
     runs = context.plan.prior_runs
     if not context.plan.has_rule:
         return runs[0][0] if len(runs) == 1 else context.constant("blended_priors", like)
@@ -119,7 +119,7 @@ def _priors(name: str, divergence: Array, positions: Any, like: Array, context: 
 
 
 def _for_all_entries(blended: Array, source: Array, factor: int, context: ForwardContext) -> Array:
-    """Return a statistic of all entries: the source's, (C,), for its rows, and (B, R, C) for the blended."""
+    """Return a statistic for all entries: the source's, (C,), for its rows, and (B, R, C) for the blended rows."""
     ops, first = context.ops, context.plan.first_blended
     if first:
         blended = ops.concat([*[ops.for_every_image(source, blended)] * first, blended], axis=1)

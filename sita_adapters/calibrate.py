@@ -1,4 +1,4 @@
-"""calibrate(): choose the recipe for a model from clean images of the user's own, without labels."""
+"""calibrate(): choose a recipe for a model, from the user's own clean images without labels."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from .shift import ByExcessShift, ByShift
 from .voting import Scores
 
 MIRROR_AGREEMENT = 0.85
-"""From this share on of images that the source predicts like their mirror image, a mirror image may answer, too."""
+"""Mirror images may answer if the source model predicts at least this share of them like the original images."""
 
 ROW_VALUE = 1.0
-"""How many points one more row must gain."""
+"""How many points each additional row must gain."""
 
 _BATCH = 16
 
 
 @dataclass(frozen=True, eq=False)
 class _Tried:
-    """A recipe, its rows, and the percentage of its predictions that are the wanted ones.
+    """A recipe, its number of rows, and the percentage of its correct predictions on clean images.
 
-    `right` is the same of every corrupted image, (N,).
+    `right` is this percentage for every corrupted image, (N,).
     """
 
     recipe: Recipe
@@ -48,7 +48,7 @@ class _Tried:
         return float(self.right.mean())
 
     def advantage(self, other: _Tried) -> float:
-        """Return how many points it is better than another beyond chance, its rows taken into account."""
+        """Return the lead over another recipe in points, minus one standard error and the cost of its extra rows."""
         difference = self.right - other.right
         chance = float(difference.std() / math.sqrt(len(difference)))
         return float(difference.mean()) - chance - ROW_VALUE * (self.rows - other.rows)
@@ -69,29 +69,36 @@ def calibrate(
     layers: Layers = None,
     max_rows: int | None = None,
 ) -> Recipe:
-    """Choose the recipe for a model, from clean images like those that it was trained on.
+    """Choose a recipe for a model, from clean images like those that it was trained on.
 
-    The shift that each layer measures on clean images tells from which shift on it should adapt (`ByExcessShift`). That
-    rule is tried in one row, beside the source model, and, if mirrored images mean the same to the model, on the
-    image and its mirror image, and compared with `auto`: on the images, and on corrupted copies of them. A prediction
-    counts as right if it is the source model's on the clean image. Another recipe than `auto` is chosen if it is better
-    by more than one standard error; one more row must gain a point, one row less may lose one.
+    Each layer measures its shift on the clean images, and then adapts only to larger shifts (`ByExcessShift`). This
+    rule is tried in one row, in two rows mixed with the source model, and averaged over the image and its mirror image
+    if the source model predicts the same label for most mirror images. These recipes are compared with `auto`, on the
+    images and on corrupted copies of them. A prediction counts as correct if it matches the source model's prediction
+    on the clean image. A recipe replaces `auto` if it is better by more than one standard error. Each additional row
+    must gain one more point, and a recipe with one row fewer may lose one point.
 
     Args:
         model: A plain model.
-        images: 128 to 256 clean images (N, …), as the model takes them. With fewer, the choice is noisy.
-        labels: (N, …). If given, they say which predictions are right.
-        min_agreement: The share of predictions on the clean images that must stay the source model's. With labels,
-            accuracy may fall by at most the rest.
-        progress: Called with the share that is done.
-        task, inputs, scores, output, class_axis, layers, max_rows: As for `adapt`.
+        images: 128 to 256 clean images (N, …), encoded as the model expects. With fewer, the choice is noisy.
+        labels: The true labels, (N, …), if you have them. They replace the source model's predictions.
+        min_agreement: The share of the source model's predictions on the clean images that must stay the same. With
+            labels, accuracy may fall by at most 1 − min_agreement.
+        progress: A function that is called with the completed share, from 0 to 1.
+        task: As for `adapt`.
+        inputs: As for `adapt`.
+        scores: As for `adapt`.
+        output: As for `adapt`.
+        class_axis: As for `adapt`.
+        layers: As for `adapt`.
+        max_rows: As for `adapt`.
 
     Returns:
-        The recipe: 'auto-calibrated', or `auto` if that is as good; 'source', with a warning, if none may be used. Its
-        `notes` say what was measured: cost and expected gain.
+        The recipe 'auto-calibrated', or `auto` if that is as good. If no recipe meets the conditions, it is 'source',
+        with a warning. The recipe's `notes` contain the measured cost and expected gain.
 
     Raises:
-        SitaError: The images or labels are not usable.
+        SitaError: The images or labels are not usable, or the model cannot be adapted.
 
     Example:
         >>> recipe = sita.calibrate(model, clean_images)
@@ -143,13 +150,13 @@ def _check_images(model: Any, images: Any, labels: Any) -> tuple[np.ndarray, np.
         raise InputError(f"images, labels: expected one size; received {error}. Try: resize the images.") from error
     finite = pixels.dtype.kind in "fiub" and bool(np.isfinite(pixels).all())
     if not finite or pixels.ndim < 2 or len(pixels) < 16:
-        what = f"{pixels.shape}, {pixels.dtype}{'' if finite else ', with values that are no finite numbers'}"
+        what = f"{pixels.shape}, {pixels.dtype}{'' if finite else ', with values that are not finite numbers'}"
         raise InputError(f"images: expected 16 or more, of finite numbers; received {what}.")
     return pixels, None if labels is None else truth
 
 
 def _predict(adapted: Any, images: np.ndarray) -> np.ndarray:
-    """Return the predicted labels (N, …); of sigmoids, whether each is true."""
+    """Return the predicted labels (N, …); for sigmoid scores, whether each label is true."""
     found = []
     for values, scores in run_batches(adapted, images, batch_size=_BATCH):
         threshold = 0.5 if scores.kind == "sigmoid_probabilities" else 0.0
@@ -158,12 +165,12 @@ def _predict(adapted: Any, images: np.ndarray) -> np.ndarray:
 
 
 def _by_image(right: np.ndarray) -> np.ndarray:
-    """Return the share of right predictions of every image: of its labels, or of its pixels."""
+    """Return the share of correct predictions for every image, over its labels or pixels."""
     return np.asarray(right.reshape(len(right), -1).mean(axis=1))
 
 
 def _mean_by_name(names: Sequence[str], shifts: np.ndarray) -> dict[str, float]:
-    """Return the mean shift of every layer, which may run several times in a call."""
+    """Return the mean shift of every layer. A layer may run several times in a call."""
     return {name: float(np.mean([d for each, d in zip(names, shifts, strict=True) if each == name])) for name in names}
 
 
@@ -176,9 +183,9 @@ def _recipes(rule: ByExcessShift, *, mirror: bool) -> Iterator[Recipe]:
 
 
 def _corrupt(images: np.ndarray, space: list[int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield corrupted copies of some of the images, and which: noise, blur, contrast and light, weaker and stronger.
+    """Yield corrupted copies of some images, and their indices: noise, blur, contrast and light, at two strengths.
 
-    Strengths are relative to the spread of all pixels, so that they fit any encoding.
+    Strengths are relative to the spread of all pixels, so they fit any encoding.
     """
     random = np.random.default_rng(0)
     x = images.astype(np.float32)
@@ -214,7 +221,7 @@ def _blur(x: np.ndarray, space: list[int], strength: float) -> np.ndarray:
 
 
 def _choose(tried: list[_Tried], count: int, min_agreement: float) -> Recipe:
-    """Return the best recipe that changes few predictions on clean images, with notes on what was measured."""
+    """Return the best recipe that keeps enough predictions on clean images, with notes on the measurements."""
     source, *others, default = tried
     kept = [each for each in (default, *others) if source.clean - each.clean <= 100 * (1 - min_agreement) + 1e-9]
     best = max(kept, key=lambda each: 0.0 if each is kept[0] else each.advantage(kept[0]), default=source)

@@ -1,6 +1,7 @@
-"""From the outputs of an image's rows to its answer, in the structure that the model returns.
+"""Combine the outputs of an image's rows into one answer, in the structure that the model returns.
 
-The rows that may answer are the candidates. One candidate answers as it is; several are mixed, or vote.
+The candidates are the rows whose outputs may become the answer. A single candidate's output is the answer. Several
+candidates are mixed, vote, or are averaged.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ SOURCE_SHIFT = 0.05
 class Candidates:
     """The candidate rows of an output, and what was measured for each."""
 
-    output: Any  # the model's own, whose structure the answer takes
-    arrays: list[Array]  # (images, candidates, …) if the output has an entry per row; constants as they came
+    output: Any  # as the model returned it; the answer has the same structure
+    arrays: list[Array]  # (images, candidates, …) if the output has an entry per row; constants unchanged
     measured: list[CandidateMeasurement | None]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One output for every image: the arrays, images first, for the structure of `output`."""
+    """The answer for every image: arrays, with the images first, to fill the structure of `output`."""
 
     output: Any
     arrays: list[Array]
@@ -78,7 +79,7 @@ def keep_candidates(output: Any, context: ForwardContext) -> Candidates:
 
 
 def combine(parts: Sequence[Candidates], call: Call, *, diagnose: bool) -> Answer:
-    """(B, P, …) → (B, …): the answer of the candidates of all parts of a Plan."""
+    """(B, P, …) → (B, …): combine the candidates of all parts of a Plan into the answer."""
     measured = [each for part in parts for each in part.measured]
     candidates = Candidates(
         parts[0].output, _join([part.arrays for part in parts], call.layout.axes, 1, call.ops), measured
@@ -98,13 +99,13 @@ def combine(parts: Sequence[Candidates], call: Call, *, diagnose: bool) -> Answe
 
 
 def concatenate(answers: Sequence[Answer], ops: Ops) -> Answer:
-    """Return the answers of several rounds as those of one call."""
+    """Return the answers of several rounds joined into one."""
     first = answers[0]
     return Answer(first.output, _join([each.arrays for each in answers], first.axes, 0, ops), first.axes)
 
 
 def _join(parts: Sequence[list[Array]], axes: Sequence[int | None], along: int, ops: Ops) -> list[Array]:
-    """Return the arrays of several outputs as those of one; constants are the first's."""
+    """Return the arrays of several outputs joined into one list; constants come from the first output."""
     if len(parts) == 1:
         return parts[0]
     pairs = zip(axes, zip(*parts, strict=True), strict=True)
@@ -116,10 +117,10 @@ def _mix(candidates: Candidates, call: Call) -> list[Array]:
 
     answer = Σ_p u_p · y_p / Σ_p u_p,    u_p = s_p² · c_p
 
-    s is D, the shift that it measured over all layers, for an adapted candidate, and d_0 for the source (√n · d_0
-    beside n adapted ones, which share the weight of one). c is a candidate's confidence; 1 where the output isn't class
-    scores. So adapted outputs count for more the further the image is from the source's statistics, and the more
-    confident they are compared with the source.
+    For an adapted candidate, s is D, the shift that it measured over all layers. For the source, s is √n · d_0 beside n
+    adapted candidates, which therefore share the weight of one. c is the candidate's confidence, or 1 if the output is
+    not class scores. An adapted output gets more weight if the image is far from the source's statistics, and if it is
+    more confident than the source.
     """
     ops, scores = call.ops, call.layout.scores
     some = next(each.shifts for each in candidates.measured if each is not None)
@@ -136,7 +137,7 @@ def _mix(candidates: Candidates, call: Call) -> list[Array]:
     for index, (array, axis) in enumerate(zip(candidates.arrays, call.layout.axes, strict=True)):
         if axis is None:
             mixed.append(array)
-        elif call.layout.has_integers:  # which cannot be averaged: the largest weight gives the whole output
+        elif call.layout.has_integers:  # they cannot be averaged: the candidate with the largest weight answers
             mixed.append(select_lowest(array, -weights, adapted_first, ops.xp))
         elif scores is not None and index == scores.index:
             mixed.append(mix_scores(array, weights, scores.kind, scores.class_axis, ops))
@@ -146,9 +147,9 @@ def _mix(candidates: Candidates, call: Call) -> list[Array]:
 
 
 def confidence(scores: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
-    """Return c (B, P) of scores (B, P, …): e^−H, 1 if one class is certain and 1/K if K are equally likely.
+    """Return c = e^−H (B, P) of scores (B, P, …): 1 if one class is certain, 1/K if K classes are equally likely.
 
-    H is the entropy, averaged over pixels or labels; e^H is the perplexity.
+    H is the entropy, averaged over pixels or labels. e^H is the perplexity.
     """
     entropies = entropy(scores, kind, class_axis, xp)
     others = tuple(range(2, len(entropies.shape)))
@@ -172,14 +173,14 @@ def mix_arrays(array: Array, weights: Array, ops: Ops) -> Array:
 def mix_scores(array: Array, weights: Array, kind: Scores, class_axis: int, ops: Ops) -> Array:
     """Return mixed scores of the same kind. Probabilities are mixed as logarithms or log-odds.
 
-    A model with a final softmax and one without then agree.
+    Models with and without a final softmax then agree.
     """
     mixed = mix_arrays(to_logits(ops.precise(array), kind, ops.xp), weights, ops)
     return ops.cast(from_logits(mixed, kind, class_axis, ops.xp), array)
 
 
 def _vote(candidates: Candidates, call: Call) -> Vote | None:
-    """Return the vote; None without class scores if the answer does not need them (one candidate, or a mix)."""
+    """Return the vote; None if there are no class scores and the answer does not need them (one candidate, a mix)."""
     recipe, plan = call.adaptation.recipe, call.plan
     if call.layout.scores is None and (recipe.combine == "mix" or len(plan.candidates) == 1):
         return None
@@ -187,8 +188,8 @@ def _vote(candidates: Candidates, call: Call) -> Vote | None:
     scores = candidates.arrays[found.index]
     if len(scores.shape) > 3 and any(map(plan.moves_pixels, plan.candidates)):
         raise OutputError(
-            "The model answers for every pixel, and views that move pixels cannot be averaged pixel by pixel. Try: "
-            "task='segmentation', or an ensemble of views that keep them: augment='blur'."
+            "The model predicts every pixel, and views that move pixels cannot be averaged pixel by pixel. Try: "
+            "task='segmentation', or views that do not move pixels: augment='blur'."
         )
     return decide(
         call.ops.precise(scores),
@@ -201,9 +202,9 @@ def _vote(candidates: Candidates, call: Call) -> Vote | None:
 
 
 def _take_vote(candidates: Candidates, vote: Vote, call: Call) -> list[Array]:
-    """Return the arrays of the answer: the voted scores; all else comes from the most confident candidate.
+    """Return the arrays of the answer: the voted scores, and the other outputs of the most confident candidate.
 
-    Views that move pixels are excluded, since their feature maps would be rotated or flipped.
+    Views that move pixels cannot supply the other outputs: their feature maps would be rotated or flipped.
     """
     xp, plan, scores = call.ops.xp, call.plan, call.layout.require_scores()
     pixels = tuple(range(2, len(vote.entropies.shape)))

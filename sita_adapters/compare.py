@@ -1,4 +1,4 @@
-"""compare(): the same images through several models, each in its own framework, side by side."""
+"""compare(): run the same images through several models, each in its own framework, and compare the answers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,15 @@ from .voting import probabilities
 class Answers:
     """One model's answers for N images, and how close they are to the first model's.
 
-    `labels` and `entropies` (in nats) are (N,), or (N, h, w) if a model answers for every pixel; `probabilities` have
-    the classes last. `same_labels` is the share of labels that the first model gives as well, and
-    `largest_difference` that between two probabilities.
+    Attributes:
+        name: The model's name.
+        framework: The framework that runs it.
+        recipe: The recipe that it was adapted with.
+        labels: (N,), or (N, h, w) if the model predicts a label for every pixel.
+        probabilities: The class probabilities, with the classes on the last axis.
+        entropies: In nats, with the shape of `labels`.
+        same_labels: The share of labels that agree with the first model's.
+        largest_difference: The largest difference between its probabilities and the first model's.
     """
 
     name: str
@@ -36,7 +42,7 @@ class Answers:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Every model's answers. Print it for a table."""
+    """Every model's answers. Print it to see a table."""
 
     models: tuple[Answers, ...]
 
@@ -65,18 +71,18 @@ def compare(
     """Run the same images through every model, each in its own framework, and compare the answers.
 
     Args:
-        models: Models by name. Those that are adapted run as they are.
-        images: A numpy array (N, h, w, channels), channels last in every framework, encoded as the models take them;
-            or one array per model name.
-        recipe: Adapts the models, which then must be plain. None runs plain models as they are.
-        batch_size: Number of images per call. It bounds memory; the answers are the same.
+        models: A dict of models by name, plain or adapted.
+        images: A numpy array (N, h, w, channels), encoded as the models expect, with the channels last in every
+            framework; or a dict with one array per model name.
+        recipe: The recipe to adapt the models with. They must be plain then. None: run all models unchanged.
+        batch_size: Number of images per call. It limits memory and does not change the answers.
         **changes: Other arguments of `adapt`.
 
     Returns:
-        A `Comparison`. Print it for a table.
+        A `Comparison`. Print it to see a table.
 
     Raises:
-        SitaError: The models and images do not fit each other.
+        SitaError: The models and images do not match, or a model cannot be adapted.
 
     Example:
         >>> print(sita.compare({"torch": torch_model, "keras": keras_model}, images, "auto"))
@@ -105,7 +111,7 @@ def _answer(name: str, adapted: Any, images: Any, batch_size: int, first: np.nda
         raise InputError(f"images: expected a numpy array of numbers (N, h, w, channels); received {shape}.")
     batches, (scores, *_) = zip(*run_batches(adapted, images, batch_size, channels_last=True), strict=True)
     if scores.kind.startswith("sigmoid"):
-        raise OutputError(f"Expected one label per image or pixel; {name!r} has labels with a sigmoid each.")
+        raise OutputError(f"Expected one label per image or pixel; {name!r} has sigmoid scores, one per label.")
     raw = np.concatenate(batches).astype(np.float64)
     p = np.moveaxis(probabilities(raw, scores.kind, scores.class_axis), scores.class_axis, -1)
     q = p if first is None else first

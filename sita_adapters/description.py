@@ -13,27 +13,34 @@ from .selection import LayerInfo
 from .version import __version__
 
 IN_WORDS = {
-    "source": "runs the source model as it is",
-    "auto": "runs each image as the source model and adapted to it, and mixes the two outputs by the measured shift",
-    "auto3": "runs each image as the source model and under two adaptations to it, and mixes the outputs by shift",
-    "shift": "runs each image once, adapted more the further it is from the source's statistics",
+    "source": "runs the source model without adaptation",
+    "auto": "runs each image with and without adaptation, and mixes the two outputs by the measured shift",
+    "auto3": "runs each image without adaptation and with two adaptations, and mixes the outputs by the measured shift",
+    "shift": "runs each image once, and adapts more if it is further from the source's statistics",
     "ensemble": "averages the source model's probabilities over the image and its views",
-    "ptn": "normalizes each image with its own statistics only",
+    "ptn": "normalizes each image only with its own statistics",
     "bn": "blends 1 part of each image's statistics into 16 of the source's",
     "augbn": "blends the statistics of each image and its views into the source's",
-    "ops": "runs each image under 8 blends with the source's statistics, and lets the most confident vote",
-    "ops_shared": "runs each image under 8 blends, with one set of views for all, and lets the most confident vote",
+    "ops": "runs each image with 8 priors, and lets the most confident vote",
+    "ops_shared": "runs each image with 8 priors that share one set of views, and lets the most confident vote",
 }
 """What each recipe does, in one line."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """An adapted model. Print it for a table.
+    """A description of an adapted model. Print it to see a table.
 
-    `rows` is the number of rows that one image becomes (of a square image if that matters). `adapted` names the layers
-    that are adapted, `skipped` those that keep the source's statistics. `scores` is what the class scores are; None if
-    there are none, or before the probe.
+    Attributes:
+        model: The class name of the source model.
+        backend: The framework that runs it.
+        recipe: The recipe.
+        rows: The number of rows per image. With views, it can depend on the shape; this is for square images.
+        layers: All BatchNorm layers.
+        adapted: The names of the adapted layers.
+        skipped: The names of the layers that keep the source's statistics.
+        scores: The kind of class scores; None if there are none, or before the probe.
+        table: The text that `print` shows.
     """
 
     model: str
@@ -87,6 +94,6 @@ def _describe_output(layout: OutputLayout | None) -> str:
 
 
 def _each(texts: Iterable[str]) -> str:
-    """Return one text if it is the same for all kinds of images."""
+    """Return the text for square images, and the texts for other images if they differ."""
     first, *others = dict.fromkeys(texts)
     return first + "".join(f" (images that are not square: {other})" for other in others)

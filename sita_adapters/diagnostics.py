@@ -1,6 +1,6 @@
-"""What an adapted model measured and decided, as arrays: `observe` records it, and an exported file can return it.
+"""Diagnostics: arrays of what an adapted model measured and decided.
 
-It uses operations that every exporter supports.
+`observe` records them, and an exported file can return them. Only operations that every exporter supports are used.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class CandidateMeasurement:
 
 
 def measure_candidates(context: ForwardContext) -> list[CandidateMeasurement | None]:
-    """Return what a forward pass measured for each candidate; None for λ = 1, where nothing is measured.
+    """Return what a forward pass measured for each candidate; None for a candidate with λ = 1, which is not measured.
 
-    D = Σ_l a_l · d_l / Σ_l a_l,   a_l as `area_weight` has it; 0 if every layer has a single position
+    D = Σ_l a_l · d_l / Σ_l a_l,   with a_l from `area_weight`; D is 0 if every layer has a single position
     """
     measurements, plan, ops = context.measurements, context.plan, context.ops
     if not measurements:
@@ -69,8 +69,8 @@ def measure_candidates(context: ForwardContext) -> list[CandidateMeasurement | N
 class Diagnostics:
     """What was measured and decided for N images with P candidates.
 
-    `candidates` has λ of each candidate, or its rule; `layers` the names of the layer calls; `arrays` what
-    `Observation` documents, by name, and the scores of the source model.
+    `candidates` has λ of each candidate, or its rule. `layers` has the layer names of the layer calls. `arrays` has the
+    arrays that `Observation` documents, by name, and the source model's scores.
     """
 
     candidates: tuple[Prior, ...]
@@ -78,9 +78,9 @@ class Diagnostics:
     arrays: dict[str, Array]
 
     def outputs(self, ops: Ops) -> dict[str, Array]:
-        """Return the diagnostics of an exported file by name, at every position that gets a label: (N, …).
+        """Return the diagnostics of an exported file by name, one value for every predicted label: (N, …).
 
-        `prior` and `entropy` are those of the most confident candidate; `source` the source model's scores, if it is a
+        `prior` and `entropy` belong to the most confident candidate. `source` has the source model's scores, if it is a
         candidate.
         """
         if "entropies" not in self.arrays:
@@ -103,7 +103,7 @@ def diagnose_candidates(candidates: Candidates, vote: Vote | None, answer: Seque
     some_array = next(array for array, axis in zip(answer, call.layout.axes, strict=True) if axis is not None)
     zeros = ops.precise(xp.zeros_like(xp.reshape(some_array, (ops.shape(some_array)[0], -1))[:, 0]))
     some = next((each for each in measured if each is not None), None)
-    means = [  # λ of each candidate, the mean over the layers where a rule sets it
+    means = [  # λ of each candidate; if a rule sets it, the mean over the layers
         prior if each is None or each.layer_priors is None else ops.cast(xp.mean(each.layer_priors, axis=-1), zeros)
         for prior, each in zip(priors, measured, strict=True)
     ]
@@ -119,7 +119,7 @@ def diagnose_candidates(candidates: Candidates, vote: Vote | None, answer: Seque
 
 
 def _diagnose_scores(candidates: Candidates, vote: Vote, answer: Sequence[Array], call: Call) -> dict[str, Array]:
-    """Return what class scores tell: entropies, votes, labels and confidences of candidates, and the answer's label."""
+    """Return the diagnostics of class scores: the candidates' entropies, votes, labels, confidences; the answers."""
     ops, xp, layout = call.ops, call.ops.xp, call.layout.require_scores()
     axis, sigmoid = layout.class_axis, layout.kind.startswith("sigmoid")
     scores, answered = candidates.arrays[layout.index], ops.precise(answer[layout.index])

@@ -1,14 +1,14 @@
 """One call of an adapted model, the same in every framework.
 
     predict              the images, at most `max_rows` rows at a time
-      expand             (B, …) → (B·R, …): the rows of an image side by side
+      expand             (B, …) → (B·R, …): the rows of an image are consecutive
       run_rows           the model's own forward pass, inside a ForwardContext
         blend              at every adapted BatchNorm: measure → blend with the source's statistics   blending.py
       keep_candidates    (B·R, …) → (B, P, …): the rows that may answer                  combining.py
       combine            (B, P, …) → (B, …): mix, vote or mean                           combining.py
 
-A row is one view of one image under one prior. A layer's batch has one or more entries per row. A backend supplies its
-arrays (`Ops`) and the forward pass, and measures and normalizes at a layer.
+A row is one view of one image under one prior. A layer's batch has one or more entries per row. A backend supplies the
+array operations (`Ops`) and the forward pass, and measures and normalizes at each layer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .views import IMAGE, ImageLayout, SpatialKind, content_seed, make_views
 from .voting import Scores
 
 Forward = Callable[[list[Array]], Any]
-"""Runs the model on a batch: the images, and the arguments that have one entry per image."""
+"""Runs the model on a batch: the images, then the arguments with one entry per image."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Adaptation:
     recipe: Recipe
     settings: Settings
     layers: tuple[LayerInfo, ...]
-    kinds: tuple[SpatialKind, ...]  # of images that the model may take
+    kinds: tuple[SpatialKind, ...]  # of the images that the model can take
     model_name: str = ""  # of the source model's class
     channel_axis: int = 1  # of the framework's feature maps, and of the classes in logits: 1 or −1
     plans: dict[SpatialKind, tuple[Plan, tuple[Plan, ...]]] = field(default_factory=dict, init=False, repr=False)
@@ -65,11 +65,11 @@ class Adaptation:
         for prior in self.recipe.prior_values:
             if isinstance(prior, ByExcessShift):
                 prior.check_layers([layer.name for layer in self.layers if layer.adapted])
-        for kind in self.kinds:  # now: a compiler that traces a call meets no numpy, and a bad max_rows is found early
+        for kind in self.kinds:  # now, so compilers do not trace numpy, and a wrong max_rows is found early
             self.plan_for(kind)
 
     def plan_for(self, kind: SpatialKind) -> tuple[Plan, tuple[Plan, ...]]:
-        """Return the Plan for images of this kind, and the parts of it that run at once."""
+        """Return the Plan for images of this kind, and its parts, each of which runs at once."""
         if kind not in self.plans:
             plan = make_plan(self.recipe, kind)
             self.plans[kind] = plan, split(plan, self.settings.max_rows)
@@ -106,7 +106,7 @@ class ForwardContext:
     constants: dict[str, Array] = field(default_factory=dict)  # numbers of the Plan, as arrays
 
     def constant(self, name: str, like: Array) -> Array:
-        """Return numbers of the Plan as an array, which is made once for all layers."""
+        """Return numbers of the Plan as an array. It is created once for all layers."""
         if name not in self.constants:
             self.constants[name] = self.ops.constant(getattr(self.plan, name), like)
         return self.ops.cast(self.constants[name], like)
@@ -115,7 +115,7 @@ class ForwardContext:
 class _Thread(threading.local):
     """Per-thread state. A plain thread-local, because compilers and exporters cannot trace a ContextVar."""
 
-    def __init__(self) -> None:  # set in every thread, since a compiler guards on it
+    def __init__(self) -> None:  # runs in every thread: compilers check these attributes
         self.context: ForwardContext | None = None
         self.latest: tuple[Adaptation, OutputLayout | None] | None = None  # of the latest call
         self.observers: tuple[tuple[object, Any], ...] = ()  # who records which adapted model
@@ -132,9 +132,9 @@ PLAIN = make_plan(RECIPES["source"])
 def predict(call: Call, batch: list[Array]) -> Any:
     """Return the model's output for a batch of images, each adapted to independently.
 
-    `batch` holds the images (B, …), then the arguments with one entry per image. Under `max_rows`, images run in rounds
-    and an image's candidates in parts; the answers are the same. Without it, no more rows run at once than the batch
-    has images, or `ROWS_AT_ONCE`: large arrays that no cache holds are slow.
+    `batch` holds the images (B, …), then the arguments with one entry per image. With `max_rows`, images run in rounds,
+    and an image's candidates in parts. The answers are the same. Without it, at most B or `ROWS_AT_ONCE` rows run at
+    once, whichever is larger: arrays that do not fit into a cache are slow.
     """
     max_rows = call.adaptation.settings.max_rows
     count = batch[0].shape[0]  # None if a graph leaves it open
@@ -147,7 +147,7 @@ def predict(call: Call, batch: list[Array]) -> Any:
 
 
 def answer(call: Call, batch: list[Array], *, diagnose: bool = False) -> Answer:
-    """Run the parts of the Plan one after the other, and combine their candidates."""
+    """Run the parts of the Plan in sequence, and combine their candidates."""
     observers = [observer for adaptation, observer in thread.observers if adaptation is call.adaptation]
     diagnose = diagnose or bool(observers)
     done: list[Candidates] = []
@@ -175,15 +175,15 @@ def run_part(call: Call, plan: Plan, batch: list[Array], *, measure: bool) -> Ca
     if plan.blends and calls < call.layout.calls:
         raise ModelError(
             f"The adapted layers ran {calls} times, but {call.layout.calls} times in the probe, so some were not "
-            "adapted (a part that compiles itself, such as an inner tf.function or jax.jit, runs a "
-            "cached trace). Expected the same layers in every call. Try: leave compilation to the framework's own "
-            "call of the whole model."
+            "adapted (a part that compiles itself, such as an inner tf.function or jax.jit, runs a cached trace). "
+            "Expected the same layers in every call. Try: leave compilation to the framework, which compiles the whole "
+            "model."
         )
     return keep_candidates(output, context)
 
 
 def expand(images: Array, plans: Sequence[Plan], layout: ImageLayout) -> Array:
-    """(B, …) → (B·R, …): the rows of an image side by side. One Plan for all images, or one for each."""
+    """(B, …) → (B·R, …): the rows of an image are consecutive. One Plan for all images, or one for each."""
     if len(plans) > 1:
         each = [expand(images[i : i + 1], [plan], layout) for i, plan in enumerate(plans)]
         return layout.ops.concat(each, axis=0)
@@ -201,7 +201,7 @@ def expand(images: Array, plans: Sequence[Plan], layout: ImageLayout) -> Array:
 
 
 def _redraw_for_each(images: Array, plan: Plan, call: Call) -> list[Plan]:
-    """Return a Plan for every image, with views drawn from its content."""
+    """Return a Plan for every image, with views drawn from the image's content."""
     try:
         values = call.ops.to_numpy(images)
     except SymbolicError as error:

@@ -1,4 +1,4 @@
-"""The library's errors: `SitaError` catches them all, and the built-in exception of its kind catches each."""
+"""The library's errors. `SitaError` catches all of them. Each subclass is also a built-in error, such as ValueError."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class SitaError(Exception):
 
 
 class SitaWarning(UserWarning):
-    """The result is right, but may not be what the caller expects."""
+    """The result is correct, but may not be what the caller expects."""
 
 
 class ModelError(SitaError, ValueError):
-    """This model cannot be adapted, or it violates the contract with a model."""
+    """The model cannot be adapted, or it violates the contract (docs/contract.md)."""
 
 
 class BackendImportError(SitaError, ImportError):
-    """The backend that owns this model cannot be imported."""
+    """The backend for this model cannot be imported."""
 
 
 class RecipeError(SitaError, ValueError):
-    """A recipe, or an argument of `adapt` about it, is out of range or contradictory."""
+    """A recipe, or an argument of `adapt` that changes it, is out of range or contradictory."""
 
 
 class InputError(SitaError, ValueError):
@@ -33,7 +33,7 @@ class InputError(SitaError, ValueError):
 
 
 class OutputError(SitaError, ValueError):
-    """The model's output, or an argument about it, is not what was expected."""
+    """The model's output, or an argument that describes it, is not what was expected."""
 
 
 class SharedWeightsError(SitaError, RuntimeError):
@@ -45,13 +45,13 @@ class ExportError(SitaError, ValueError):
 
 
 def install(*extras: str) -> str:
-    """Return the command that installs extras, also for a checkout: the package isn't on PyPI yet."""
+    """Return the commands that install extras, from an index and from a checkout: the package isn't on PyPI yet."""
     wanted = f"[{','.join(extras)}]"
     return f"pip install 'sita-adapters{wanted}' (in a checkout: pip install '.{wanted}')"
 
 
 def expect_integer(name: str, value: Any, least: int, error: type[SitaError]) -> int:
-    """Return an integer, of any kind but a bool, that is at least so large; raise an error otherwise."""
+    """Return an integer of any type except bool; raise an error if it is not an integer or below `least`."""
     number = None if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
     if number is None or number < least:
         raise error(f"{name}: expected an integer of at least {least}; received {value!r}.")
@@ -59,14 +59,14 @@ def expect_integer(name: str, value: Any, least: int, error: type[SitaError]) ->
 
 
 def expect_one_of(name: str, value: Any, allowed: Sequence[str | bool], error: type[SitaError] | None = None) -> None:
-    """Raise an error, a RecipeError unless given, if a value is not one of these strings, or of these bools."""
+    """Raise an error (by default a RecipeError) if a value is not one of these strings or bools."""
     if not isinstance(value, type(allowed[0])) or value not in allowed:
         expected, hint = " or ".join(map(repr, allowed)), suggestion(str(value), map(str, allowed))
         raise (error or RecipeError)(f"{name}: expected {expected}; received {value!r}.{hint}")
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean 'ops'?`, or nothing if no known word is close. Case does not matter."""
+    """Return ` Did you mean 'ops'?`, or an empty string if no known word is similar. Case does not matter."""
     originals = {each.lower(): each for each in known}
     close = get_close_matches(word.lower(), originals, n=1)
     return f" Did you mean {originals[close[0]]!r}?" if close else ""

@@ -1,4 +1,7 @@
-"""export(): an adapted model as one file that runs without this library: views, blending and vote are in the graph."""
+"""export(): write an adapted model to one file that runs without this library.
+
+The graph contains the views, the blending and the vote.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,18 @@ from .plan import resampling_error
 
 TITLES = {"onnx": "ONNX", "pt2": "torch.export", "litert": "LiteRT", "saved_model": "SavedModel"}
 SUFFIXES = {".onnx": "onnx", ".pt2": "pt2", ".tflite": "litert", ".litert": "litert", "": "saved_model"}
-"""The format by the ending of a file's name. A SavedModel is a folder."""
+"""File formats by suffix. A SavedModel is a folder, which has none."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What `export` wrote. It can be used as a path. In the shape that the file takes, None means any number."""
+    """What `export` wrote. You can use it as a path.
+
+    Attributes:
+        path: The file or folder.
+        format: "onnx", "pt2", "litert" or "saved_model".
+        input_shape: The shape of the images that the file takes. None stands for any number.
+    """
 
     path: Path
     format: str
@@ -39,24 +48,25 @@ class Exported:
 
 
 def export(adapted: Any, path: str | os.PathLike[str], *, example: Any = None, diagnostics: bool = False) -> Exported:
-    """Write an adapted model to a file that takes images and returns predictions, and needs no code of this library.
+    """Write an adapted model to a file that takes images and returns predictions, and runs without this library.
 
-    If anything fails, no partial file is left behind, and an existing file stays as it was. (The command `sita export`
-    also runs the file and compares its answers.)
+    If anything fails, no partial file is left behind, and an existing file is unchanged. The command `sita export` also
+    runs the file and compares its answers with the adapted model's.
 
     Args:
         adapted: A model that `adapt` returned.
-        path: Its ending sets the format. PyTorch: `.onnx` or `.pt2` (torch.export). Keras: `.onnx`, `.tflite` or
-            `.litert`, or a folder without an ending (SavedModel).
-        example: A batch of images. PyTorch needs one, which fixes height and width; Keras, if a model leaves them open.
+        path: The suffix sets the format. PyTorch: `.onnx` or `.pt2` (torch.export). Keras: `.onnx`, `.tflite` or
+            `.litert`, or a folder without a suffix (SavedModel).
+        example: A batch of images. PyTorch needs it, and its height and width become fixed. Keras needs it only if the
+            model's input shape leaves height or width open.
         diagnostics: Also return `prior` and `entropy` (of the most confident candidate) and `source` (the source
-            model's scores, if λ = 1 is a candidate), by these names. A single output of the model is called `scores`.
+            model's scores, if λ = 1 is a candidate). If the model has a single output, it is named `scores`.
 
     Returns:
-        What was written.
+        The path, the format and the shape of the images, as an `Exported`.
 
     Raises:
-        SitaError: The model cannot be exported, or the file cannot be written there.
+        SitaError: The model cannot be exported, or the file cannot be written.
 
     Example:
         >>> print(sita.export(adapted, "model.onnx", example=images))
@@ -84,7 +94,7 @@ def export(adapted: Any, path: str | os.PathLike[str], *, example: Any = None, d
 
 @contextmanager
 def replacing(target: Path, format: str) -> Iterator[Path]:
-    """Yield a temporary path; what is written there takes the place of `target` if nothing fails."""
+    """Yield a temporary path. The file written there replaces `target` if nothing fails."""
     target, ending = target.resolve(), next(ending for ending, kind in SUFFIXES.items() if kind == format)
     is_folder = format == "saved_model"
     if target.exists() and (target.is_dir() != is_folder or (is_folder and any(target.iterdir()))):
@@ -109,9 +119,9 @@ def require_exporter(*packages: str, to: str) -> None:
 
 
 def name_outputs(own: Sequence[tuple[str, Array]], diagnostics: Mapping[str, Array]) -> dict[str, Array]:
-    """Return a model's outputs, given with their paths, and the diagnostics, by their names in a file.
+    """Return the arrays of an exported file by name: the model's outputs, given with their paths, and the diagnostics.
 
-    A single output is called `scores`; others by their paths, or `output_0`, … if that is no name in every format.
+    A single output is named `scores`. Others are named by their paths, or `output_0`, … if a path is not an identifier.
     """
     paths = ["scores"] if len(own) == 1 else [path for path, _ in own]
     names = [path if path.isidentifier() else f"output_{place}" for place, path in enumerate(paths)]
@@ -121,7 +131,7 @@ def name_outputs(own: Sequence[tuple[str, Array]], diagnostics: Mapping[str, Arr
 
 
 def resolve_format(path: Path, backend: Backend) -> str:
-    """Return the format that the path's ending sets."""
+    """Return the format for the path's suffix."""
     endings = {ending: kind for ending, kind in SUFFIXES.items() if kind in backend.export_formats}
     if path.suffix.lower() in endings and path.name:
         return endings[path.suffix.lower()]

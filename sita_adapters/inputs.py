@@ -14,8 +14,11 @@ from .errors import InputError, suggestion
 class Inputs:
     """The encoding of a model's input pixels: x = (u · white − mean) / std for an intensity u in [0, 1].
 
-    `mean` and `std` are per channel, or one for all, in the `order` that the model sees the channels in; `white` is
-    the value of a white pixel before they apply (1, or 255 where bytes are expected).
+    Attributes:
+        mean: One value per channel, or one for all.
+        std: One value per channel, or one for all.
+        white: The value of a white pixel before normalization: 1, or 255 for bytes.
+        order: The channel order that the model expects, "rgb" or "bgr". `mean` and `std` are in this order.
     """
 
     mean: tuple[float, ...] = (0.0,)
@@ -45,11 +48,11 @@ ENCODINGS: dict[str, Inputs] = {
     "caffe": Inputs(mean=(103.939, 116.779, 123.68), white=255.0, order="bgr"),
     "cifar10": Inputs(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
 }
-"""The usual encodings by name: "torch", "tf" and "caffe" are what keras.applications calls them."""
+"""Common encodings by name. keras.applications uses the names "torch", "tf" and "caffe"."""
 
 
 def resolve_inputs(inputs: Inputs | str | None) -> Inputs | None:
-    """Return the encoding that a caller named, gave, or left open."""
+    """Return the encoding that a caller named or passed; None if there is none."""
     encoding = ENCODINGS.get(inputs) if isinstance(inputs, str) else inputs
     if inputs is None or isinstance(encoding, Inputs):
         return encoding

@@ -1,4 +1,4 @@
-"""observe(): record what an adapted model measures and decides. It costs nothing while nobody observes."""
+"""observe(): record what an adapted model measures and decides. It costs nothing outside an `observe` block."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _ARRAYS = ("entropies", "confidences", "kept", "candidate_priors", "shifts", "la
 class Observation:
     """What an adapted model measured and decided, in the order of its calls: N images with P candidates each.
 
-    If a model answers for every pixel, arrays have the pixels' axes at their end; sigmoid labels have theirs.
+    The trailing axes (…) are the pixels if the model predicts a label for every pixel, or the labels of sigmoid scores.
 
     Attributes:
         candidates: λ of each of the P candidates, or the rule that sets it.
-        layers: Names of the L layer calls, in the order in which they ran.
+        layers: Names of the layers, one for each of the L layer calls, in the order in which they ran.
         entropies: Entropy of each candidate, in nats: (N, P, …).
-        kept: Whether each candidate was among the most confident, which vote: (N, P, …).
-        votes: Number of kept candidates with the same label as each: (N, P, …).
+        kept: Whether each candidate is one of the most confident, which vote: (N, P, …).
+        votes: Number of kept candidates with the same label as this candidate: (N, P, …).
         labels: Label of each candidate: (N, P, …).
-        confidences: Probability that each candidate gave to its label: (N, P, …).
+        confidences: Probability that each candidate assigns to its label: (N, P, …).
         answers: Label of the answer: (N, …).
-        candidate_priors: λ of each candidate, the mean over the layers if a rule sets it: (N, P).
-        shifts: D, how far each candidate's statistics are from the source's, over all layers: (N, P); NaN for λ = 1.
-        layer_priors: λ of each candidate in each of L layer calls, if a rule sets it: (N, P, L).
+        candidate_priors: λ of each candidate; if a rule sets it, the mean over the layers: (N, P).
+        shifts: D, the shift that each candidate measured over all layers: (N, P); NaN for λ = 1.
+        layer_priors: λ of each candidate in each layer call, if a rule sets it: (N, P, L).
         layer_shifts: d, the shift that each candidate measured in each layer call: (N, P, L); NaN for λ = 1.
     """
 
@@ -51,7 +51,7 @@ class Observation:
         if not found or len(found) < len(self._calls):
             raise SitaError(
                 f"{name}: Nothing was observed. Try: call the adapted model itself in this block and thread; adapt "
-                "with output= and scores= for class scores; or take a recipe that measures shift ('auto')."
+                "with output= and scores= for class scores; or use a recipe that measures shift ('auto')."
             )
         if len({array.shape[1:] for array in found}) > 1:
             raise InputError(f"{name}: images of different sizes were observed. Try: observe each size separately.")
@@ -66,12 +66,12 @@ class Observation:
 
     @property
     def priors(self) -> np.ndarray:
-        """λ of the most confident candidate, the chosen prior: (N, …). Near 1, an image is like the training images."""
+        """λ of the most confident candidate: (N, …). A value near 1 means that the image is like those in training."""
         chosen = self.entropies.argmin(axis=1)
         return np.asarray(self.candidate_priors[np.arange(len(chosen)).reshape(-1, *[1] * (chosen.ndim - 1)), chosen])
 
     def summary(self) -> str:
-        """Return the figures to monitor, as a text. Shares are of images, or of pixels if each gets a label."""
+        """Return the figures to monitor as text. Percentages are of images, or of pixels if each pixel gets a label."""
         labels, answers, first = self.labels, self.answers, self.entropies.argmin(axis=1)
         shares = [f"{prior_text(p)}: {100 * (first == place).mean():.0f} %" for place, p in enumerate(self.candidates)]
         unanimous = (~self.kept | (labels == answers[:, None])).all(axis=1).mean()
@@ -101,10 +101,14 @@ def observe(adapted: Any) -> Iterator[Observation]:
     """Record what an adapted model measures and decides inside a `with` block, in this thread.
 
     Args:
-        adapted: A model that `adapt` returned. In the block, a Keras model runs uncompiled: a graph has no values.
+        adapted: A model that `adapt` returned. Inside the block, a Keras model runs uncompiled, because a graph has no
+            values to record.
 
     Yields:
-        The observation, which grows with every call.
+        An `Observation`. Every call of the model in the block adds to it.
+
+    Raises:
+        SitaError: The model is not adapted.
 
     Example:
         >>> with sita.observe(adapted) as observation:

@@ -1,4 +1,4 @@
-"""The array operations that the core asks of a framework. Numpy is the reference; a backend overrides some."""
+"""The array operations that the core needs from a framework. Numpy is the reference; a backend overrides some."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Array: TypeAlias = Any
-"""An array of the framework that runs: numpy, PyTorch, or what Keras computes with."""
+"""An array of the current framework: numpy, PyTorch, or Keras' backend."""
 
 
 class SymbolicError(ValueError):
-    """The value of an array was requested while a compiler or exporter traces, when there is none."""
+    """The values of an array were requested while a compiler or exporter traces. It has none then."""
 
 
 class Ops:
@@ -39,7 +39,7 @@ class Ops:
         return array.shape  # type: ignore[no-any-return]
 
     def positions(self, array: Array, channel_axis: int) -> Any:
-        """Return the number of spatial positions of images or features, the axes but the first and the channels'."""
+        """Return the number of spatial positions of images or features: all axes except the batch and the channels."""
         skipped = (0, channel_axis % len(array.shape))
         return math.prod(size for axis, size in enumerate(self.shape(array)) if axis not in skipped)
 
@@ -48,7 +48,7 @@ class Ops:
         return False
 
     def is_traced(self, array: Array) -> bool:
-        """Whether a compiler or exporter is tracing, so that arrays have no values."""
+        """Whether a compiler or exporter is tracing. Arrays have no values then."""
         return False
 
     def is_exported(self) -> bool:
@@ -60,7 +60,7 @@ class Ops:
         return np.asarray(values, dtype=like.dtype)
 
     def scalar(self, value: Any, like: Array) -> Any:
-        """Return a number as what the framework computes with at the lowest cost."""
+        """Return a number in the form that is fastest for the framework."""
         return value
 
     def indices(self, values: Any, like: Array) -> Array:
@@ -68,7 +68,7 @@ class Ops:
         return np.asarray(values, dtype=np.int64)
 
     def cast(self, array: Array, like: Array) -> Array:
-        """Return an array in the dtype, and on the device, of another."""
+        """Return an array with the dtype and device of another."""
         return array.astype(like.dtype)
 
     def precise(self, array: Array) -> Array:
@@ -80,7 +80,7 @@ class Ops:
         return function(*numbers)
 
     def copy(self, array: Array) -> Array:
-        """Return an array with its own memory, where a model could write to it."""
+        """Return a copy of an array, because a model could write to it."""
         return np.array(array)
 
     def concat(self, arrays: Sequence[Array], axis: int) -> Array:
@@ -88,7 +88,7 @@ class Ops:
         return np.concatenate(arrays, axis=axis)
 
     def stack_rows(self, rows: Sequence[Array], like: Array) -> Array:
-        """Return R arrays (B, …) as one (B·R, …), the rows of an image side by side, in the memory format of `like`."""
+        """Return R arrays (B, …) as one (B·R, …), with consecutive rows per image, in the memory format of `like`."""
         return self.xp.reshape(self.xp.stack(rows, axis=1), (-1, *self.shape(rows[0])[1:]))
 
     def repeat_rows(self, array: Array, times: int) -> Array:
@@ -104,12 +104,12 @@ class Ops:
         return np.asarray(array)
 
     def map_batches(self, function: Callable[[list[Array]], Any], batch: list[Array], size: int) -> list[Any]:
-        """Call a function on at most `size` entries of a batch at a time; return the results."""
+        """Call a function on chunks of at most `size` batch entries; return the results."""
         starts = range(0, batch[0].shape[0], size)
         return [function([array[start : start + size] for array in batch]) for start in starts]
 
     def after(self, arrays: Sequence[Array]) -> AbstractContextManager[Any]:
-        """Make operations inside wait for these arrays, to limit memory."""
+        """Return a context whose operations wait for these arrays, to limit memory."""
         return contextlib.nullcontext()
 
 

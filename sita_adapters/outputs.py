@@ -1,8 +1,8 @@
-"""A model's output: its arrays, and which of them is the class scores, established from values.
+"""A model's output: its arrays, and which of them holds the class scores, inferred from values.
 
 The probe has the outputs of a few random images. Scores that are non-negative and sum to 1 along exactly one axis are
-probabilities; those whose exponentials do are log-probabilities. All others are logits, unless they all lie in [0, 1].
-Embeddings cannot be told from logits: `describe` prints what was assumed.
+probabilities. Scores whose exponentials do so are log-probabilities. All others are logits, unless all are in [0, 1].
+Values cannot distinguish embeddings from logits: `describe` prints what was assumed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from .engine import Adaptation, Settings
 
 Selector: TypeAlias = "str | int | Callable[[Any], Any] | None"
-"""Which part of an output is the scores: a key or field, a position, or a function of the output that returns it."""
+"""Which part of an output holds the scores: a key or field, a position, or a function of the output that returns it."""
 
 IsArray: TypeAlias = Callable[[Any], bool]
 
 
 @dataclass(frozen=True)
 class ScoresLayout:
-    """Which of an output's arrays is the scores, what they are, and the class axis, counted from the end."""
+    """The class scores in an output: the index of the array, the kind of scores, and the class axis from the end."""
 
     index: int
     kind: Scores
@@ -43,15 +43,15 @@ class OutputLayout:
     """What the probe established about a model for one kind of input."""
 
     paths: tuple[str, ...]  # the arrays of the output, in the order of `flatten`
-    axes: tuple[int | None, ...]  # for each array the axis of the images; None for a constant
-    scores: ScoresLayout | None  # the class scores; None if no array is known to be these
-    why_no_scores: str = ""  # and what a caller can do about it
+    axes: tuple[int | None, ...]  # the batch dimension of each array; None for a constant
+    scores: ScoresLayout | None  # the class scores; None if there are none, or if they are unclear
+    why_no_scores: str = ""  # the reason, and what to try
     has_integers: bool = False  # whether any array is not floating-point; then nothing is averaged
     entries_per_row: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # for each call of each adapted layer
     channel_axes: Mapping[str, int] = field(
         default_factory=dict
     )  # of layers whose axis isn't the framework's usual one
-    notes: tuple[str, ...] = ()  # what `describe` tells about the model
+    notes: tuple[str, ...] = ()  # notes on the model that `describe` prints
     aligned: tuple[bool, ...] = ()  # for each tensor argument beside the images, whether it has one entry per image
 
     @property
@@ -109,7 +109,7 @@ def _map(output: Any, path: str, is_array: IsArray, function: Callable[[str, Any
             return type(output)(*(inner(f".{name}", part) for name, part in zip(output._fields, output, strict=True)))
         if isinstance(output, list | tuple):
             return type(output)([inner(f"[{index}]", part) for index, part in enumerate(output)])
-        made = copy.copy(output)  # an OrderedDict, a ModelOutput, a dataclass: with whatever else it carries
+        made = copy.copy(output)  # an OrderedDict, a ModelOutput or a dataclass, with its other attributes
         if isinstance(output, Mapping):
             for key, part in output.items():
                 made[key] = inner(f".{key}", part)
@@ -123,7 +123,7 @@ def _map(output: Any, path: str, is_array: IsArray, function: Callable[[str, Any
         why = f", which cannot be rebuilt with other tensors ({error})"
     raise OutputError(
         f"The model returns an object of type {type(output).__name__}{f' at {path}' if path else ''}{why}. Expected "
-        "tensors, or tuples, lists, dicts, named tuples and dataclasses of them. Try: adapt a module that returns such."
+        "tensors, or tuples, lists, dicts, named tuples and dataclasses of these. Try: adapt a module that does so."
     )
 
 
@@ -145,7 +145,7 @@ def select(output: Any, selector: Selector, is_array: IsArray) -> Any:
 
 
 class _Unclear(Exception):
-    """The scores, or what they are, cannot be inferred; the message says why, and what to try."""
+    """The scores, or their kind, cannot be inferred. The message says why, and what to try."""
 
 
 def resolve_scores(
@@ -153,7 +153,7 @@ def resolve_scores(
 ) -> tuple[ScoresLayout | None, str]:
     """Return the layout of the scores, or None and the reason; raise an OutputError if values contradict the settings.
 
-    `values` has the values of each array of the output, with the images first; None if it has no entry for each image.
+    `values` has the values of each array of the output, with the images first; None if an array is a constant.
     """
     try:
         index, scores = _find(output, values, adaptation.settings, is_array)
@@ -168,7 +168,7 @@ def resolve_scores(
 def _find(
     output: Any, values: Sequence[np.ndarray | None], settings: Settings, is_array: IsArray
 ) -> tuple[int, np.ndarray]:
-    """Return the index and values of the scores: the selected array, one with a usual name, the only eligible one."""
+    """Return the index and values of the scores: the selected array, a known name, or the only eligible array."""
     paths, arrays = zip(*flatten(output, is_array), strict=True)
     axes = 1 if (settings.scores or "").startswith("sigmoid") else 2
     floats = {index: array for index, array in enumerate(values) if array is not None and array.dtype.kind == "f"}
@@ -199,7 +199,7 @@ def _find(
 
 
 def _resolve(values: np.ndarray, settings: Settings, usual: int | None) -> tuple[Scores, int]:
-    """Return what scores (N, …) are, and their class axis; `usual` is that of logits, if the framework has one."""
+    """Return the kind and class axis of scores (N, …); `usual` is the framework's class axis of logits, if known."""
     said, shape = settings.scores, f"(N, {', '.join(map(str, values.shape[1:]))})"
     in_unit_interval = bool(values.min() >= 0.0 and values.max() <= 1.0)
     if said == "sigmoid" or (said == "sigmoid_probabilities" and in_unit_interval):
@@ -226,7 +226,7 @@ def _resolve(values: np.ndarray, settings: Settings, usual: int | None) -> tuple
         raise _Unclear(
             f"Scores of shape {shape} have {'values from 0 to 1 that do not sum to 1' if axes else 'a single class'}: "
             "whether these are logits or probabilities is unclear. Try: scores='sigmoid' or 'sigmoid_probabilities' if "
-            "each label is true or not, 'logits' if they are logits."
+            "labels are independent, 'logits' if they are logits."
         )
     if usual not in axes:
         raise _Unclear(f"The class axis of scores of shape {shape} is unclear. Try: class_axis=, or scores='sigmoid'.")
@@ -234,7 +234,7 @@ def _resolve(values: np.ndarray, settings: Settings, usual: int | None) -> tuple
 
 
 def normalized(values: np.ndarray, axes: Iterable[int]) -> list[tuple[Scores, int]]:
-    """Return as what values (N, …) are normalized, along which of these axes."""
+    """Return the pairs of kind and axis for which values (N, …) are normalized."""
     forms: dict[Scores, np.ndarray] = {"probabilities": values, "log_probabilities": np.exp(np.minimum(values, 1.0))}
     rounding = 5e-3  # of a sum in half precision
     sums = [

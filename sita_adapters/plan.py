@@ -28,11 +28,11 @@ class Plan:
     priors: tuple[Prior, ...]  # λ of row r: a number, or a rule
     candidates: tuple[int, ...]  # the rows whose outputs may answer
 
-    # Derived now, not on demand: a compiler that traces a call meets plain numbers.
-    first_blended: int = field(init=False)  # the first row with λ < 1; blended rows draw from each other only
-    independent: bool = field(init=False)  # whether no row draws from another, as without views
+    # Computed now, not on demand, so a compiler that traces a call sees plain numbers.
+    first_blended: int = field(init=False)  # the first row with λ < 1; blended rows use only each other's statistics
+    independent: bool = field(init=False)  # whether each row uses its own statistics only, as without views
     blended_weights: Matrix = field(init=False)  # `weights` of the blended rows
-    references: Matrix = field(init=False)  # of the blended rows: a 1 at the last row that each draws from
+    references: Matrix = field(init=False)  # of the blended rows: a 1 at the last row whose statistics each uses
     prior_runs: tuple[tuple[Prior, int, int], ...] = field(init=False)  # of the blended rows: prior, first row, end
     has_rule: bool = field(init=False)  # whether a rule sets λ of any row
     source_candidate: int | None = field(init=False)  # the position, among the candidates, of the one with λ = 1
@@ -72,7 +72,7 @@ class Plan:
 
 
 def _runs(priors: tuple[Prior, ...]) -> tuple[tuple[Prior, int, int], ...]:
-    """Return each prior of neighboring rows that share it, with their first row and the row after the last."""
+    """Return (prior, first row, end) for each run of neighboring rows with the same prior."""
     ends = [row for row in range(1, len(priors) + 1) if row == len(priors) or priors[row] != priors[row - 1]]
     return tuple((priors[end - 1], start, end) for start, end in zip([0, *ends], ends, strict=False))
 
@@ -80,9 +80,9 @@ def _runs(priors: tuple[Prior, ...]) -> tuple[tuple[Prior, int, int], ...]:
 def make_plan(recipe: Recipe, kind: SpatialKind = "square") -> Plan:
     """Compile a recipe for images of this kind.
 
-    Each prior gets one row for the image and one for each of the n views. In its statistics the image has weight ½ and
-    each view 1/2n. λ = 1 needs no statistics, so it gets views only if views are candidates. With `shared_views`, the
-    lowest prior's views serve all priors.
+    Each prior gets one row for the image and one for each of the n views. In the target statistics, the image has
+    weight ½ and each view 1/2n. λ = 1 needs no statistics, so it gets views only if views are candidates. With
+    `shared_views`, all priors use the views of the lowest prior.
     """
     views = make_views(recipe.augment, recipe.view_count, recipe.seed, kind)
     lowest = min(cast("tuple[float, ...]", recipe.prior_values)) if recipe.shared_views else None
@@ -111,7 +111,7 @@ def make_plan(recipe: Recipe, kind: SpatialKind = "square") -> Plan:
 
 
 def resampling_error(what: str) -> RecipeError:
-    """Return the error for a graph of a model that draws views from an image's content."""
+    """Return the error for a compiled or exported model that would draw views from an image's content."""
     return RecipeError(
         f"resample: {what} holds one set of views and cannot draw new ones for each image. "
         "Try: adapt without resample=True, or call the adapted model itself."
@@ -122,14 +122,14 @@ def resolve_max_rows(max_rows: Any, recipe: Recipe) -> int | None:
     """Return the largest number of rows that run at once, after checking it."""
     if max_rows is not None and recipe.share == "batch":
         raise RecipeError(
-            "max_rows: with share='batch' the images of a call share their statistics and must run at once; received "
+            "max_rows: with share='batch', the images of a call share their statistics and must run at once; received "
             f"max_rows={max_rows}. Try: smaller batches."
         )
     return None if max_rows is None else expect_integer("max_rows", max_rows, 1, RecipeError)
 
 
 def split(plan: Plan, max_rows: int | None) -> tuple[Plan, ...]:
-    """Return a Plan for each candidate, in order, if one for all would have more than `max_rows` rows.
+    """Return a Plan for each candidate, in order, if the whole Plan has more than `max_rows` rows.
 
     Each part contains the candidate and every row that its statistics depend on, directly or indirectly, so the outputs
     are the same. Shared views run once in each part.
@@ -141,7 +141,7 @@ def split(plan: Plan, max_rows: int | None) -> tuple[Plan, ...]:
     least = max(map(len, needed))
     if least > max_rows:
         raise RecipeError(
-            f"max_rows: expected at least {least}, the rows that one prior's statistics draw from (the image and its "
+            f"max_rows: expected at least {least}, the number of rows that one prior needs (the image and its "
             f"views); received {max_rows}. Try: a larger max_rows, or fewer views (n_views=)."
         )
     return tuple(_restrict(plan, rows, [candidate]) for rows, candidate in zip(needed, plan.candidates, strict=True))
@@ -150,7 +150,7 @@ def split(plan: Plan, max_rows: int | None) -> tuple[Plan, ...]:
 def split_source(plan: Plan) -> tuple[Plan, ...]:
     """Return a Plan for the rows with λ = 1 and one for the blended rows, in the order of their candidates.
 
-    In an exported graph, the source's rows then have constant statistics: a runtime fuses these into convolutions.
+    In an exported graph, the source's rows then have constant statistics, which a runtime fuses into convolutions.
     """
     first = plan.first_blended
     answering = [row < first for row in plan.candidates]
@@ -164,7 +164,7 @@ def split_source(plan: Plan) -> tuple[Plan, ...]:
 
 
 def _restrict(plan: Plan, rows: list[int], candidates: list[int]) -> Plan:
-    """Return the Plan of these rows alone, of which some are candidates."""
+    """Return the Plan with only these rows and candidates."""
     return Plan(
         plan.views,
         tuple(plan.view_of_row[row] for row in rows),

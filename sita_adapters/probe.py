@@ -1,14 +1,14 @@
-"""The probe: what is established about a model by running it, before its first answer.
+"""The probe: it runs a model before the first answer, to check the contract and to find the layout of the output.
 
-Two random images a and b run without adaptation in four batches; then a runs again, on a fresh copy of the model:
+Two random images a and b run without adaptation in four batches. Then a runs again, on a fresh copy of the model:
 
     [a, b]      [b, a]      [b]      [a]      [a]
 
-An axis whose size is the number of images holds the images. An image's part of every output, and of the input of every
-adapted layer, must be the same in every batch. A constant has no such axis and never changes. Each image is missing
-from some batch, which reveals a maximum over the batch; a precedes b in one batch and follows it in another, which
-reveals sorting; and a runs several times, which reveals state and randomness. A backend supplies the runs, and checks
-what only it can: that every adapted layer is a BatchNorm, and that no parameter or buffer is written.
+The batch dimension is the axis whose size is the number of images. An image's part of every output, and of the input of
+every adapted layer, must be the same in every batch. A constant has no batch dimension and never changes. Each image is
+missing from some batch, which reveals a maximum over the batch. The order of a and b differs between batches, which
+reveals sorting. a runs several times, which reveals state and randomness. A backend supplies the runs. It also checks
+that every adapted layer is a BatchNorm, and that no parameter or buffer is written.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from .engine import Adaptation
 
 Run: TypeAlias = Callable[..., Any]
-"""run(which, perturbed=False, fresh=False) runs the plain model on these of the random images, and returns its output.
-`perturbed` images are off by a few roundings; a `fresh` copy of the model has no history."""
+"""run(which, perturbed=False, fresh=False) runs the plain model on the random images with these indices, and returns
+its output. `perturbed` adds rounding errors to the images. `fresh` uses a new copy of the model, without history."""
 
 _ALL = (1, 0)
 BATCHES = ((0, 1), _ALL, (1,), (0,))
@@ -38,7 +38,7 @@ _ROUNDING = {"float64": 1e-4, "float32": 1e-4, "bfloat16": 0.1, "float16": 3e-2}
 
 
 class _Values(NamedTuple):
-    """An array of the output or the input of a layer, and the rounding error of its precision."""
+    """An array of the output, or of a layer's input, and the rounding error of its precision."""
 
     name: str
     array: np.ndarray
@@ -51,7 +51,7 @@ class _Values(NamedTuple):
 
 
 class _Result(NamedTuple):
-    """One run: its output, the names of all that is in it and of the layers, its arrays and the layers' inputs."""
+    """One run: its output, the names of the output's parts and of the layers, its arrays, and the layers' inputs."""
 
     output: Any
     parts: list[str]
@@ -67,7 +67,7 @@ class InputRecorder:
         self.layers: list[_Values] = []
 
     def record(self, name: str, x: Array) -> None:
-        """Keep some 512 values of every entry of a layer's input (N, …)."""
+        """Keep about 512 values of every entry of a layer's input (N, …)."""
         flat = self.ops.xp.reshape(x, (x.shape[0], -1))
         step = max(1, flat.shape[1] // 512) | 1  # odd, so it doesn't lock onto a power-of-two stride
         self.layers.append(self.values(name, flat[:, ::step]))
@@ -79,7 +79,7 @@ class InputRecorder:
 
 
 def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model: str, images: Array) -> OutputLayout:
-    """Return the layout of a model's output for such images; raise a SitaError where it violates the contract."""
+    """Return the layout of a model's output for images like these; raise a SitaError if it violates the contract."""
     is_array = recorder.ops.is_array
 
     def result(which: Sequence[int], **how: bool) -> _Result:
@@ -128,8 +128,8 @@ def _image_axes(results: Sequence[_Result]) -> list[int | None]:
             raise ModelError(f"The model runs {what}. Try: {leave_out(*other)}.")
         if some.parts != parts:
             raise OutputError(
-                f"The output of {count} images has other parts, or other numbers beside its tensors, than that of "
-                f"two: {', '.join(other[:4])}. Try: adapt a module that returns tensors with one entry per image, "
+                f"The output of {count} images has other parts, or other numbers beside its tensors, than the output "
+                f"of two: {', '.join(other[:4])}. Try: adapt a module that returns tensors with one entry per image, "
                 "and nothing else that depends on their number."
             )
     for index, runs in enumerate(zip(*(each.arrays + each.layers for each in results), strict=True)):
@@ -148,13 +148,13 @@ def _image_axes(results: Sequence[_Result]) -> list[int | None]:
 
 
 def _mixed(results: Sequence[_Result], axes: Sequence[int | None], perturbed: _Result) -> list[int]:
-    """Return the outputs, then the layers, by index, whose values for an image differ between runs beyond rounding.
+    """Return the indices of outputs, then of layers, whose values for an image differ between runs beyond rounding.
 
-    `perturbed` is another run of all images. It differs by what rounding causes.
+    `perturbed` is a run of all images with rounding errors added. It shows the effect of rounding.
     """
     orders, found = [[_ALL.index(image) for image in which] for which in BATCHES], []
     for index, runs in enumerate(zip(*(each.arrays + each.layers for each in (*results, perturbed)), strict=True)):
-        axis = axes[index]  # None for a constant, which has one line
+        axis = axes[index]  # None for a constant, which is compared as one entry
         *arrays, again = (each.array[None] if axis is None else np.moveaxis(each.array, axis, 0) for each in runs)
         pairs = zip(arrays, orders if axis is not None else [[0]] * len(orders), strict=True)
         if not all(_close(x, arrays[1][order], arrays[1], again, runs[1].rounding) for x, order in pairs):
@@ -163,7 +163,7 @@ def _mixed(results: Sequence[_Result], axes: Sequence[int | None], perturbed: _R
 
 
 def _mixing_error(whole: _Result, mixed: Sequence[int], axes: Sequence[int | None]) -> SitaError:
-    """Return the error for the first output in which images mix, or for all layers in which they do."""
+    """Return the error for the first output, or for all layers, in which images influence each other."""
     first, *_ = names = list(dict.fromkeys((whole.arrays + whole.layers)[index].name for index in mixed))
     if mixed[0] >= len(whole.arrays):
         return ModelError(
@@ -175,21 +175,21 @@ def _mixing_error(whole: _Result, mixed: Sequence[int], axes: Sequence[int | Non
         shape = whole.arrays[mixed[0]].array.shape
         return OutputError(
             f"Expected one entry of {first} per image, on one axis; received shape {shape} for two, computed from "
-            "the whole batch, as a loss is. Try: call the model without labels, or adapt a module that returns scores."
+            "the whole batch, like a loss. Try: call the model without labels, or adapt a module that returns scores."
         )
     return ModelError(
-        f"Images influence each other: {first} depends on the other images of a batch, or on their order. Try: take "
-        "what looks at the whole batch (a maximum, a branch, a sort) out of the model; do it before or after the call."
+        f"Images influence each other: {first} depends on the other images of a batch, or on their order. Try: move "
+        "operations on the whole batch (a maximum, a branch, a sort) out of the model, before or after the call."
     )
 
 
 def _close(x: np.ndarray, y: np.ndarray, every: np.ndarray, perturbed: np.ndarray, rounding: float) -> bool:
-    """Whether values x and y (n, …) of the same images differ by rounding only; `every` has those of all images.
+    """Whether values x and y (n, …) of the same images differ only by rounding; `every` has the values of all images.
 
     |x − y| ≤ rounding · size + 10⁻³ · spread      or      ‖(x − y) / size‖ ≤ 20 · ‖(every − perturbed) / size‖
 
-    Size and spread are a column's own: one large constant among the scores must not hide that images mix. In a network
-    that magnifies rounding, single columns tell nothing: the total is compared with that of perturbed images.
+    Size and spread are computed per column, so a large constant among the scores cannot hide a difference. In a network
+    that magnifies rounding, single columns say little: the total is compared with the total for perturbed images.
     """
     known = [each.astype(np.float64) for each in (x, y, every, perturbed)]
     x, y, every, perturbed = (np.nan_to_num(each, nan=0.0, posinf=0.0, neginf=0.0) for each in known)
@@ -222,7 +222,7 @@ def leave_out(*names: str) -> str:
 
 
 def check_called(called: Collection[str], adaptation: Adaptation) -> None:
-    """Raise if a model that blends calls none of its adapted layers; warn if it does not call some of them."""
+    """Raise an error if a model calls none of its adapted layers; warn if it does not call some of them."""
     names = [info.name for info in adaptation.layers if info.adapted]
     missed = [name for name in names if name not in called]
     if not missed or not any(plan.blends for plan, _ in adaptation.plans.values()):
@@ -230,7 +230,7 @@ def check_called(called: Collection[str], adaptation: Adaptation) -> None:
     if len(missed) == len(names):
         raise ModelError(
             f"{adaptation.model_name} calls none of its {len(names)} adapted layers. Expected layers that are called: "
-            "a model that reads their statistics itself (F.batch_norm) cannot be adapted."
+            "a model that only reads their statistics (F.batch_norm) cannot be adapted."
         )
     some = f"does not call {len(missed)} of its {len(names)} adapted layers, which have no effect: "
     advice = f"{', '.join(missed[:4])}. Try: leave them out with layers=, if that is intended."
@@ -238,7 +238,7 @@ def check_called(called: Collection[str], adaptation: Adaptation) -> None:
 
 
 def not_batchnorm_error(wrong: Sequence[str], kind: str, count: int) -> ModelError:
-    """Return the error for layers of a class, of `count` adapted ones, that lack the property of BatchNorm."""
+    """Return the error for layers that do not normalize like BatchNorm, of `count` adapted layers."""
     advice = "There is no other BatchNorm layer to adapt" if len(wrong) == count else f"Try: {leave_out(*wrong)}"
     return ModelError(
         f"{', '.join(wrong[:4])} ({kind}) does not normalize its input with its statistics as BatchNorm does. Expected "
@@ -247,10 +247,10 @@ def not_batchnorm_error(wrong: Sequence[str], kind: str, count: int) -> ModelErr
 
 
 def random_like(images: np.ndarray) -> np.ndarray:
-    """Return two random images in the value range, and of the type, of these (N, …).
+    """Return two random images with the dtype and the value range of these images (N, …).
 
-    The first covers the range of all, the second that of the darkest image: a model that branches on the maximum of a
-    batch shows it. Each has a few large areas, and noise.
+    The first covers the range of all images, and the second covers the range of the darkest image. This reveals a
+    model that branches on the maximum of a batch. Each image has a few large areas, and noise.
     """
     floating, shape = np.issubdtype(images.dtype, np.floating), images.shape[1:]
     flat = images.reshape(len(images), -1).astype(np.float64)
@@ -274,7 +274,7 @@ def random_like(images: np.ndarray) -> np.ndarray:
 
 
 def perturb(images: np.ndarray, precision: float) -> np.ndarray:
-    """Return images whose every value is off by up to four roundings of a precision; integers unchanged."""
+    """Return images with relative errors of up to four times a precision; integers are unchanged."""
     if not np.issubdtype(images.dtype, np.floating):
         return images
     signs = np.random.default_rng(1).uniform(-1, 1, images.shape)
@@ -284,12 +284,12 @@ def perturb(images: np.ndarray, precision: float) -> np.ndarray:
 def change_statistics(
     x: np.ndarray, mean: np.ndarray, variance: np.ndarray, epsilon: float, axis: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return other statistics m', v' of a layer, and the input x' for which it must return what it does for x.
+    """Return other statistics m', v' of a layer, and the input x' for which its output must stay the same.
 
     x' = (x − m) / √(v + ε) · √(v' + ε) + m'
 
-    Changing the statistics of a BatchNorm layer is the same as changing its input: the property that the
-    method relies on. It fails for anything that a layer does to its input first, or around the normalization.
+    The method relies on this property: changing the statistics of a BatchNorm layer is the same as changing its input.
+    It does not hold if a layer changes its input before the normalization, or bypasses the normalization.
     """
     random, column = np.random.default_rng(0), [-1 if each == axis % x.ndim else 1 for each in range(x.ndim)]
     other_mean = mean + random.normal(size=mean.shape) * np.sqrt(variance + epsilon)

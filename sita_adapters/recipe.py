@@ -1,4 +1,4 @@
-"""Recipe: what to compute. Every setting of the method is a field of it; common recipes have names."""
+"""Recipe: what to compute. Every setting of the method is a field. Common recipes have names."""
 
 from __future__ import annotations
 
@@ -29,27 +29,28 @@ PAPER_PRIORS = tuple(0.5 + 0.5 * p / 7 for p in range(8))
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How the model adapts to one image. Immutable; checked when it is made.
+    """How the model adapts to one image. A recipe is immutable, and its fields are checked when it is created.
 
     Attributes:
-        priors: λ, the weight of the source's statistics: 1 is the source model, 0 the test image alone. With
-            several priors, the image runs under each, and `combine` says how they answer together. A rule, `ByShift`,
-            sets λ in every layer.
+        priors: λ, the weight of the source's statistics: 1 is the source model, 0 the test image alone. With several
+            priors, the image runs under each of them, and `combine` sets how they are combined. A rule (`ByShift`,
+            `ByExcessShift`) sets λ in every layer.
         n_views: Number of augmented views. None: as many as `augment` lists; 2 for presets and random views.
-        augment: "lossless" (flips and quarter turns, in a fixed order), "paper" or "paper_segmentation" (the paper's
-            random sets), names (`sita_adapters.views.NAMES`), or your own functions of a batch of images: one, or a
-            sequence with one for each view.
+        augment: "lossless" (flips and 90° rotations, in a fixed order), "paper" or "paper_segmentation" (the paper's
+            random views), or a name (`sita_adapters.views.NAMES`), a function of a batch of images, or a sequence of
+            names and functions with one for each view.
         shared_views: Run the views once, under the lowest prior, for all priors.
-        candidates: What may answer: "priors", the image under each prior; "views", the views too (as an ensemble).
-        combine: How several candidates make one answer. "vote": the majority of the most confident; "mean": the mean
+        candidates: "priors": the image under each prior is a candidate; "views": the views are candidates too.
+        combine: How several candidates are combined. "vote": the majority of the most confident; "mean": the mean
             of the probabilities; "mix": a weighted mean of the source's and the adapted outputs, by the measured shift.
-        top_k: Number of candidates, those of lowest entropy, that decide. None: 3 for a vote (5 with shared views).
-        share: "image", or "batch": all images of a call share their statistics, and so influence each other's answers.
+        top_k: Number of candidates that decide, those with the lowest entropy. None: 3 for a vote (5 with shared
+            views), otherwise all.
+        share: "image", or "batch": all images of a call share their statistics and influence each other's answers.
         seed: Seed of random views. The same image and seed give the same answer.
-        resample: Draw new views for every image, from the seed and its content, as the paper does. Otherwise random
-            views are drawn once. It cannot be compiled or exported.
+        resample: Draw new views for every image, from the seed and the image's content, as the paper does. Otherwise
+            random views are drawn once. A recipe with `resample` cannot be compiled or exported.
         name: Name in reports.
-        notes: What is worth knowing about it, such as what `calibrate` measured. It changes nothing.
+        notes: Information for the reader, for example what `calibrate` measured. It has no effect.
 
     Example:
         >>> print(sita.Recipe(priors=0.8, n_views=2))
@@ -126,13 +127,13 @@ class Recipe:
 
     @property
     def view_count(self) -> int:
-        """Number of views of an image whose shape allows them all."""
+        """Number of views of a square image. Other shapes may have fewer."""
         listed = listed_views(self.augment) if self.n_views is None else self.n_views
         return 2 if listed is None else listed
 
     @property
     def candidate_count(self) -> int:
-        """Number of outputs that the answer is made of."""
+        """Number of candidates."""
         return len(self.prior_values) * (1 + self.view_count if self.candidates == "views" else 1)
 
     @property
@@ -140,11 +141,11 @@ class Recipe:
         """Number of candidates that decide."""
         if self.top_k is not None or self.combine != "vote":
             return self.top_k or self.candidate_count
-        # The paper keeps 3. With shared views, two more voters make up for what the priors lose (docs/paper.md).
+        # The paper keeps 3. With shared views, two more voters compensate for the loss of accuracy (docs/paper.md).
         return min(5 if self.shared_views else 3, self.candidate_count)
 
     def to_json(self) -> str:
-        """Return the recipe as text for `from_json`, in any framework. Functions cannot be stored."""
+        """Return the recipe as JSON for `from_json`. It works in any framework. Functions cannot be stored."""
         priors = [{type(p).__name__: vars(p)} if isinstance(p, Rule) else p for p in self.prior_values]
         try:
             return json.dumps({**vars(self), "priors": priors}, ensure_ascii=False, default=dict)
@@ -180,12 +181,12 @@ class Recipe:
 
 
 def prior_text(prior: Prior) -> str:
-    """Return λ, or its rule, for a reader."""
+    """Return λ, or its rule, as text."""
     return str(prior) if isinstance(prior, Rule) else f"{prior:.3g}"
 
 
 def _rule_from_json(stored: dict[str, Any]) -> Any:
-    """Return the rule that a dict with its name as the only key stands for; any other dict as it is."""
+    """Return the rule that a dict stores under its name; return any other dict unchanged."""
     for rule in (ByShift, ByExcessShift):
         if list(stored) == [rule.__name__]:
             return rule(**stored[rule.__name__])
@@ -227,13 +228,13 @@ _RECIPES = (
     Recipe(name="ops_shared", shared_views=True),
 )
 RECIPES: Mapping[str, Recipe] = MappingProxyType({recipe.name: recipe for recipe in _RECIPES})
-"""The recipes by name. `ops` is the paper's, and so is `augbn` with a number for `priors`; `auto`, `shift` are ours."""
+"""The recipes by name. `ops`, and `augbn` with a number for `priors`, are the paper's. `auto` and `shift` are ours."""
 
 
 def resolve_recipe(recipe: Recipe | str, changes: Mapping[str, Any], task: Task = "classification") -> Recipe:
-    """Return the recipe that a caller named or gave, with these fields changed.
+    """Return the recipe that a caller named or passed, with these fields changed.
 
-    The task decides the views of a named recipe unless they are given; a Recipe has its own.
+    The task sets the views of a named recipe, unless the caller sets them. A `Recipe` keeps its views.
     """
     expect_one_of("task", task, ("classification", "segmentation"))
     chosen = RECIPES.get(recipe) if isinstance(recipe, str) else recipe
@@ -255,10 +256,10 @@ def resolve_recipe(recipe: Recipe | str, changes: Mapping[str, Any], task: Task 
 
 
 def _segmentation_changes(chosen: Recipe, changes: Mapping[str, Any], named: bool) -> dict[str, Any]:
-    """Return the changes for segmentation: its own set for "paper", and default views for a named recipe.
+    """Return the changes for segmentation: "paper_segmentation" for "paper", and default views for a named recipe.
 
-    Chosen on validation images of CamVid: one mirrored view was better than the paper's blur and rotation, above all
-    under noise, and as good as two or three.
+    The default was chosen on validation images of CamVid. One mirrored view was better than the paper's blur and
+    rotation, especially under noise, and as good as two or three views.
     """
     changes, own = dict(changes), {"augment": ("hflip", "vflip", "rot180"), "n_views": 1}
     if changes.get("augment") == "paper":
@@ -268,5 +269,5 @@ def _segmentation_changes(chosen: Recipe, changes: Mapping[str, Any], named: boo
     elif chosen.candidates == "views":
         own = {"augment": "blur", "n_views": 2}  # the views of an ensemble must keep the pixels in place
     elif chosen.shared_views and not {"priors", "combine", "top_k"} & set(changes):
-        own["top_k"] = 3  # as it was measured here
+        own["top_k"] = 3  # as measured on CamVid
     return {**own, **changes} if named and chosen.view_count else changes

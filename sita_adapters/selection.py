@@ -1,4 +1,4 @@
-"""`layers=`: which of a model's BatchNorm layers are adapted."""
+"""`layers=`: select which BatchNorm layers of a model are adapted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LayerInfo:
 
 
 def select(found: Mapping[str, Any], layers: Layers) -> set[str]:
-    """Return the names of the layers, of those found, that `layers` picks; None picks all."""
+    """Return the names of the found layers that `layers` selects; None selects all."""
     if layers is None:
         return set(found)
     if callable(layers):

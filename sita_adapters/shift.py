@@ -1,4 +1,4 @@
-"""λ from the measured shift: a layer whose statistics match the source's keeps them; one far off takes the image's."""
+"""λ from the measured shift: the further an image's statistics are from the source's, the more weight they get."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .errors import RecipeError
 from .ops import Array, Ops
 
 HALF_AREA = 1 / 64
-"""The share of the first layer's positions at which statistics get half weight: 1/8 of its height and width."""
+"""The share of the first layer's positions at which statistics get half their weight: 1/8 of its height and width."""
 
 
 def area_weight(positions: Any, first_positions: Any, half_area: float = HALF_AREA) -> Any:
-    """Return how far the statistics of a layer with A positions are trusted; the first adapted layer has A_1.
+    """Return the weight a of a layer's statistics, from its A positions and the A_1 of the first adapted layer.
 
     a = (A − 1) / (A − 1 + h · A_1)
 
-    A single position has no variance: a = 0. The result is a tensor if a graph leaves the sizes open.
+    A single position has no variance, so a = 0. The result is a tensor if the sizes are open in a graph.
     """
     return (positions - 1) / (positions - 1 + half_area * first_positions)
 
@@ -32,13 +32,14 @@ class ByShift:
 
         λ = 1 − s · d / (d + d_½) · a,    a = (A − 1) / (A − 1 + h · A_1)
 
-    d is the shift that the layer measures, the mean over its channels of KL(N(m_t, v_t) ‖ N(m_s, v_s)). A is the number
-    of spatial positions of its features, A_1 that of the first adapted layer: the statistics of small maps say less.
+    d is the shift that the layer measures: the mean over its channels of KL(N(m_t, v_t) ‖ N(m_s, v_s)). A is the number
+    of spatial positions of its features, and A_1 is the number in the first adapted layer. Small feature maps get less
+    weight, because their statistics are less reliable.
 
     Attributes:
-        strength: s, the largest value of 1 − λ.
+        strength: s, the largest possible value of 1 − λ.
         half_shift: d_½, the shift at which 1 − λ is half of its largest value.
-        half_area: h, the share of the first layer's positions at which it is half.
+        half_area: h, the share of the first layer's positions at which 1 − λ is about half of its largest value.
     """
 
     strength: float = 0.375
@@ -67,7 +68,7 @@ class ByShift:
         λ = 1 − w · d / (d + d_½) = ((1 − w) · e + 2 · d_½ · w) / e,   e = E + 2 · d_½ − 1,   w = s · a
         """
         w = self.strength * area_weight(positions, first_positions, self.half_area)
-        if self.half_shift != 0.5:  # the usual value adds nothing
+        if self.half_shift != 0.5:  # the default adds 0
             divergence = divergence + (2 * self.half_shift - 1)
         rest, share = (ops.scalar(number, divergence) for number in (1 - w, 2 * self.half_shift * w))
         return (divergence * rest + share) / divergence
@@ -79,10 +80,10 @@ class ByExcessShift:
 
         λ = min(1, d_0 / d)
 
-    d is the shift that a layer measures, as for `ByShift`; d_0 is its mean over clean images. `calibrate` finds it.
+    d is the shift that a layer measures, as for `ByShift`. `calibrate` measures d_0, its mean over clean images.
 
     Attributes:
-        clean_shifts: d_0 of every layer that is adapted, by name.
+        clean_shifts: d_0 of every adapted layer, by name.
     """
 
     clean_shifts: Mapping[str, float]
@@ -97,11 +98,11 @@ class ByExcessShift:
     def __hash__(self) -> int:
         return hash(tuple(self.clean_shifts.items()))
 
-    def __reduce__(self) -> tuple[Any, ...]:  # pickle and deepcopy know no mapping proxies
+    def __reduce__(self) -> tuple[Any, ...]:  # pickle and deepcopy do not support mapping proxies
         return ByExcessShift, (dict(self.clean_shifts),)
 
     def check_layers(self, names: Sequence[str]) -> None:
-        """Raise if an adapted layer has no clean shift."""
+        """Raise a RecipeError if an adapted layer has no clean shift."""
         missing = [name for name in names if name not in self.clean_shifts]
         if missing:
             raise RecipeError(
@@ -110,7 +111,7 @@ class ByExcessShift:
             )
 
     def __str__(self) -> str:
-        return "by the shift beyond that of clean images"
+        return "by excess shift over clean images"
 
     def priors(self, divergence: Array, name: str, positions: Any, first_positions: Any, ops: Ops) -> Array:
         """Return λ (B, R, 1) for E (B, R, 1) in a layer; NaN if E is not finite."""
@@ -131,7 +132,7 @@ def scaled_divergence(
 
     E = mean over channels of (v + (m − m_s)²) / v_s + ln(v_s / v) = 2d + 1
 
-    A forward pass has dozens of layers, and every operation costs microseconds: d itself is computed once, at the end.
+    d itself is computed once, after the last layer, because every operation in every layer costs microseconds.
     """
     variance, source_variance = variance + epsilon, source_variance + epsilon
     offset = mean - source_mean

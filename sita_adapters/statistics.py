@@ -1,4 +1,4 @@
-"""The algebra of the statistics: from the moments of every row to the statistics that every row is normalized with.
+"""The arithmetic of the statistics: from the moments of every row to the statistics that normalize it.
 
 Arrays are (images, rows, channels), in any namespace `xp` with numpy's function names. Variances are biased.
 """
@@ -11,7 +11,7 @@ from .ops import Array
 
 
 def pool(means: Array, variances: Array, *, axis: int, xp: Any) -> tuple[Array, Array]:
-    """Return the moments of equally large parts taken together.
+    """Return the moments of several parts of equal size, pooled along an axis.
 
     m = mean(m_i),   v = mean(v_i + (m_i − m)²)
     """
@@ -26,8 +26,8 @@ def target(means: Array, variances: Array, *, weights: Array, references: Array,
     m_t = Σ_q w_q · m_q,   v_t = Σ_q w_q · (v_q + (m_q − m_t)²)
 
     `means` and `variances` are (B, R, C), `weights` (R, R). The spread between rows is computed as
-    Σ_q w_q · d_q² − (Σ_q w_q · d_q)² with d_q = m_q − m_o, where o is one of the rows that row r draws from: line r of
-    `references`, (R, R), has a 1 there. Moments about zero would cancel.
+    Σ_q w_q · d_q² − (Σ_q w_q · d_q)² with d_q = m_q − m_o. The reference row o is one of the rows with w_q > 0: line r
+    of `references`, (R, R), has a 1 there. Without a reference, large means would cancel and lose precision.
     """
     reference = xp.matmul(references, means)
     offsets = means - reference
@@ -40,7 +40,7 @@ def target(means: Array, variances: Array, *, weights: Array, references: Array,
 def blend_with_source(
     mean: Array, variance: Array, source_mean: Array, source_variance: Array, *, priors: Any, xp: Any
 ) -> tuple[Array, Array]:
-    """Return the statistics that every row is normalized with (paper, eq. 4).
+    """Return the statistics to normalize every row with (paper, eq. 4).
 
     m = λ · m_s + (1 − λ) · m_t,   v = λ · v_s + (1 − λ) · v_t
 
@@ -61,7 +61,7 @@ def input_affine(
 
     scale = sqrt((v_s + ε) / (v + ε)),   shift = m_s − m · scale
 
-    Then (x · scale + shift − m_s) / sqrt(v_s + ε) = (x − m) / sqrt(v + ε), and the layer itself stays untouched.
+    Then (x · scale + shift − m_s) / sqrt(v_s + ε) = (x − m) / sqrt(v + ε), and the layer itself is unchanged.
     """
     scale = xp.sqrt((source_variance + epsilon) / (variance + epsilon))
     return scale, source_mean - mean * scale
@@ -70,7 +70,7 @@ def input_affine(
 def output_affine(
     mean: Array, variance: Array, *, gamma: Array, beta: Array, epsilon: float, xp: Any
 ) -> tuple[Array, Array]:
-    """Return the scale and shift of a layer's output, x · scale + shift, with (mean, variance).
+    """Return the scale and shift for which x · scale + shift is a layer's output with (mean, variance).
 
     scale = γ / sqrt(v + ε),   shift = β − m · scale
     """

@@ -1,7 +1,7 @@
-"""The augmented views of an image that statistics are estimated from: the available views, and what each computes.
+"""The augmented views of an image: the available views, and what each computes.
 
-What is random in a view (an angle, a color factor) is drawn once, from a seed, when the view is made: the same image
-always gives the same answer, in every framework, and a graph that runs the view holds no random operation.
+Random values in a view (an angle, a color factor) are drawn once, from a seed, when the view is created. The same image
+therefore always gives the same answer, in every framework, and a graph contains no random operations.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from .inputs import Inputs
 from .ops import Array, Ops
 
 SpatialKind: TypeAlias = Literal["square", "rectangle", "signal"]
-"""What the last two spatial axes of an input are. A signal has fewer than two: only a caller's functions fit it."""
+"""The shape of the last two spatial axes. A signal has fewer than two, so only a caller's functions apply to it."""
 
 Augment: TypeAlias = "str | Callable[[Array], Array] | Sequence[str | Callable[[Array], Array]]"
 
 Step: TypeAlias = tuple[Any, ...]
-"""A function of a batch of images and their layout that returns images of the same shape; then its other arguments."""
+"""A function of a batch of images and their layout that returns images of the same shape, and its other arguments."""
 
 
 def spatial_kind(sizes: Sequence[int]) -> SpatialKind:
-    """Return the kind of an input with these spatial sizes, of which the last two are an image's."""
+    """Return the kind of an input with these spatial sizes. The last two are height and width."""
     return "signal" if len(sizes) < 2 else "square" if sizes[-2] == sizes[-1] else "rectangle"
 
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """How image arrays are laid out, with axes counted from the end, and what computes on them."""
+    """The layout of image arrays, with axes counted from the end, and the array operations."""
 
     ops: Ops
     kind: SpatialKind
@@ -46,19 +46,19 @@ class ImageLayout:
 
 @dataclass(frozen=True)
 class View:
-    """A named sequence of steps; no steps at all is the image itself."""
+    """A named sequence of steps. The view without steps is the image itself."""
 
     name: str
     steps: tuple[Step, ...] = ()
 
     @property
     def lossless(self) -> bool:
-        """Whether pixels are only rearranged."""
+        """Whether the view only rearranges pixels."""
         return all(function in (flip, transpose) for function, *_ in self.steps)
 
     @property
     def moves_pixels(self) -> bool:
-        """Whether pixels move. Custom functions are assumed not to move them."""
+        """Whether the view moves pixels. Custom functions are assumed not to move them."""
         return any(function in (flip, transpose, rotate) for function, *_ in self.steps)
 
     def apply(self, x: Array, layout: ImageLayout) -> Array:
@@ -138,7 +138,7 @@ def color(x: Array, layout: ImageLayout, *changes: tuple[str, float]) -> Array:
 
 
 def call_function(x: Array, layout: ImageLayout, function: Callable[[Array], Array]) -> Array:
-    """Call a caller's own function of a batch of images, which must keep their shape and type."""
+    """Apply a caller's function to a batch of images. It must keep their shape and dtype."""
     made = function(x + 0)  # a copy: a function that works in place must not change the image itself
     if getattr(made, "shape", None) != x.shape or getattr(made, "dtype", None) != x.dtype:
         raise InputError(
@@ -157,21 +157,21 @@ SYMMETRIES: dict[str, tuple[Step, ...]] = {
     "rot180": ((flip, 0), (flip, -1)),
     "antitranspose": ((transpose,), (flip, 0), (flip, -1)),
 }
-"""The symmetries of the square other than the identity, in the order in which they are taken."""
+"""The symmetries of the square other than the identity, in the order in which "lossless" uses them."""
 
 _RANGES = {"rotate": (rotate, 0.0, 360.0), "tilt": (rotate, -10.0, 10.0), "blur": (blur, 0.1, 2.0)}
-"""The steps with one random number, and the paper's range of it."""
+"""The steps with one random number, and the paper's range for it."""
 
 _COLORS = ("brightness", "contrast", "saturation")
 _RANDOM = (*_RANGES, "color")
 _PAPER = {"paper": ("color", "rotate", "transpose", "hflip", "vflip"), "paper_segmentation": ("blur", "tilt")}
 PRESETS = ("lossless", *_PAPER)
 NAMES = (*SYMMETRIES, *_RANDOM)
-"""The single augmentations that a caller can name."""
+"""The names of single augmentations."""
 
 
 def make_views(augment: Augment, count: int, seed: int, kind: SpatialKind) -> tuple[View, ...]:
-    """Return the `count` views of an image of this kind; fewer if "lossless" has no more that fit it."""
+    """Return `count` views of an image of this kind, or fewer if "lossless" has fewer for this kind."""
     random = np.random.default_rng(seed)
     entries: Sequence[Any] = augment[:count] if isinstance(augment, tuple) else [augment] * count
     if augment == "lossless":
@@ -186,7 +186,7 @@ def make_views(augment: Augment, count: int, seed: int, kind: SpatialKind) -> tu
 
 
 def listed_views(augment: Augment) -> int | None:
-    """Return the number of views that `augment` names; None for a preset, or if each view is drawn."""
+    """Return the number of views that `augment` names; None for presets, random views and single functions."""
     return len(augment) if isinstance(augment, tuple) else 1 if augment in tuple(SYMMETRIES) else None
 
 
@@ -196,7 +196,7 @@ def is_random(augment: Augment) -> bool:
 
 
 def content_seed(image: np.ndarray, seed: int) -> int:
-    """Return a seed for one image (…, channels) alone: it depends on the seed and on the values of its pixels."""
+    """Return a seed for one image (…, channels), computed from the seed and the image's pixels."""
     values = np.ascontiguousarray(image, dtype=np.float32)
     digest = hashlib.sha256(values.tobytes() + repr((values.shape, seed)).encode())
     return int.from_bytes(digest.digest()[:8], "little")
@@ -207,7 +207,7 @@ def resolve_augment(augment: Any, count: int | None) -> Augment:
     several = isinstance(augment, Sequence) and not isinstance(augment, str)
     resolved = tuple(augment) if several else augment
     entries, allowed = (resolved, NAMES) if several else ((augment,), (*NAMES, *PRESETS))
-    for entry in entries or (augment,):  # an empty sequence is no augmentation
+    for entry in entries or (augment,):  # an empty sequence is an error
         if not callable(entry) and not (isinstance(entry, str) and entry in allowed):
             raise RecipeError(
                 f"augment: expected one of {', '.join(NAMES)}, a function of a batch of images, a sequence of these, "
@@ -220,7 +220,7 @@ def resolve_augment(augment: Any, count: int | None) -> Augment:
 
 
 def check_inputs(views: Sequence[View], inputs: Inputs | None) -> None:
-    """Raise a RecipeError where a view distorts colors and the pixels' encoding is not known."""
+    """Raise a RecipeError if a view distorts colors and the encoding of the pixels is unknown."""
     if inputs is None and any(function is color for view in views for function, *_ in view.steps):
         raise RecipeError(
             "augment: color distortion needs to know how pixels are encoded; received no inputs=. "
@@ -229,10 +229,10 @@ def check_inputs(views: Sequence[View], inputs: Inputs | None) -> None:
 
 
 def _make_view(entry: Any, random: np.random.Generator, kind: SpatialKind) -> View:
-    """Make one view of a function, a name, or a set of the paper, whose augmentations it combines in random order.
+    """Make one view from a function, a name, or a set of the paper. A set's augmentations run in random order.
 
-    Reflections of a set are used with probability ½. Every draw is made for every kind: a square and a rectangular
-    image get the same view except for the transposition, which only a square allows.
+    Reflections of a set are used with probability ½. The random draws do not depend on the kind of image: square and
+    rectangular images get the same view, except for the transposition, which needs a square.
     """
     if callable(entry):
         return View(getattr(entry, "__name__", str(entry)), ((call_function, entry),))
@@ -246,7 +246,7 @@ def _make_view(entry: Any, random: np.random.Generator, kind: SpatialKind) -> Vi
 
 
 def _steps(name: str, random: np.random.Generator) -> tuple[Step, ...]:
-    """Return the steps of a name, and draw what is random in them."""
+    """Return the steps of a name, and draw their random values."""
     if name in SYMMETRIES:
         return SYMMETRIES[name]
     if name in _RANGES:
@@ -280,7 +280,7 @@ def rotation_taps(height: int, width: int, degrees: float) -> tuple[np.ndarray, 
 
 @lru_cache(maxsize=16)
 def blur_matrix(size: int, sigma: float) -> tuple[np.ndarray]:
-    """Return the float32 (size, size) matrix that blurs a row of pixels from the right, the border mirrored."""
+    """Return the float32 (size, size) matrix K for which x @ K is a row of pixels x blurred, with mirrored borders."""
     radius = max(1, math.ceil(4 * sigma))
     offsets = np.arange(-radius, radius + 1)
     kernel = np.exp(-0.5 * (offsets / sigma) ** 2)

@@ -1,7 +1,7 @@
 """Voting among candidates (OPS): keep the candidates with the lowest entropy, then take the majority label.
 
-It uses comparisons and sums only: not every exporter supports argmax or argsort. Scores are (images, candidates, …),
-with the classes on any later axis. Each remaining position (pixel) is voted on independently.
+It uses only comparisons and sums, because not every exporter supports argmax or argsort. Scores are (images,
+candidates, …), with the classes on any later axis. Each remaining position (pixel) has an independent vote.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import numpy as np
 from .ops import Array, Ops
 
 Scores: TypeAlias = Literal["logits", "probabilities", "log_probabilities", "sigmoid", "sigmoid_probabilities"]
-"""What scores are: of classes, one of which is true; or ("sigmoid") of labels, each of which is true or not."""
+"""The kind of scores: of mutually exclusive classes, or ("sigmoid", "sigmoid_probabilities") of independent labels."""
 
 SCORES: tuple[Scores, ...] = get_args(Scores)
 
 _TINY = float(np.finfo(np.float32).tiny)
-_LEAST = -1e4  # exp of anything less is 0 in any precision: 0 · −∞ then comes out as 0
+_LEAST = -1e4  # exp of any smaller number is 0 in every precision; clipping makes 0 · −∞ = 0
 
 
 @dataclass(frozen=True)
 class Vote:
     """The result of a vote.
 
-    The arrays after `scores` have the candidates on axis 1, and a class axis of size 1. Sigmoid labels are decided one
-    by one: the class axis keeps its size, and `labels` are 0 or 1.
+    All arrays except `scores` have the candidates on axis 1, and a class axis of size 1. Sigmoid labels are decided
+    independently: the class axis keeps its size, and `labels` are 0 or 1.
     """
 
-    scores: Array  # the answer (images, …), of the kind that the candidates' scores have
-    labels: Array  # each candidate's
-    entropies: Array  # in nats
+    scores: Array  # the answer (images, …), of the same kind as the candidates' scores
+    labels: Array  # the label of each candidate
+    entropies: Array  # the entropy of each candidate, in nats
     kept: Array  # whether a candidate is one of the k most confident
-    votes: Array  # how many of these have the same label
+    votes: Array  # how many kept candidates have the same label
 
 
 def decide(
@@ -43,12 +43,12 @@ def decide(
 ) -> Vote:
     """Return the vote of candidates (B, P, …) whose classes are on `class_axis`, counted from the end.
 
-    H_p = −Σ softmax(z_p) · log softmax(z_p). The k candidates of lowest H are kept; the label is their majority's; a
-    tie goes to the tied label with the lowest H.
+    H_p = −Σ softmax(z_p) · log softmax(z_p). The k candidates with the lowest H are kept. The winning label is the
+    majority among them. In a tie, the tied label with the lowest H wins.
 
-    "vote" answers with the mean logits of the kept candidates with the winning label. Of probabilities, it averages
-    the logarithms and normalizes again: a model with a final softmax and one without agree. "mean" answers with the
-    mean probabilities of the kept candidates, as their logarithm where the model returns logits.
+    "vote" returns the mean logits of the kept candidates with the winning label. For probabilities, it averages the
+    logarithms and normalizes them, so models with and without a final softmax agree. "mean" returns the mean
+    probabilities of the kept candidates, or their logarithm if the model returns logits.
 
     Each sigmoid label is decided as two classes with logits (0, z).
     """
@@ -75,7 +75,7 @@ def decide(
 
 
 def to_logits(scores: Array, kind: Scores, xp: Any) -> Array:
-    """Return scores as logits: of probabilities, the logarithm; of sigmoid probabilities, the log-odds."""
+    """Return scores as logits: the logarithm of probabilities, or the log-odds of sigmoid probabilities."""
     if kind == "probabilities":
         return log_of(scores, xp)
     return log_of(scores, xp) - log_of(1 - scores, xp) if kind == "sigmoid_probabilities" else scores
@@ -98,7 +98,7 @@ def probabilities(values: np.ndarray, kind: Scores, class_axis: int) -> np.ndarr
 
 
 def largest_probability(scores: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
-    """Return the largest class probability of scores, without their class axis; of sigmoids, max(p, 1 − p) of each."""
+    """Return the largest class probability, without the class axis; for sigmoid labels, max(p, 1 − p) of each."""
     if kind in ("sigmoid", "sigmoid_probabilities"):
         p = 1 / (1 + xp.exp(-scores)) if kind == "sigmoid" else scores
         return xp.where(p > 0.5, p, 1 - p)
@@ -114,7 +114,7 @@ def _entropy(log_p: Array, class_axis: int, xp: Any) -> Array:
 
 
 def entropy(scores: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
-    """Return H in nats of scores, without their class axis. Each sigmoid label has two classes."""
+    """Return H of scores in nats, without the class axis. Each sigmoid label has two classes."""
     z = to_logits(scores, kind, xp)
     if kind in ("sigmoid", "sigmoid_probabilities"):
         z, class_axis = xp.stack([xp.zeros_like(z), z], axis=-1), -1
@@ -141,9 +141,9 @@ def first_largest(z: Array, axis: int, ops: Ops) -> Array:
 
 
 def select_lowest(array: Array, entropies: Array, candidates: Sequence[int], xp: Any) -> Array:
-    """Return, for each image, the candidate of an array (B, P, …) with the lowest key (B, P, …) among these.
+    """Return, for each image, the part of an array (B, P, …) of the candidate with the lowest key in `entropies`.
 
-    Each is compared with the best so far: not every exporter supports argmin.
+    Each candidate is compared with the best so far, because not every exporter supports argmin.
     """
     first, *others = candidates
     chosen, lowest = array[:, first], entropies[:, first]
@@ -165,7 +165,7 @@ def _ranks(entropies: Array, ops: Ops) -> Array:
 
 
 def _winners(labels: Array, kept: Array, votes: Array, ranks: Array, xp: Any) -> Array:
-    """Return the kept candidates with the majority's label: most votes, then lowest rank."""
+    """Return which candidates are kept and have the winning label: most votes, then lowest rank."""
     count = labels.shape[1]
     standing = xp.where(kept, votes * count - ranks, -float(count))
     leads = standing >= xp.max(standing, axis=1, keepdims=True)
@@ -174,7 +174,7 @@ def _winners(labels: Array, kept: Array, votes: Array, ranks: Array, xp: Any) ->
 
 
 def _mean(values: Array, chosen: Array, ops: Ops) -> Array:
-    """Return the mean of the chosen candidates; the others are ignored, even if they are infinite."""
+    """Return the mean over the chosen candidates. The others are ignored, even if they are infinite."""
     weights = ops.cast(chosen, values)
     total = ops.xp.sum(ops.xp.where(chosen, values, 0.0) * weights, axis=1)
     return total / ops.xp.sum(weights, axis=1)
