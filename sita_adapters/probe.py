@@ -90,7 +90,7 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
             raise
         except Exception as error:
             raise InputError(
-                f"{model} fails on {len(which)} random images of {images.dtype} and shape {tuple(images.shape[1:])}: "
+                f"{model} fails on random images of {images.dtype} and shape {(len(which), *images.shape[1:])}: "
                 f"{type(error).__name__}: {error} Expected a model that takes any number of such images. Try: other "
                 "shapes, a floating-point type, or an example, sita.adapt(model, example=images)."
             ) from error

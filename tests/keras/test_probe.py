@@ -86,7 +86,7 @@ REFUSED = {
     "nothing": (lambda: returning(lambda scores: {"logits": scores, "loss": None}), "None at loss"),
     "takes two images alone": (
         lambda: returning(lambda scores: ops.reshape(ops.reshape(scores, (2, nets.CLASSES)), (-1, nets.CLASSES))),
-        "fails on 3 random images",
+        "fails on random images",
     ),
     "merges its batch": (lambda: returning(lambda scores: ops.reshape(scores, (-1,))), "entry"),
 }

@@ -18,6 +18,7 @@ from torchvision.ops import FrozenBatchNorm2d
 import sita_adapters as sita
 from sita_adapters.inputs import ENCODINGS
 from sita_adapters.views import ImageLayout, make_views
+from sita_torch import ops as torch_ops
 from sita_torch.batchnorm import measure
 from sita_torch.ops import TORCH
 
@@ -241,7 +242,7 @@ def test_a_layer_without_beta() -> None:
 
 
 def moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    mean, variance = measure(x, TORCH, 1, 0)
+    mean, variance = measure(x, torch_ops.TRACED if torch_ops.is_traced() else TORCH, 1, 0)
     return mean[:, 0], variance[:, 0]
 
 
