@@ -4,13 +4,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
-from matplotlib.figure import Figure
-from rich import markup
 from typer.testing import CliRunner
 
 import sita_adapters as sita
@@ -47,14 +43,6 @@ def test_help_fits_a_terminal_and_names_the_first_steps() -> None:
         assert max(map(len, output.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("command", [command.callback for command in cli.make_app().registered_commands])
-def test_help_keeps_what_stands_in_square_brackets(command: Callable[..., None]) -> None:
-    """Help is rich's markup, in which [combine=mean] is a style and is dropped."""
-    options = [info for hint in get_type_hints(command, include_extras=True).values() for info in get_args(hint)[1:]]
-    for text in (command.__doc__, *(option.help for option in options if hasattr(option, "help"))):
-        assert text is None or markup.render(text).plain == text.replace(r"\[", "[")
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -74,8 +62,7 @@ def test_the_demo_prints_a_table_and_draws_a_picture() -> None:
     assert code == 0
     assert "\x1b" not in output
     assert max(map(len, output.splitlines()[1:])) <= 80
-    for word in (*demo.SHOWN, "gaussian noise", "mean, corrupted", "ms per image", "sita.adapt(model)"):
-        assert word in output
+    assert all(recipe in output for recipe in demo.SHOWN)
     assert Path("sita-demo.png").read_bytes().startswith(b"\x89PNG")
     assert os.listdir() == ["sita-demo.png"]
 
@@ -85,18 +72,6 @@ def test_an_unknown_keras_backend_is_a_short_error() -> None:
     done = run_python(demo, KERAS_BACKEND="caffe")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert re.search("caffe.*set KERAS_BACKEND to one of tensorflow, jax, torch", done.stderr)
-
-
-def test_ctrl_c_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    def write_half(self: Figure, path: Path, **_: object) -> None:
-        path.write_bytes(b"half a picture")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Figure, "savefig", write_half)
-    code, output = invoke("demo", "--images", "1")
-    assert code != 0
-    assert "Traceback" not in output
-    assert not os.listdir()
 
 
 @pytest.mark.parametrize(
