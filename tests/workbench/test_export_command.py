@@ -12,23 +12,17 @@ import torch
 from invoking import invoke
 from nets import images, tiny
 from PIL import Image
+from score_sets import NETWORKS
 
 import sita_adapters as sita
 from sita_adapters.errors import InputError
 from sita_workbench.exported.export import export_checked
 
 NET = """
-import torch
 from nets import tiny
-from torch import nn
 
-def build():
+def cropping():
     return tiny(), {"inputs": "imagenet", "size": 20, "crop": 0.5}
-
-def streets():
-    torch.manual_seed(3)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
-    return model, {"inputs": "unit", "task": "segmentation"}
 """
 
 
@@ -39,15 +33,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for seed in range(2):
         pixels = np.random.default_rng(seed).integers(0, 256, (40, 48, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(f"noise{seed}.png")
-    Path("net.py").write_text(NET)
+    Path("net.py").write_text(NETWORKS + NET)
     return tmp_path
 
 
 @pytest.mark.parametrize(
     ("model", "recipe", "told"),
     [
-        ("net.py:build", "augbn", ()),
-        ("net.py:build", "ops_shared", ("prior", "source")),
+        ("net.py:cropping", "augbn", ()),
+        ("net.py:cropping", "ops_shared", ("prior", "source")),
         pytest.param("cifar10-resnet20", "augbn", ("prior",), marks=pytest.mark.slow),
     ],
 )
@@ -73,7 +67,7 @@ def test_a_file_says_what_the_model_says(model: str, recipe: str, told: tuple[st
 
 
 def test_a_file_that_can_execute_code_is_written_and_not_opened(folder: Path) -> None:
-    assert "sita predict" not in invoke("export", "net.py:build", "--recipe", "source", "--out", "net.pt2")
+    assert "sita predict" not in invoke("export", "net.py:cropping", "--recipe", "source", "--out", "net.pt2")
     with pytest.raises(InputError, match=r"an existing \.onnx file; received 'net\.pt2'"):
         invoke("predict", "net.pt2", "noise0.png", "--trust")
 
@@ -81,7 +75,7 @@ def test_a_file_that_can_execute_code_is_written_and_not_opened(folder: Path) ->
 def test_pickled_weights_are_read_only_when_trusted(folder: Path) -> None:
     torch.save(tiny(), "whole.pt")
     torch.save(tiny().state_dict(), "tensors.pt")
-    predict = ("predict", "net.py:build", "noise0.png", "--recipe", "bn", "--json", "--weights")
+    predict = ("predict", "net.py:cropping", "noise0.png", "--recipe", "bn", "--json", "--weights")
     expected = json.loads(invoke(*predict, "tensors.pt"))["images"]
     with pytest.raises(InputError, match=r"pickled objects, which can execute code.*Try: torch\.save"):
         invoke(*predict, "whole.pt")
@@ -89,9 +83,9 @@ def test_pickled_weights_are_read_only_when_trusted(folder: Path) -> None:
 
 
 def test_label_maps_come_from_a_file_too(folder: Path) -> None:
-    invoke("export", "net.py:streets", "--recipe", "augbn", "--size", "24", "--out", "streets.onnx")
+    invoke("export", "net.py:segment", "--recipe", "augbn", "--size", "24", "--out", "segment.onnx")
     maps: list[np.ndarray] = []
-    for model, options in (("streets.onnx", ()), ("net.py:streets", ("--recipe", "augbn", "--size", "24"))):
+    for model, options in (("segment.onnx", ()), ("net.py:segment", ("--recipe", "augbn", "--size", "24"))):
         told = json.loads(invoke("predict", model, "noise0.png", *options, "--out", "maps", "--json"))
         with Image.open(told["images"][0]["map"]) as picture:
             maps.append(np.asarray(picture))
