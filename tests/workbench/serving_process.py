@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,24 +68,30 @@ class Running:
 
 
 @contextlib.contextmanager
-def start_server(*arguments: str, folder: Path) -> Iterator[Running]:
-    """Start `sita serve` with these arguments, wait until all workers are ready, and end it whatever happens."""
+def start(*arguments: str, folder: Path, ready: str, **variables: str) -> Iterator[Running]:
+    """Start `sita` with these arguments, wait until it says that it is ready, and end it whatever happens."""
     port = free_port()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])}
+    path = os.pathsep.join([*filter(None, sys.path), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, **variables}
     environment.pop("KERAS_BACKEND", None)
-    command = [sys.executable, "-m", "sita_workbench.cli", "serve", *arguments, "--port", str(port), "--threads", "1"]
+    command = [sys.executable, "-m", "sita_workbench.cli", *arguments, "--port", str(port)]
     log = folder / f"server-{port}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
     running = Running(process, port, log)
     try:
-        wait_for(lambda: process.poll() is not None or "Listening" in log.read_text(), 300)
-        if "Listening" not in log.read_text():
+        wait_for(lambda: process.poll() is not None or ready in log.read_text(), 300)
+        if ready not in log.read_text():
             raise RuntimeError(f"The server ended ({process.poll()}): {log.read_text()}")
         yield running
     finally:
         if process.poll() is None:
             running.stop()
+
+
+def start_server(*arguments: str, folder: Path) -> AbstractContextManager[Running]:
+    """Start `sita serve`, and wait until all workers are ready."""
+    return start("serve", *arguments, "--threads", "1", folder=folder, ready="Listening")
 
 
 def png(pixels: np.ndarray) -> bytes:

@@ -15,6 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 from score_sets import NETWORKS, draw_images, read_rows
+from serving_process import wait_for
 
 from sita_adapters.errors import InputError, SitaError
 from sita_workbench import ModelSpec, score
@@ -83,10 +84,7 @@ def test_a_driver_that_is_stopped_leaves_no_worker_and_resumes(number: signal.Si
     paths = draw_images(Path("images"), 60)
     code, errors, workers = stop_driver(number, "net.py:moody", "--shard=4", "--workers=1")
     assert number == signal.SIGKILL or (code == 130 and "the same command resumes" in errors)
-    end = time.monotonic() + 10
-    while any(Path("/proc", worker).exists() for worker in workers):
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    assert wait_for(lambda: not any(Path("/proc", worker).exists() for worker in workers), 10)
     assert 1 <= len(list(Path("out/parts").glob("part-*"))) < 15
     score("net.py:moody", "images", "out", workers=1)
     assert [row["path"] for row in read_rows()] == paths

@@ -21,15 +21,14 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from invoking import invoke
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 from scipy.special import softmax
 from score_sets import KERAS, NETWORKS
-from serving_process import Running, free_port, is_running, noise, png, start_server, wait_for
-from typer.testing import CliRunner
+from serving_process import Running, is_running, noise, png, start_server, wait_for
 
 import sita_adapters as sita
-from sita_workbench import cli
 from sita_workbench.models.loading import load_model
 from sita_workbench.predictor import open_predictor
 
@@ -146,10 +145,7 @@ def test_forms_health_and_info(server: Running) -> None:
         assert {**told, "milliseconds": 0} == {**post(server).json(), "milliseconds": 0}
         assert client.get("/health").json() == {"status": "ok"}
         info = client.get("/info").json()
-        assert set(client.get("/openapi.json").json()["paths"]) == {"/predict", "/health", "/info", "/metrics"}
     assert (info["model"], info["rows"], info["size"]) == ("net.py:build", 22, [12, 12])
-    assert info["recipe"].startswith("ops")
-    assert "2 of 2 adapted" in info["description"]
 
 
 def test_the_metrics_count_right(server: Running) -> None:
@@ -244,24 +240,17 @@ def test_a_worker_that_dies_while_it_loads_ends_the_server_with_the_reason(
     tmp_path: Path, build: str, reason: str
 ) -> None:
     (tmp_path / "net.py").write_text(f"import os\n\ndef build():\n    {build}\n")
-    with (
-        pytest.raises(RuntimeError, match=rf"The server ended \([12]\)[\s\S]*{reason}"),
-        start_server("net.py:build", folder=tmp_path),
-    ):
-        pass
+    with pytest.raises(RuntimeError, match=rf"The server ended \([12]\)[\s\S]*{reason}"):
+        start_server("net.py:build", folder=tmp_path).__enter__()
 
 
 def test_what_cannot_be_served_is_an_error_before_anything_listens(folder: Path, tmp_path: Path) -> None:
-    def serve(*arguments: str) -> str:
-        return str(CliRunner().invoke(cli.make_app(), ["serve", f"{folder / 'net.py'}:build", *arguments]).exception)
-
-    assert "received 'opps'" in serve("--recipe", "opps")
-    shared = tmp_path / "shared.json"
+    net, shared = f"{folder / 'net.py'}:build", tmp_path / "shared.json"
     shared.write_text(sita.Recipe(priors=0.9, share="batch").to_json())
-    assert "share='batch'" in serve("--recipe", str(shared))
-    with socket.create_server(("127.0.0.1", free_port())) as taken:
-        port = taken.getsockname()[1]
-        assert f"cannot listen on 127.0.0.1, port {port}" in serve("--port", str(port))
+    with pytest.raises(sita.SitaError, match="share='batch'"):
+        invoke("serve", net, "--recipe", shared)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(sita.SitaError, match="cannot listen on 127"):
+        invoke("serve", net, "--port", taken.getsockname()[1])
 
 
 @pytest.mark.slow

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from browser import console_errors, open_browser, outside_requests
-from serving_process import free_port, wait_for
+from serving_process import Running, start, wait_for
 
 import sita_adapters as sita
 from sita_workbench.models.loading import load_model
@@ -23,30 +21,17 @@ from sita_workbench.ui.samples import corruptions_for, load_samples
 pytestmark = pytest.mark.slow
 
 
-@contextlib.contextmanager
-def start_page(folder: Path) -> Iterator[str]:
-    """Start `sita ui` with its temporary files in this folder, yield its address, and end it whatever happens."""
-    port, log = free_port(), folder / "page.log"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": str(folder)}
-    environment.pop("KERAS_BACKEND", None)
-    command = [sys.executable, "-m", "sita_workbench.cli", "ui", "--port", str(port), "--no-browser"]
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
-    try:
-        wait_for(lambda: process.poll() is not None or "The page is at" in log.read_text(), 300)
-        assert process.poll() is None, log.read_text()
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(60)
+def start_page(folder: Path) -> AbstractContextManager[Running]:
+    """Start `sita ui` with its temporary files in this folder."""
+    return start("ui", "--no-browser", folder=folder, ready="The page is at", TMPDIR=str(folder))
 
 
 class Opened:
     """The page in a browser."""
 
-    def __init__(self, driver: Any, address: str) -> None:
+    def __init__(self, driver: Any, page: Running) -> None:
         self.driver = driver
-        driver.get(address)
+        driver.get(f"http://127.0.0.1:{page.port}")
 
     def find(self, selector: str) -> Any:
         from selenium.webdriver.support.ui import WebDriverWait
@@ -75,12 +60,12 @@ class Opened:
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with start_page(tmp_path_factory.mktemp("page")) as address:
-        yield address
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with start_page(tmp_path_factory.mktemp("page")) as running:
+        yield running
 
 
-def test_a_sample_is_picked_and_its_severity_dragged(page: str) -> None:
+def test_a_sample_is_picked_and_its_severity_dragged(page: Running) -> None:
     loaded = load_model("digits")
     pictures, fog = load_samples(loaded, None, loaded.names), corruptions_for(loaded)["fog"]
     models = (loaded.model, sita.adapt(loaded.model))
@@ -109,8 +94,8 @@ def test_a_damaged_image_is_a_sentence_and_nothing_of_an_upload_stays_behind(tmp
     temporary, broken = tmp_path / "temporary", tmp_path / "broken.png"
     temporary.mkdir()
     broken.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(50))
-    with start_page(temporary) as address, open_browser(1280, 800) as driver:
-        opened = Opened(driver, address)
+    with start_page(temporary) as page, open_browser(1280, 800) as driver:
+        opened = Opened(driver, page)
         opened.answer()
         opened.find("#dropped input[type=file]").send_keys(str(broken))
         assert opened.find(".verdict.error").text.startswith("Expected a")
@@ -122,7 +107,7 @@ def test_a_damaged_image_is_a_sentence_and_nothing_of_an_upload_stays_behind(tmp
 
 
 @pytest.mark.parametrize(("name", "width", "height"), [("light", 1280, 800), ("dark", 1280, 800), ("phone", 400, 2400)])
-def test_the_page_fits_the_screen(page: str, name: str, width: int, height: int) -> None:
+def test_the_page_fits_the_screen(page: Running, name: str, width: int, height: int) -> None:
     with open_browser(width, height, dark=name == "dark") as driver:
         opened = Opened(driver, page)
         opened.answer()
