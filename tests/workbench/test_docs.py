@@ -20,6 +20,11 @@ from sita_workbench.cli import make_app
 
 BLOCKS = {page: documented.blocks_of(page) for page in PAGES}
 LANGUAGES = {"python", "console", "bibtex", "text", "run", "toctree", "include", "literalinclude", "eval-rst"}
+STUMBLING = re.compile(
+    r"puts? out|put out|so that|\bplaces\b|by itself|goes on|went on|made-up|held against|ordinary images|in passing"
+    r"|Remedy:|departing|untold",
+    re.IGNORECASE,
+)
 BUILDERS = [
     (timm, "create_model", {"pretrained": False}),
     (torchvision.models, "resnet18", {"weights": None}),
@@ -105,6 +110,14 @@ def test_files_and_extras_are_there(words: list[str]) -> None:
             assert set(wanted[1].split(",")) <= extras
         elif "://" not in word and re.search(r"\.(py|txt)(::\S+)?$|^\./|/", word) and not word.startswith("DATA"):
             assert (ROOT / word.partition("::")[0]).exists() or "venv" in word, word
+
+
+def test_few_phrases_make_readers_stumble() -> None:
+    files = [path for name in ("sita_adapters", "backends", "workbench") for path in (ROOT / name).rglob("*.py")]
+    files += [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+    found = [f"{path}: {each}" for path in files for each in STUMBLING.findall(path.read_text(encoding="utf-8"))]
+    assert len(files) > 50
+    assert len(found) <= 5, found
 
 
 def slugs(page: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""The table of speed: one cell is measured, and the table and the figure show the results."""
+"""The table of speed: one cell is measured, and the page shows the stored results."""
 
 from __future__ import annotations
 
@@ -13,39 +13,23 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
+def test_the_table_and_the_page_show_the_stored_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    speed = importlib.import_module("speed")
+    auto = {"method": "auto", "rows": 2, "ms": 441.2, "times_one_row": [3, 2.9, 3.1], "overhead": [1.05, 1.04, 1.07]}
+    figures = [{**auto, "method": "plain", "ms": 147.3}, auto]
+    line = "| ResNet-50 | eager | 147 | auto | 441 | 3.0 (2.9–3.1) | 1.05 (1.04–1.07) |"
+    assert speed.rows_of("resnet50/eager", figures) == [line]
+    assert speed.table({"cells": {"resnet50/eager": figures}}).splitlines()[2:] == [line]
+    page = (BENCHMARKS.parent / "docs" / "speed.md").read_text(encoding="utf-8")
+    assert speed.put_table(page, "| another |").count("\n\n| another |\n\n") == 1
+    assert speed.table(json.loads((BENCHMARKS / "speed.json").read_text())) in page
+
+
 @pytest.mark.slow
 def test_a_cell_has_times_and_ratios() -> None:
-    cell = ("--network", "mobilenet_v2", "--runtime", "eager", "--recipes", "augbn", "--repeats", "2")
-    command = [sys.executable, str(BENCHMARKS / "speed_cell.py"), *cell]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    plain, augbn = json.loads(out.splitlines()[-1])
-    assert (plain["method"], plain["rows"], augbn["method"], augbn["rows"]) == ("plain", 1, "augbn", 3)
-    middle, low, high = augbn["overhead"]
-    assert 0 < low <= middle <= high
-    assert augbn["ms"] > plain["ms"] > 0
-
-
-def test_the_table_and_the_figure_show_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    speed = importlib.import_module("speed")
-    cell = {"method": "augbn", "rows": 3, "ms": 441.2, "times_one_row": [3, 2.9, 3.1], "overhead": [1.05, 1.04, 1.07]}
-    results = {
-        "cells": {
-            "resnet50/eager": {"figures": [cell], "memory": {"augbn": 80.4, "plain:augbn": 54.3}},
-            "resnet50/keras-jax": {"figures": [], "memory": {}, "error": "No module named 'jax'"},
-        }
-    }
-    table = speed.table(results)
-    assert "| ResNet-50 | eager | augbn | 3 | 441 | 3.0 (2.9–3.1) | 1.05 (1.04–1.07) | 80 / 54 |" in table
-    assert "| ResNet-50 | keras-jax | — |" in table
-    speed.draw(results, tmp_path / "speed.png")
-    assert (tmp_path / "speed.png").stat().st_size > 5000
-
-
-def test_the_page_has_the_table_of_the_stored_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    speed = importlib.import_module("speed")
-    page = (BENCHMARKS.parent / "docs" / "speed.md").read_text(encoding="utf-8")
-    stored = json.loads((BENCHMARKS / "speed.json").read_text())
-    assert speed.table(stored) in page
-    assert speed.put_table(page, "| another |").count("\n\n| another |\n\n") == 1
+    command = [sys.executable, str(BENCHMARKS / "speed.py"), "--cell", "mobilenet_v2/eager", "--repeats", "2"]
+    plain, auto = json.loads(subprocess.run(command, capture_output=True, check=True).stdout.splitlines()[-1])
+    assert [plain["method"], plain["rows"], auto["method"], auto["rows"]] == ["plain", 1, "auto", 2]
+    assert 0 < plain["ms"] < auto["ms"]
+    assert 0 < auto["overhead"][1] <= auto["overhead"][0] <= auto["overhead"][2]
