@@ -51,7 +51,7 @@ def test_workers_are_replaced_when_they_are_killed_and_nothing_is_lost() -> None
 
     score(SPEC, paths, "out", workers=2, shard=SHARD, watch=kill_first, progress=progress)
     assert seen[0].images == SHARD // 2
-    progress.say.assert_called_once_with(f"A worker was lost (signal 9); shard {seen[0].number} is done again.")
+    progress.say.assert_called_once_with(f"A worker was lost (signal 9); shard {seen[0].number} runs again.")
     assert read_rows() == expected_rows(paths)
 
 

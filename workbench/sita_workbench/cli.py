@@ -35,7 +35,7 @@ To use it:               sita predict MODEL IMAGE
 
 
 def main() -> None:
-    """Run the command that the user typed. A SitaError, or a disk's, is printed as one line, without a traceback."""
+    """Run the command that the user typed. A SitaError or an OSError is printed as one line, without a traceback."""
     extras = ["bench"] if find_spec("torch") or find_spec("keras") else ["bench", "torch"]
     if typer is None:
         sys.exit(f"sita needs libraries that are not installed. Try: {install(*extras)}")

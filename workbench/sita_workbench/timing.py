@@ -65,7 +65,7 @@ def time_methods(run: Run, rounds: int, path: Path, progress: Progress) -> dict[
     if path.exists():
         stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if {method.name for method in run.methods} <= set(stored["methods"]) and rounds in (0, stored["rounds"]):
-            progress.say("Kept from an earlier run: the times.")
+            progress.say("Reused from an earlier run: the times.")
             return stored
     if not rounds:
         return None
