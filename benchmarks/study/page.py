@@ -27,7 +27,7 @@ This page is the appendix to [Results](results.md). It lists every recipe, netwo
 `python -m benchmarks.study --show` writes this page and the tables of README and Results from `benchmarks/results/study.json`.
 
 The study uses clean images and the fifteen corruptions of ImageNet-C and CIFAR-10-C at severities 1, 3 and 5. Every recipe adapts to each image independently, and all
-recipes run on the same images. Brackets show 95 % bootstrap intervals. The bootstrap resamples the same images for every recipe and kind, so gains are
+recipes run on the same images. Parentheses show 95 % bootstrap intervals. The bootstrap resamples the same images for every recipe and kind, so gains are
 paired. Gains are in percentage points of accuracy, or of mean IoU for the segmentation network. ECE is the expected calibration error in percent (15 bins, all kinds
 together). NLL is the negative log-likelihood.
 

@@ -172,7 +172,7 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
         ("timm:resnet5", "random", "Did you mean 'timm:resnet50'"),
         ("timm:resnet50.nobodys_tag", "random", "nobodys_tag"),
         ("torchvision:fcn_resnet50", "random", "Did you mean 'torchvision:segmentation.fcn_resnet50'"),
-        ("nowhere.py:build", None, "there is no 'nowhere.py'"),
+        ("nowhere.py:build", None, "'nowhere.py' does not exist"),
     ],
 )
 def test_a_wrong_name_is_refused_with_a_remedy(spec: str, weights: str | None, words: str) -> None:
