@@ -33,9 +33,9 @@ it passes all of these checks:
 - Every BatchNorm that ran is adapted or reported as skipped. This includes `nn.BatchNorm`, `F.batch_norm` and frozen
   layers.
 
-A model is *refused* if the library raises an error that gives the reason. It then returns no answer. A note in parentheses
-says which check does not apply: there is no vote if a model returns no scores (for example a backbone's features), and
-a model that does not run in float64 is checked in float32.
+A model is *refused* if the library raises an error that gives the reason. It then returns no answer. A note in
+parentheses says which check does not apply: there is no vote if a model returns no scores (for example a backbone's
+features), and a model that does not run in float64 is checked in float32.
 """
 
 _LEFT_OUT = """

@@ -34,7 +34,7 @@ _THIN = 16
 
 @dataclass(frozen=True)
 class Fit:
-    """How an image is brought to a size (height, width); None leaves it as it is.
+    """How an image is resized to (height, width); None leaves it unchanged.
 
     It is resized (bicubic) to just cover size / crop, and cropped, as torchvision's Resize and CenterCrop do.
     """

@@ -73,10 +73,10 @@ def _error(model: Any, received: str) -> ModelError:
 
 
 def _keras_parts(model: Any) -> Iterator[_Part]:
-    """Yield the layers with weights, each after those that it takes its inputs from, branches in the order of joining.
+    """Yield the layers with weights, each after the layers of its inputs, branches in the order of joining.
 
-    That is the order in which torchvision registers its modules. `model.layers` is sorted by depth, which interleaves
-    branches, and the numbers in the names of InceptionV3's layers differ from model to model.
+    torchvision registers its modules in this order. `model.layers` is sorted by depth, which interleaves branches, and
+    the numbers in the names of InceptionV3's layers differ from model to model.
     """
     if len(getattr(model, "outputs", None) or ()) != 1:
         raise _error(model, "no single output")
@@ -119,7 +119,7 @@ def _torch_parts(module: Any, prefix: str = "") -> Iterator[_Part]:
 def _leave_padding_out(module: nn.Module, args: tuple[torch.Tensor]) -> torch.Tensor:
     """Turn a mean over 3×3 positions that counts the padding into one that does not.
 
-    It runs before the module that Inception3 calls on F.avg_pool2d(x, 3, 1, 1): the mean of ones is the share of
+    It runs before the module that Inception3 calls on F.avg_pool2d(x, 3, 1, 1). The mean of ones is the share of
     positions inside the image.
     """
     import torch

@@ -38,7 +38,7 @@ class Summary:
 def summarize(results: Json, timing: Json | None) -> Summary:
     """Return the summary of a report. A gain counts if its 95 % interval is above 0.
 
-    It is about the default recipe; about the best one if the default was not run.
+    It describes the default recipe, or the best one if the default was not run.
     """
     part = main_part(results)
     compared = [method for method in results["methods"] if gain_of(method, part)]

@@ -75,7 +75,7 @@ def make_methods_table(results: Json, timing: Json | None) -> ReportTable:
     corrupted = sum(condition != CLEAN for condition in results["setup"]["conditions"])
     which = f"{part} images (mean of {corrupted} conditions)" if part != CLEAN and corrupted > 1 else f"{part} images"
     note = (
-        f"Scores, NLL (in nats) and ECE on {which}. Brackets show 95 % intervals. Gains are paired differences from "
+        f"Scores, NLL (in nats) and ECE on {which}. Parentheses show 95 % intervals. Gains are paired differences from "
         "source, in points. The best value of a column is bold."
     )
     if timing:

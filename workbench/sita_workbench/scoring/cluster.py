@@ -39,7 +39,7 @@ def _connect(address: str | None, cores: int) -> Any:
     settings = {"log_to_driver": False, "logging_level": logging.ERROR, **({} if address else own)}
     try:
         return ray.init(address or "local", **settings)
-    except Exception as error:  # Ray raises many kinds, and a bare Exception where a node starts too slowly
+    except Exception as error:  # Ray raises many kinds, and a bare Exception if a node starts too slowly
         raise SitaError(
             f"ray: no cluster could be reached at {address or 'this machine'!r}: {error} Try: ray start --head, or "
             "omit --address to start a cluster on this machine."

@@ -53,7 +53,7 @@ class Service:
         self._waiting = 0
 
     async def predict(self, request: Request) -> Response:
-        """Answer for an image. Whatever happens, the request is counted once."""
+        """Answer for an image. The request is counted exactly once."""
         started, outcome = time.perf_counter(), "failed"
         try:
             answer = await self._answer(request)
@@ -99,7 +99,7 @@ class Service:
         return JSONResponse({"error": text}, status)
 
     def info(self) -> dict[str, Any]:
-        """Return what is served: what `describe` says, and the limits."""
+        """Return the model, its description and the limits."""
         loaded = self.predictor.loaded
         return {
             "model": loaded.spec,
@@ -125,7 +125,7 @@ def _refuse(error: ImageError) -> Response:
 
 
 def make_app(service: Service) -> FastAPI:
-    """Return the application: what is listed here, and /openapi.json, which describes it."""
+    """Return the application with these endpoints, and /openapi.json, which describes them."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""What Prometheus reads at /metrics, counted over all workers.
+"""The metrics for Prometheus at /metrics, counted over all workers.
 
 Each worker counts in its own files (`prometheus_client`'s multiprocess mode), in the folder that
 PROMETHEUS_MULTIPROC_DIR names before the library is imported. The files of a worker that was killed remain, and any
