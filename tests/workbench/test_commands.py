@@ -164,7 +164,7 @@ def test_entropy_and_top_are_of_the_prediction_and_a_long_file_name_is_one_line(
     output = invoke("predict", NAME, name, "--weights", "random")
     (line,) = [line for line in output.splitlines() if name in line]
     assert len(line.split()) > 5
-    assert "Random weights" in output
+    assert "The weights are random" in output
 
 
 def test_predict_writes_label_maps() -> None:
