@@ -82,7 +82,7 @@ def stop_driver(number: signal.Signals, *options: str) -> tuple[int, str, list[s
 def test_a_driver_that_is_stopped_leaves_no_worker_and_resumes(number: signal.Signals) -> None:
     paths = draw_images(Path("images"), 60)
     code, errors, workers = stop_driver(number, "net.py:moody", "--shard=4", "--workers=1")
-    assert number == signal.SIGKILL or (code == 130 and "the same command resumes" in errors)
+    assert number == signal.SIGKILL or (code == 130 and "rerun the same command to resume" in errors)
     end = time.monotonic() + 10
     while any(Path("/proc", worker).exists() for worker in workers):
         assert time.monotonic() < end

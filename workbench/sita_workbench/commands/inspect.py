@@ -107,5 +107,5 @@ def _measure(loaded: LoadedModel, models: dict[str, Any], sides: tuple[int, int]
             taken = time_in_turns(calls, _ROUNDS, lambda name, turn: None, most_seconds=_SECONDS)
     except Exception as error:
         failed = f"{loaded.spec} failed on an image of {sides[1]} × {sides[0]}: {error}"
-        raise InputError(f"{failed}. Try: --size of its images, or --no-time.") from error
+        raise InputError(f"{failed}. Try: --size with the size of its images, or --no-time.") from error
     return {name: statistics.median(times) for name, times in taken.items()}

@@ -80,7 +80,7 @@ def score(
             spec, input, output, engine=engine, workers=workers, shard=shard, address=address, progress=progress
         )
     except KeyboardInterrupt:
-        progress.say(f"Stopped. Finished parts are in {output}; the same command resumes the run.")
+        progress.say(f"Stopped. Finished parts are in {output}; rerun the same command to resume.")
         raise typer.Exit(130) from None
     typer.echo(f"{scored.rows:,} images have an answer, {scored.failed:,} failed.")
     if scored.changed is not None:
