@@ -58,7 +58,7 @@ def test_workers_are_replaced_when_they_are_killed_and_nothing_is_lost() -> None
 @pytest.mark.slow
 def test_a_shard_that_kills_every_worker_ends_the_run() -> None:
     Path("net.py").write_text("import os\n\ndef build():\n    os.kill(os.getpid(), 9)\n")
-    with pytest.raises(SitaError, match=r"3 times while they scored shard 0.*signal 9.*fewer --workers"):
+    with pytest.raises(SitaError, match=r"3 times while scoring shard 0.*signal 9.*fewer --workers"):
         score(SPEC, draw_images(Path("images"), 2), "out", shard=2)
     with pytest.raises(InputError, match="expected a function"):  # an error arrives as what it was
         score("net.py:nothing", "images", "out", workers=1)
