@@ -23,31 +23,31 @@ ROWS = {
 
 _HEAD = """# The study behind the default
 
-This page is the appendix to [Results](results.md): every recipe, network and severity. `make study DATA=… CIFAR=…` runs the study, and resumes it if it was
-interrupted; `python -m benchmarks.study --show` writes this page and the tables of README and Results from `benchmarks/results/study.json`.
+This page is the appendix to [Results](results.md). It lists every recipe, network and severity. `make study DATA=… CIFAR=…` runs the study. Rerun it to resume.
+`python -m benchmarks.study --show` writes this page and the tables of README and Results from `benchmarks/results/study.json`.
 
-Clean images, and severities 1, 3 and 5 of the fifteen kinds of corruption of ImageNet-C and CIFAR-10-C. Each image is adapted to independently, and all
-recipes run on the same images. In brackets: 95 % bootstrap intervals. They resample images, the same ones for every recipe and kind, so gains are
-paired. Points are percentage points of accuracy, or of mean IoU for the segmentation network. ECE is the calibration error in percent (15 bins, all kinds
-together), NLL the negative log-likelihood.
+The study uses clean images and the fifteen corruptions of ImageNet-C and CIFAR-10-C at severities 1, 3 and 5. Every recipe adapts to each image independently, and all
+recipes run on the same images. Parentheses show 95 % bootstrap intervals. The bootstrap resamples the same images for every recipe and kind, so gains are
+paired. Gains are in percentage points of accuracy, or of mean IoU for the segmentation network. ECE is the expected calibration error in percent (15 bins, all kinds
+together). NLL is the negative log-likelihood.
 
-Rules and constants were chosen on other images (the choosing half) of the networks marked ○. They were then run once on these. Only `auto3` was changed after a first look at its results here: what its third row is was
-chosen again on the choosing half, and run again on these images. Everything was measured on a CPU.
+The rules and constants of the recipes were chosen on a separate set of images, the choosing half, with the networks marked ○. The recipes then ran once on the images of this page. There is one exception: after a first look at the
+results of `auto3` here, its third row was chosen again on the choosing half, and `auto3` ran a second time on these images. Everything was measured on a CPU.
 
-The images: CIFAR-10 test images 1,000 to 1,999; every second one of 664 ImageNet validation images (an easy subset: compare recipes, don't quote levels); CamVid test images.
+The images are CIFAR-10 test images 1,000 to 1,999, every second one of 664 ImageNet validation images, and CamVid test images. The ImageNet images are an easy subset: compare recipes on them, but don't quote their accuracy.
 The corruptions are this project's own implementations (`sita corruptions`).
 
 | name | what it is |
 | --- | --- |
 | bn | one row, λ = 16/17 |
 | shift | one row, λ by shift, at least 0.625 |
-| previous | the default before: the mean of probabilities, 0.4 source and 0.6 adapted, half-area 200 positions |
+| previous | the previous default: the mean of probabilities, 0.4 source and 0.6 adapted, half-area 200 positions |
 | auto | the default: two rows, mixed |
 | auto3 | three rows, mixed |
-| calibrated | one row, λ by the shift beyond that of 128 clean images (of the choosing half) |
-| calibrated, mixed | the same, mixed with the source |
-| calibrated, mirrored | the same on the image and its mirror image, averaged (large networks: clean images and severity 5 only) |
-| ops | the paper's, 22 rows (15 for segmentation), on fewer images: the last table of each network compares every recipe on those |
+| calibrated | one row, λ by the shift in excess of that of 128 clean images (from the choosing half) |
+| calibrated, mixed | like calibrated, mixed with the source |
+| calibrated, mirrored | like calibrated, averaged over the image and its mirror image (large networks: clean images and severity 5 only) |
+| ops | the paper's method, 22 rows (15 for segmentation), on fewer images. The last table of each network compares every recipe on these images |
 
 ![gain by severity](study-severities.png)
 

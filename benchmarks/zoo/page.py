@@ -12,33 +12,42 @@ LIBRARIES = ("timm", "torchvision", "segmentation_models_pytorch", "transformers
 
 _INTRODUCTION = """# The zoo
 
-Every architecture family of timm, torchvision, segmentation_models_pytorch, transformers and keras.applications that
-has BatchNorm: the smallest model of each, with seeded weights, statistics of seeded images, and a small input.
+The zoo tests every architecture family with BatchNorm in timm, torchvision, segmentation_models_pytorch, transformers
+and keras.applications. It takes the smallest model of each family, with seeded random weights, statistics measured on
+seeded random images, and a small input.
 
     make zoo
 
-checks them all (half an hour on two cores; rerun it to resume) and writes this page. A model is **right** if
+checks all models and writes this page. It takes half an hour on two cores. Rerun it to resume. A model is **right** if
+it passes all of these checks:
 
-- `sita.adapt` takes it, and the vote of `ops` has the source model's shapes and is finite (its values are not checked
-  here);
-- λ = 1, and λ = 1 − 1e-7, which blends, give the source model's answer;
-- λ = 0.8 is an independent AugBN in float64, to 1e-9 of the largest output: one forward pass for each view, in
-  lockstep, that exchange means and variances at every normalization (`benchmarks/zoo/torch_reference.py`; of Keras, the
-  views as one batch, with another `call` of BatchNormalization);
-- an image's answer is the same next to another image;
-- the source model is unchanged afterwards, to the last bit;
-- every BatchNorm that ran is adapted, or named as skipped: `nn.BatchNorm`, `F.batch_norm`, frozen ones.
+- `sita.adapt` accepts it. With `ops`, the output has the source model's shapes and is finite. (The values of the vote
+  are not checked here.)
+- λ = 1 gives the source model's answer. So does λ = 1 − 1e-7, which runs the blending code.
+- λ = 0.8 agrees with an independent AugBN in float64, within 1e-9 of the largest output. For PyTorch, the reference
+  runs one forward pass per view in lockstep, and the passes exchange means and variances at every normalization
+  (`benchmarks/zoo/torch_reference.py`). For Keras, it runs the views as one batch with a replaced `call` of
+  BatchNormalization.
+- An image gets the same answer when another image is in the batch.
+- The source model is bitwise unchanged afterwards.
+- Every BatchNorm that ran is adapted or reported as skipped. This includes `nn.BatchNorm`, `F.batch_norm` and frozen
+  layers.
 
-*Refused* is an error of the library that says why; no wrong answer is returned. A note in brackets says what did not
-apply: no vote if a model returns no scores (a backbone's features), float32 if it does not run in float64.
+A model is *refused* if the library raises an error that gives the reason. It then returns no answer. A note in
+parentheses says which check does not apply: there is no vote if a model returns no scores (for example a backbone's
+features), and a model that does not run in float64 is checked in float32.
 """
 
 _LEFT_OUT = """
-Left out, of transformers: models of sound (but for CLAP), text and time series; those that take keypoints or texts
-beside the image (SuperGlue, GroupViT, Grounding DINO, OmDet-Turbo, SAM 3); and those that need a larger configuration
-than their default or another package (Depth Pro, Sapiens2, Emu3, OneFormer, LayoutLMv2, the detectors of PP-OCRv5
-server and PP-OCRv6). Of UVDoc and SLANet the backbone stands for the whole; DEIMv2 has PyTorch's RMSNorm instead of its
-own, which rounds to float32 even in a float64 model. Of torchvision: whole detectors, which take lists of images.
+The zoo leaves out these models of transformers:
+
+- models for sound (except CLAP), text and time series
+- models that take keypoints or text in addition to the image: SuperGlue, GroupViT, Grounding DINO, OmDet-Turbo, SAM 3
+- models that need another package or a larger configuration than their default: Depth Pro, Sapiens2, Emu3, OneFormer,
+  LayoutLMv2, and the detectors of PP-OCRv5 server and PP-OCRv6
+
+It tests only the backbone of UVDoc and SLANet. DEIMv2 runs with PyTorch's RMSNorm, because its own RMSNorm rounds to
+float32 even in a float64 model. The zoo also leaves out torchvision's detectors, which take lists of images.
 """
 
 

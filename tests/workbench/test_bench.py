@@ -116,10 +116,10 @@ def test_an_interrupted_run_resumes_and_ends_as_an_undisturbed_one(
     assert 0 < done < 9
     assert not (out / "results.json").exists()
     (out / "results.jsonl").write_bytes(before + b'{"key": "torn li')  # a kill in the middle of a line leaves this
-    assert f"Kept from an earlier run: {12 * done} of 108 predictions ({100 * done / 9:.0f} %)." in run().output
+    assert f"Reused from an earlier run: {12 * done} of 108 predictions ({100 * done / 9:.0f} %)." in run().output
     again = run().output
     assert "108 of 108 predictions (100 %)" in again
-    assert "Kept from an earlier run: the times." in again
+    assert "Reused from an earlier run: the times." in again
     measure(folder, "undisturbed", "bn,ops", "clean,fog,contrast", 12)
     for name in ("results.jsonl", "results.json"):
         assert (out / name).read_bytes() == (folder / "undisturbed" / name).read_bytes()
@@ -189,7 +189,7 @@ def test_segmentation(folder: Path) -> None:
         ("ops[top_k]", "expected name[field=value,…]"),
         ("ops[priors=1,5]", "expected name[field=value,…]"),
         ("ops[top_k=99]", "at most 8, the number of candidates"),
-        ("tent[lr=1]", "A recipe's field is changed in brackets"),
+        ("tent[lr=1]", "To change a recipe's fields, use brackets"),
         ("ptn[share=batch]", "Try: share='image'"),
     ],
 )

@@ -58,7 +58,7 @@ def test_trained_weights_are_loaded_by_name(tmp_path: Path, script: dict[str, An
     images = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 3), dtype=np.uint8)
     encoded = script["encode"](images).permute(0, 2, 3, 1).numpy()
     np.testing.assert_allclose(encoded, loaded.encode(images), rtol=0, atol=1e-6)
-    with pytest.raises(InputError, match="none to download"):
+    with pytest.raises(InputError, match="no pretrained weights"):
         load_model("camvid-roadnet", "pretrained")
 
 

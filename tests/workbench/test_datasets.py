@@ -172,7 +172,7 @@ def test_a_list_of_labels(tmp_path: Path) -> None:
     np.testing.assert_array_equal(labels, [999, 7])
     np.testing.assert_array_equal(images, [noise(8, 8, 3, seed=1), noise(8, 8, 3, seed=0)])
     (tmp_path / "labels.json").unlink()
-    with pytest.raises(InputError, match=r"Expected labels\.json beside the folder images"):
+    with pytest.raises(InputError, match=r"Expected labels\.json next to the folder images"):
         open_data(spec)
 
 
@@ -316,7 +316,7 @@ def change_file(folder: Path, name: str, content: Any) -> None:
         ("segmentation", "labels/b.png", noise(12, 16, 3), "one label per pixel in .*mode RGB"),
         ("segmentation", "labels/b.png", FEW_BITS, "8 or 16 bits .*fewer"),
         ("segmentation", "labels/b.png", b"torn", r"b\.png; received something else"),
-        ("segmentation", "images/b.jpg", noise(12, 16, 3), "differ before the ending"),
+        ("segmentation", "images/b.jpg", noise(12, 16, 3), "differ before the extension"),
         ("segmentation", "labels", None, "labels; received nothing there. The layout is"),
     ],
 )

@@ -105,12 +105,12 @@ def test_a_file_needs_metadata_and_takes_what_it_was_made_for(folder: Path) -> N
         ("knows.onnx", ("--size", "20"), "was made for images of 16 × 16; received 20"),
         ("knows.onnx", ("--weights", "random"), "--weights: knows.onnx contains its weights"),
         ("knows.onnx", ("--providers", "Nothing"), "providers: expected some of"),
-        ("knows.onnx", ("--recipe", "bn"), "was exported with a recipe of its own"),
+        ("knows.onnx", ("--recipe", "bn"), "contains the recipe that it was exported with"),
     ):
         with pytest.raises(sita.SitaError, match=re.escape(words)):
             invoke("predict", file, "noise0.png", *options)
-    with pytest.raises(InputError, match="is an exported file, which is adapted already"):
+    with pytest.raises(InputError, match="is an exported file, which is already adapted"):
         invoke("inspect", "knows.onnx")
     Path("silent.py").write_text("from nets import tiny as build")
-    with pytest.raises(InputError, match=r"does not say how its pixels are encoded.*--inputs imagenet"):
+    with pytest.raises(InputError, match=r"does not define its pixel encoding.*--inputs imagenet"):
         invoke("export", "silent.py:build", "--out", "silent.onnx")

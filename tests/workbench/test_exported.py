@@ -127,5 +127,5 @@ def test_errors_name_the_target_and_no_file_is_written(
 @pytest.mark.parametrize("change", [{"rcipe": "augbn"}, {"names": 3}, {"inputs": {"order": "grb"}}])
 def test_metadata_that_cannot_be_read_is_an_error(change: dict[str, Any]) -> None:
     text = json.dumps({**json.loads(ExportMetadata("augbn", "logits", -1, "scores", (None, 3)).to_json()), **change})
-    with pytest.raises(ExportError, match=r"here has some that cannot be read.*Try: export the model again"):
+    with pytest.raises(ExportError, match=r"the metadata in here cannot be read.*Try: export the model again"):
         read_metadata(text, "here")

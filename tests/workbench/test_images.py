@@ -62,7 +62,7 @@ def test_postscript_is_no_image_whatever_it_is_called(tmp_path: Path) -> None:
 
 def test_a_pipe_is_no_image(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
-    with pytest.raises(ImageError, match="no regular file"):
+    with pytest.raises(ImageError, match="not a regular file"):
         read_rgb(tmp_path / "pipe.png")
 
 

@@ -164,12 +164,12 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
     ("spec", "weights", "words"),
     [
         (NAME, None, "Try: --weights FILE"),
-        (NAME, "pretrained", "none to download"),
+        (NAME, "pretrained", "no pretrained weights"),
         (NAME, "nowhere.pt", "that ends in .safetensors, .pt, .pth, .pth.tar, .bin for cifar10-resnet20; received"),
         ("resnet50", "random", "Did you mean 'timm:resnet50'"),
         ("timm:resnet50.nobodys_tag", "random", "nobodys_tag"),
         ("torchvision:fcn_resnet50", "random", "Did you mean 'torchvision:segmentation.fcn_resnet50'"),
-        ("nowhere.py:build", None, "there is no 'nowhere.py'"),
+        ("nowhere.py:build", None, "'nowhere.py' does not exist"),
         ("timm:some_net", "random", "timm:some_net needs timm. Try: pip install timm"),
     ],
 )
@@ -191,7 +191,7 @@ def test_a_function_in_a_file_returns_its_model(net: Path, monkeypatch: pytest.M
     bare = load_model("net.py:build")
     assert not bare.model.training
     assert (bare.inputs, bare.size, bare.crop, bare.task) == (None, None, 0.875, "classification")
-    with pytest.raises(InputError, match="does not say how its pixels are encoded"):
+    with pytest.raises(InputError, match="does not define its pixel encoding"):
         bare.encode(np.zeros((1, 4, 4, 3), np.uint8))
     assert load_model("net.py:build", inputs="unit").encode(np.zeros((1, 4, 4, 3), np.uint8)).shape == (1, 4, 4, 3)
 
@@ -202,7 +202,7 @@ def test_a_file_of_weights_goes_into_the_model_of_a_function(net: Path) -> None:
     loaded = load_model(f"{net}:described", path)
     assert torch.equal(loaded.model.running_mean, torch.arange(3.0))
     assert loaded.weights.startswith("norm.pt sha256 ")
-    with pytest.raises(InputError, match="decides its weights itself"):
+    with pytest.raises(InputError, match="sets its own weights"):
         load_model(f"{net}:described", "random")
 
 
@@ -261,7 +261,7 @@ def test_keras_applications(tmp_path: Path) -> None:
     for name, weights, size, words in (
         ("MobilenetV3small", "random", None, "Did you mean 'keras:MobileNetV3Small'"),
         ("MobileNetV2", "random", 16, "16 × 16"),
-        ("EfficientNetB0", "pretrained", 64, "for its usual size alone"),
+        ("EfficientNetB0", "pretrained", 64, "for its default size only"),
     ):
         with pytest.raises(InputError, match=words):
             load_model(f"keras:{name}", weights, size=size)

@@ -167,14 +167,14 @@ def test_a_run_resumes_with_what_is_missing_and_keeps_failures(in_process: list[
     reasons = {row["path"]: row["reason"] for row in rows if row["reason"] is not None}
     assert all((row["label"] is None) == (row["path"] in reasons) for row in rows)
     assert list(reasons) == [paths[1], "images/gone.png", "images/pipe.png"]
-    for reason, words in zip(reasons.values(), ("truncated", "No such file", "no regular file"), strict=True):
+    for reason, words in zip(reasons.values(), ("truncated", "No such file", "not a regular file"), strict=True):
         assert words in reason
     Path("out/parts/part-00001.parquet").unlink()
     Path("out/parts/.part-00001-abc.parquet").write_text("half")
     progress = Mock(wraps=NoProgress())
     assert score(NET, "list.txt", "out", progress=progress) == first
     assert in_process == [0, 1, 2, 3, 1]
-    progress.say.assert_called_once_with("9 of 13 images are done already.")
+    progress.say.assert_called_once_with("9 of 13 images are already done.")
     assert read_rows() == rows
     assert not list(Path("out/parts").glob(".*"))
 

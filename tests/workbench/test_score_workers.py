@@ -52,14 +52,14 @@ def test_workers_are_replaced_when_they_are_killed_and_nothing_is_lost() -> None
 
     score(SPEC, paths, "out", workers=2, shard=SHARD, watch=kill_first, progress=progress)
     assert seen[0].images == SHARD // 2
-    progress.say.assert_called_once_with(f"A worker was lost (signal 9); shard {seen[0].number} is done again.")
+    progress.say.assert_called_once_with(f"A worker was lost (signal 9); shard {seen[0].number} runs again.")
     assert read_rows() == expected_rows(paths)
 
 
 @pytest.mark.slow
 def test_a_shard_that_kills_every_worker_ends_the_run() -> None:
     Path("net.py").write_text("import os\n\ndef build():\n    os.kill(os.getpid(), 9)\n")
-    with pytest.raises(SitaError, match=r"3 times while they scored shard 0.*signal 9.*fewer --workers"):
+    with pytest.raises(SitaError, match=r"3 times while scoring shard 0.*signal 9.*fewer --workers"):
         score(SPEC, draw_images(Path("images"), 2), "out", shard=2)
     with pytest.raises(InputError, match="expected a function"):  # an error arrives as what it was
         score("net.py:nothing", "images", "out", workers=1)
@@ -83,7 +83,7 @@ def stop_driver(number: signal.Signals, *options: str) -> tuple[int, str, list[s
 def test_a_driver_that_is_stopped_leaves_no_worker_and_resumes(number: signal.Signals) -> None:
     paths = draw_images(Path("images"), 60)
     code, errors, workers = stop_driver(number, "net.py:moody", "--shard=4", "--workers=1")
-    assert number == signal.SIGKILL or (code == 130 and "the same command resumes" in errors)
+    assert number == signal.SIGKILL or (code == 130 and "rerun the same command to resume" in errors)
     assert wait_for(lambda: not any(Path("/proc", worker).exists() for worker in workers), 10)
     assert 1 <= len(list(Path("out/parts").glob("part-*"))) < 15
     score("net.py:moody", "images", "out", workers=1)

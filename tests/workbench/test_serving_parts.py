@@ -121,4 +121,4 @@ def test_a_request_is_refused_when_too_many_wait(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("sita_workbench.serving.app.MAX_WAITING", 0)
     response = post(Counting())
     assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
-    assert "waiting already" in response.json()["error"]
+    assert "already waiting" in response.json()["error"]

@@ -1,4 +1,4 @@
-"""The `sita` command. The library does not import it. Public are `score`, with its `ModelSpec`, and `benchmark`."""
+"""The `sita` command. The library does not import it. `score`, `ModelSpec`, `Scored` and `benchmark` are public."""
 
 import os
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""TENT and MEMO, which train a copy of a PyTorch model on each image, from the source's weights, for comparison."""
+"""TENT and MEMO, for comparison. They train a copy of a PyTorch model on each image, from the source's weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sita_adapters.errors import InputError, ModelError, OutputError
 
 
 class Baseline(nn.Module):
-    """What both methods share: a copy of the model, and the loop over images."""
+    """The common part of both methods: a copy of the model, and the loop over images."""
 
     def __init__(self, model: nn.Module, lr: float) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ def benchmark(
             batches, such as a DataLoader; or a dict of such data by the name of the condition. Labels are whole
             numbers, (N,), or (N, h, w) for segmentation.
         recipes: Names as in `sita bench --recipes`, or `Recipe`s. The source model always runs.
-        ignore: The label of pixels that do not count.
+        ignore: The label of pixels to ignore.
 
     Returns:
         A `Table`: for each condition (and "mean" over several) and recipe, the accuracy or mean IoU in percent, its

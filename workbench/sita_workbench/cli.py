@@ -19,22 +19,23 @@ except ImportError:  # main says how to install them
 
 _COMMANDS = ("demo", "ui", "bench", "inspect", "calibrate", "predict", "score", "serve", "export", "corruptions")
 
-_ABOUT = """Adapt trained BatchNorm image models to every single image.
+_ABOUT = """Adapt a trained image model with BatchNorm to each image independently.
 
-One forward pass; no labels, no gradients, no second image. In Python:
+Adaptation takes one forward pass. It needs no labels, no gradients and no
+other images. In Python:
 
   import sita_adapters as sita
   adapted = sita.adapt(model)
 
-Start here: sita demo, or sita ui
-Then, with your own model: sita inspect MODEL, sita predict MODEL IMAGE,
-sita score MODEL --input DIR --output DIR, sita serve MODEL,
-sita export MODEL --out model.onnx
+To see what it does:     sita demo, or sita ui
+To check your model:     sita inspect MODEL
+To measure the benefit:  sita bench --model MODEL --data imagefolder:DIR
+To use it:               sita predict MODEL IMAGE
 """
 
 
 def main() -> None:
-    """Run the command that the user typed. A SitaError, or a disk's, is printed as one line, without a traceback."""
+    """Run the command that the user typed. A SitaError or an OSError is printed as one line, without a traceback."""
     extras = ["bench"] if find_spec("torch") or find_spec("keras") else ["bench", "torch"]
     if typer is None:
         sys.exit(f"sita needs libraries that are not installed. Try: {install(*extras)}")

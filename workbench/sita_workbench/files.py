@@ -15,8 +15,8 @@ from typing import Any
 def write_atomically(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to, and rename it to `path` afterwards.
 
-    If writing stops for any reason, Ctrl-C included, `path` stays as it was and the temporary file is removed. The
-    name is drawn: machines that share a disk may have a process of the same number each.
+    If writing stops for any reason, Ctrl-C included, `path` stays unchanged and the temporary file is removed. The
+    name is random, because machines that share a disk may have processes with the same id.
     """
     target = path.resolve()
     temporary = target.with_name(f".{target.stem}-{secrets.token_hex(6)}{target.suffix}")

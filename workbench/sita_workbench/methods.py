@@ -113,7 +113,7 @@ def make_methods(recipes: str | Sequence[str | Recipe], task: Task) -> list[Meth
         method = Method(entry.name, entry) if isinstance(entry, Recipe) else _read_method(entry, task)
         if method.recipe is not None and method.recipe.share == "batch":
             raise RecipeError(
-                f"recipes: {method.name!r} lets the images of a batch share their statistics, and its scores would "
+                f"recipes: {method.name!r} lets the images of a batch share their statistics, so its scores would "
                 "depend on the batches. Try: share='image'."
             )
         if methods.setdefault(method.name, method) != method:
@@ -131,7 +131,7 @@ def _read_method(entry: str, task: Task) -> Method:
         known = (*RECIPES, *BASELINES)
         raise RecipeError(
             f"recipes: expected {', '.join(known)}; received {entry!r}.{suggestion(name, known)} "
-            "A recipe's field is changed in brackets: augbn[priors=0.9]."
+            "To change a recipe's fields, use brackets: augbn[priors=0.9]."
         )
     return Method(entry, resolve_recipe(name, _read_fields(entry, fields) if bracket else {}, task))
 

@@ -35,8 +35,8 @@ def make_entry(predicted: Prediction, labels: np.ndarray, ignore: int | None) ->
     if counted.size and (counted.min() < 0 or counted.max() >= classes):
         raise InputError(
             f"Expected labels from 0 to {classes - 1}, the model's classes; received {int(counted.min())} to "
-            f"{int(counted.max())}. Try: a model of these classes, labels in its order, or `ignore` for the label of "
-            "pixels that do not count."
+            f"{int(counted.max())}. Try: a model with these classes, labels in its order, or `ignore` with the label "
+            "of the pixels to ignore."
         )
     if labels.shape != tuple(shape):
         raise InputError(

@@ -34,7 +34,7 @@ class Answers:
     """The answers for a batch of N images: p (N, …, classes) and λ (N, …) of the adapted model, p of the source model.
 
     - `adapted.priors` and `source` are None if an exported file returns neither.
-    - `rows`: how many rows were run for each image, (N,); 0 where a file does not say.
+    - `rows`: how many rows ran for each image, (N,); 0 if a file does not store it.
     """
 
     adapted: Prediction
@@ -43,7 +43,7 @@ class Answers:
 
 
 class Predictor(Protocol):
-    """Answers for images in bytes (N, h, w, 3), all of one size. A square image costs `rows`, as far as is known."""
+    """Answers for images (N, h, w, 3) in uint8, all of one size. A square image costs `rows`, if that is known."""
 
     loaded: LoadedModel
     recipe: str
@@ -58,18 +58,18 @@ class Predictor(Protocol):
 
 
 def open_predictor(loaded: LoadedModel, recipe: Recipe | str | None = None, *, with_source: bool = True) -> Predictor:
-    """Return what answers with a loaded model.
+    """Return the predictor for a loaded model.
 
-    - `recipe`: one, or its name or file, for a live model; an exported file has its own.
-    - `with_source`: run the source model, too, where λ = 1 is not a candidate anyway.
+    - `recipe`: a recipe, its name or its file, for a live model. An exported file contains its recipe.
+    - `with_source`: also run the source model if λ = 1 is not a candidate.
     """
     loaded.require_inputs()
     if loaded.file is None:
         return ModelPredictor(loaded, recipe or DEFAULT, with_source=with_source)
     if recipe is not None:
         raise InputError(
-            f"--recipe: {loaded.spec} was exported with a recipe of its own; received {str(recipe)!r}. "
-            "Try: leave --recipe out, or export the model again (sita export --recipe)."
+            f"--recipe: {loaded.spec} contains the recipe that it was exported with; received {str(recipe)!r}. "
+            "Try: omit --recipe, or export the model again (sita export --recipe)."
         )
     return FilePredictor(loaded, loaded.file)
 
@@ -106,7 +106,7 @@ class ModelPredictor:
         except Exception as error:
             raise InputError(
                 f"{self.loaded.spec} failed on an image of {pixels.shape[2]} × {pixels.shape[1]}: {error}. "
-                "Try: --size of its images."
+                "Try: --size with the size of its images."
             ) from error
         check_answer(found.adapted, self.loaded)
         return found
@@ -175,6 +175,6 @@ def check_answer(predicted: Prediction, loaded: LoadedModel) -> None:
         )
     if np.isnan(predicted.probabilities).any():
         raise NoAnswerError(
-            f"{loaded.spec} returned NaN. Try: check the image and its encoding (--inputs); if it is every image, the "
-            "weights."
+            f"{loaded.spec} returned NaN. Try: check the image and its encoding (--inputs); if every image fails, "
+            "check the weights."
         )

@@ -10,7 +10,7 @@ import threading
 import time
 
 GRACE_SECONDS = 10
-"""How long a process may take to end when it is told to, for example for requests that are being answered."""
+"""How long a process may take to end after it is asked to, for example to finish its requests."""
 
 _THREADS = [f"{library}_NUM_THREADS" for library in ("OMP", "MKL", "OPENBLAS")]
 _THREADS += ["TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"]
@@ -19,7 +19,7 @@ _THREADS += ["TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"]
 def use_threads(count: int) -> None:
     """Let this process compute with this many threads.
 
-    Frameworks that are not imported yet read it from the environment; torch can be told at any time.
+    Frameworks that are not imported yet read it from the environment. For torch, it can be set at any time.
     """
     os.environ.update(dict.fromkeys(_THREADS, str(count)))
     if count == 1:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SECONDS = 10.0
-"""Between two lines, where there is no terminal."""
+"""The time between two lines if there is no terminal."""
 
 
 class Advance(Protocol):
@@ -30,7 +30,7 @@ class Progress:
         """Show a message to the user."""
 
     def track(self, description: str, total: int) -> AbstractContextManager[Advance]:
-        """Start a stage of `total` steps; call what is yielded as they are done."""
+        """Start a stage of `total` steps. Call the yielded function as they are done."""
         return contextlib.nullcontext(lambda steps=1, doing=None: None)
 
 

@@ -1,4 +1,4 @@
-"""The diagnostics of a call of an adapted model: λ, its entropy, and unlike in `sita.observe`, the source's scores."""
+"""The diagnostics of an adapted model's call: λ, entropy and, unlike in `sita.observe`, the source's scores."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _fill(run: Run, log: ResultLog, progress: Progress) -> None:
     every = len(run.methods) * len(run.data) * len(run.data.conditions)
     kept = every - sum((stop - start) * len(methods) for _, start, stop, methods in todo)
     if kept:
-        progress.say(f"Kept from an earlier run: {kept:,} of {every:,} predictions ({100 * kept / every:.0f} %).")
+        progress.say(f"Reused from an earlier run: {kept:,} of {every:,} predictions ({100 * kept / every:.0f} %).")
     prepared = {method: method.prepare(run.loaded) for method in {m: None for *_, methods in todo for m in methods}}
     total = sum((stop - start) * method.cost for _, start, stop, methods in todo for method in methods)
     with progress.track("running", total) as advance:

@@ -61,11 +61,11 @@ def time_in_turns(
 
 
 def time_methods(run: Run, rounds: int, path: Path, progress: Progress) -> dict[str, Any] | None:
-    """Return the time of one image under every method; write it to `path`, or keep what is there."""
+    """Return the time of one image under every method; write it to `path`, or reuse the times stored there."""
     if path.exists():
         stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if {method.name for method in run.methods} <= set(stored["methods"]) and rounds in (0, stored["rounds"]):
-            progress.say("Kept from an earlier run: the times.")
+            progress.say("Reused from an earlier run: the times.")
             return stored
     if not rounds:
         return None
@@ -86,8 +86,8 @@ def time_methods(run: Run, rounds: int, path: Path, progress: Progress) -> dict[
 def summarize_times(seconds: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
     """Return every method's time in ms and relative to the source's, each the median of the rounds, with quartiles.
 
-    A method is compared with the source model in the same round, and its ms are the source's times that ratio: separate
-    medians would contradict the ratio on a machine that is busy with other work in some of the rounds.
+    A method is compared with the source model in the same round, and its ms are the source's ms times that ratio.
+    Separate medians would contradict the ratio if the machine is busy with other work in some of the rounds.
     """
     source = np.asarray(seconds[SOURCE])
     unit = 1e3 * float(np.median(source))

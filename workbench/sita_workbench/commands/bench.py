@@ -20,50 +20,63 @@ if TYPE_CHECKING:
     from ..runs import Run
 
 _STOPPED = 130
-"""The exit code of a command that Ctrl-C ended."""
+"""The exit code of a command that was stopped with Ctrl-C."""
 
 
 def bench(
     *,
-    model: Annotated[str, typer.Option(help="A model as sita inspect takes it: timm:NAME, file.py:function, …")],
+    model: Annotated[
+        str, typer.Option(help="timm:NAME, keras:NAME, file.py:function, … (sita inspect --help lists all).")
+    ],
     data: Annotated[
         str,
         typer.Option(
-            help="imagefolder:DIR, npz:FILE, segmentation:DIR (images/ and labels/), camvid:DIR, "
-            "cifar10c:DIR, cifar100c:DIR, imagenet-c:DIR."
+            help="imagefolder:DIR (one subfolder per class), npz:FILE, segmentation:DIR (images/ and labels/), "
+            "camvid:DIR, cifar10c:DIR, cifar100c:DIR or imagenet-c:DIR."
         ),
     ],
     weights: Weights = None,
     recipes: Annotated[
         str,
         typer.Option(
-            help="Names of recipes, files that sita calibrate wrote, tent and memo (PyTorch). Change a field in "
-            r"brackets: ops\[combine=mean,top_k=5]."
+            help="Recipes, files from sita calibrate, and tent or memo (PyTorch only), separated by commas. To change "
+            r"a recipe's fields, use brackets: ops\[combine=mean,top_k=5]."
         ),
     ] = "source,auto,auto3,bn,shift,ops",
     corrupt: Annotated[
-        str, typer.Option(help="all, none, or names separated by commas (sita corruptions --list), clean among them.")
+        str,
+        typer.Option(
+            help="all, none, or names separated by commas (sita corruptions --list shows them; clean is one, too)."
+        ),
     ] = "all",
     severity: Annotated[str, typer.Option(help="1 to 5, or several separated by commas.")] = "5",
-    limit: Annotated[int | None, typer.Option(min=1, help="The largest number of images per condition.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The maximum number of images per condition.")] = None,
     size: Side = None,
     inputs: PixelInputs = None,
-    ignore: Annotated[int | None, typer.Option(help="The label of pixels that do not count.")] = None,
-    timing: Annotated[int, typer.Option(min=0, help="Rounds of timing, one image at a time; 0 for none.")] = 15,
+    ignore: Annotated[
+        int | None, typer.Option(help="For segmentation:DIR, the label of pixels to ignore. By default 255.")
+    ] = None,
+    timing: Annotated[
+        int, typer.Option(min=0, help="How often to time each recipe, one image at a time. 0 skips it.")
+    ] = 15,
     out: Annotated[Path, typer.Option(help="The folder for the results and the report.")] = Path("sita-bench"),
     trust: Trust = False,
 ) -> None:
-    """See on your own model and images whether adaptation helps, and what it costs.
+    """Measure whether adaptation helps on your model and images, and its cost.
 
-    Every image is adapted to independently. Results are written immediately
-    (results.jsonl): rerun an interrupted command to resume it, or with more
-    recipes to add them. At the end: report.html, results.json, timing.json.
+    It corrupts your labeled images, runs the source model and the recipes on
+    them, and compares their accuracy. To use images that are already shifted,
+    add --corrupt none. The results are in --out: open report.html first;
+    results.json and timing.json have the numbers.
+
+    To resume an interrupted run, rerun the same command. To add recipes,
+    rerun it with more of them.
 
     Examples:
-      sita bench --model timm:resnet18 --weights pretrained
-          --data imagefolder:photos --limit 200
-      sita bench --model keras:ResNet50 --weights pretrained
-          --data imagefolder:photos --corrupt fog,gaussian_noise --severity 3,5
+      sita bench --model timm:resnet18 --weights pretrained \\
+        --data imagefolder:photos --limit 200
+      sita bench --model keras:ResNet50 --weights pretrained \\
+        --data imagefolder:photos --corrupt fog,gaussian_noise --severity 3,5
       sita bench --model mine.py:load --data npz:test.npz --corrupt none
     """
     require("scipy", "matplotlib", "PIL")

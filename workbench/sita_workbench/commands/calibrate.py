@@ -24,15 +24,15 @@ def calibrate(
     model: options.ModelSpec,
     images: Annotated[
         list[Path],
-        typer.Argument(metavar="IMAGE", exists=True, help="64 to 256 clean image files, or folders of them."),
+        typer.Argument(metavar="IMAGE", exists=True, help="Clean image files, or folders of them. Use at least 128."),
     ],
     *,
     weights: options.Weights = None,
     min_agreement: Annotated[
-        float, typer.Option(min=0.01, max=1.0, help="The share of predictions on these images that must stay.")
+        float, typer.Option(min=0.01, max=1.0, help="The share of predictions on these images that must not change.")
     ] = 0.9,
     limit: Annotated[int, typer.Option(min=16, help="Use at most this many images, evenly spaced.")] = 128,
-    out: Annotated[Path, typer.Option(dir_okay=False, help="The recipe, for --recipe of the other commands.")] = Path(
+    out: Annotated[Path, typer.Option(dir_okay=False, help="The file for the recipe. Pass it to --recipe.")] = Path(
         "recipe.json"
     ),
     task: options.TaskName = None,
@@ -40,18 +40,19 @@ def calibrate(
     size: options.Side = None,
     trust: options.Trust = False,
 ) -> None:
-    """Choose the recipe for a model, from clean images of yours.
+    """Choose a recipe for your model from clean images, without labels.
 
-    It measures, layer by layer, how far clean images are from the model's
-    statistics: only larger shifts are adapted to. This is tried with one row
-    and with two, and compared with the default, on your images and on
-    corrupted copies. A prediction is right if it is the model's own on the
-    clean image; with labels, use sita.calibrate in Python.
+    It measures the shift of your clean images in every layer. The calibrated
+    recipe adapts only to larger shifts. It is tried with one row and with two,
+    and compared with the default on your images and on corrupted copies of
+    them. A prediction counts as right if it equals the source model's
+    prediction on the clean image. If you have labels, use sita.calibrate in
+    Python.
 
     Examples:
       sita calibrate timm:resnet50 photos/ --weights pretrained
-      sita predict timm:resnet50 foggy.jpg --weights pretrained
-          --recipe recipe.json
+      sita predict timm:resnet50 foggy.jpg --weights pretrained \\
+        --recipe recipe.json
     """
     options.require("PIL", "scipy")
     import sita_adapters as sita
@@ -85,7 +86,7 @@ def calibrate(
     write_text(out, recipe.to_json() + "\n")
     advice = f"Use it: --recipe {out}, or Recipe.from_json in Python."
     if recipe.name == "source":
-        advice = "It adapts nothing: no other recipe suits. Try: a lower --min-agreement, or other images."
+        advice = "It does not adapt: no other recipe suits. Try: a lower --min-agreement, or other images."
     Console(highlight=False).print(Text(f"{recipe.notes}\nWrote {out}: {recipe}. {advice}"), soft_wrap=True)
 
 

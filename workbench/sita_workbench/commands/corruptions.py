@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     import numpy as np
 
 _SIDE = 224
-"""Larger images are resized to this shorter side, for which the strengths are made."""
+"""Larger images are resized to this shorter side, because the strengths are made for it."""
 
 
 def corruptions(
     *,
     image: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Your own image; by default a photograph of a flower."),
+        typer.Option(exists=True, dir_okay=False, help="Your own image. By default, a photograph of a flower."),
     ] = None,
-    out: Annotated[
-        Path, typer.Option(help="Where to write the sheet: a .png, .pdf or .svg file.", dir_okay=False)
-    ] = Path("sita-corruptions.png"),
-    list_: Annotated[bool, typer.Option("--list", help="Print the names of the kinds, and draw nothing.")] = False,
+    out: Annotated[Path, typer.Option(help="The file to write: a .png, .pdf or .svg file.", dir_okay=False)] = Path(
+        "sita-corruptions.png"
+    ),
+    list_: Annotated[bool, typer.Option("--list", help="Print the names of the corruptions and exit.")] = False,
 ) -> None:
-    """See what the corruptions of the benchmark do to an image.
+    """See what the corruptions of sita bench do to an image.
 
-    Draws one sheet of an image under the 15 corruptions of ImageNet-C and
-    CIFAR-10-C (noise, blur, weather, digital) and the 4 that are meant for
-    choosing settings (holdout), at severity 1 to 5. `sita predict --corrupt`
-    applies the same ones.
+    It draws one sheet that shows an image under 19 corruptions at severity 1
+    to 5. 15 of them are those of ImageNet-C and CIFAR-10-C (noise, blur,
+    weather, digital). Use the other 4 (holdout) to choose settings, so you
+    can test on the 15. sita predict --corrupt applies the same corruptions.
 
     Examples:
       sita corruptions

@@ -1,4 +1,4 @@
-"""`sita demo`: see it help, without a download."""
+"""`sita demo`: adaptation on corrupted digits, without a download."""
 
 from __future__ import annotations
 
@@ -20,21 +20,19 @@ if TYPE_CHECKING:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The picture: a .png, .pdf or .svg file.")] = Path("sita-demo.png"),
-    images: Annotated[
-        int, typer.Option(min=1, max=TEST_COUNT, help="Test digits under every corruption; more take longer.")
-    ] = 300,
+    out: Annotated[Path, typer.Option(help="The figure to write: a .png, .pdf or .svg file.")] = Path("sita-demo.png"),
+    images: Annotated[int, typer.Option(min=1, max=TEST_COUNT, help="The number of test digits.")] = 300,
     backend: Annotated[
         Literal["torch", "keras"],
-        typer.Option(help="The framework. KERAS_BACKEND selects Keras' backend: tensorflow, jax, torch."),
+        typer.Option(help="The framework. For Keras, set KERAS_BACKEND to tensorflow, jax or torch."),
     ] = "torch",
 ) -> None:
-    """See it help, in about a minute and without a download.
+    """See adaptation at work in about a minute, without a download.
 
-    A small ResNet that was trained on clean handwritten digits reads other
-    digits, corrupted by noise, blur, weather, lighting or lost detail:
-    unadapted, and adapted to each image independently. Prints a table of
-    accuracies and draws a picture.
+    A small ResNet was trained on clean handwritten digits. The demo corrupts
+    other digits by noise, blur, weather, lighting or lost detail, and runs
+    the network on them with and without adaptation. It prints a table of
+    accuracies and draws a figure.
 
     Examples:
       sita demo
@@ -62,9 +60,9 @@ def demo(
         f"{outcomes['only source right']} of {sum(outcomes.values())}."
     )
     console.print(Text(summary, "bold"))
-    console.print(Text("A demonstration, not a benchmark: README.md has results on photographs."))
+    console.print(Text("This is a demonstration, not a benchmark. README.md has results on photographs."))
     console.print(Text(f"Picture: {out}"), soft_wrap=True)
-    console.print(Text("With your own model: sita.adapt(model), after import sita_adapters as sita."))
+    console.print(Text("To adapt your own model: import sita_adapters as sita; adapted = sita.adapt(model)"))
 
 
 def _make_table(result: DemoResult) -> Table:

@@ -24,15 +24,15 @@ def export(
     out: Annotated[
         Path,
         typer.Option(
-            help="The file to write. A PyTorch model: .onnx or .pt2 (torch.export). A Keras model: .onnx, .tflite "
-            "(LiteRT), or a folder name without a suffix (SavedModel).",
+            help="The file to write. For PyTorch: .onnx or .pt2 (torch.export). For Keras: .onnx, .tflite (LiteRT), "
+            "or a folder name without a suffix (SavedModel).",
         ),
     ],
     diagnostics: Annotated[
         bool,
         typer.Option(
             "--diagnostics",
-            help="Also return λ (prior), the entropy and the source model's scores (source), for watching shift.",
+            help="Add outputs for monitoring shift: prior (λ), entropy, and source (the source model's scores).",
         ),
     ] = False,
     weights: options.Weights = None,
@@ -42,12 +42,12 @@ def export(
     size: options.Side = None,
     trust: options.Trust = False,
 ) -> None:
-    """Write an adapted model to a file that runs without Python.
+    """Write an adapted model to a file that runs without this library.
 
-    The file takes any number of images of one size, and returns the adapted
-    predictions. It is run and compared with the adapted model before it is
-    put in place. The pixel encoding and the class names are stored with it
-    (inside an ONNX file, or in a .json beside other files).
+    The file takes any number of images of one size and returns the adapted
+    model's output. Before the command ends, it runs the file and compares it
+    with the adapted model. It also stores the pixel encoding and the class
+    names: inside an ONNX file, or in a separate .json for other formats.
 
     Examples:
       sita export timm:resnet50 --weights pretrained --out resnet50.onnx
@@ -76,11 +76,11 @@ def export(
     if out.suffix == ".onnx":
         console.print(Text(f"Run it: sita predict {out} IMAGE"), soft_wrap=True)
     if loaded.weights == "random":
-        console.print(Text("Random weights: its predictions mean nothing."))
+        console.print(Text("The weights are random, so its predictions are meaningless."))
 
 
 def _make_example(loaded: LoadedModel) -> np.ndarray:
-    """Return two images in bytes, of colored squares with some noise."""
+    """Return two images (uint8) of colored squares with some noise."""
     height, width = loaded.sides or (options.USUAL_SIDE, options.USUAL_SIDE)
     random = np.random.default_rng(0)
     coarse = random.uniform(0, 255, (2, -(-height // 8), -(-width // 8), 3)).repeat(8, axis=1).repeat(8, axis=2)

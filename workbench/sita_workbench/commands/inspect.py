@@ -36,14 +36,14 @@ def inspect(
     size: options.Side = None,
     trust: options.Trust = False,
     measure: Annotated[
-        bool, typer.Option("--time/--no-time", help="Measure the time per image of every recipe, on one thread.")
+        bool, typer.Option("--time/--no-time", help="Measure the time per image with every recipe, on one thread.")
     ] = True,
 ) -> None:
-    """See what adapting a model does to it, and what it costs.
+    """See whether a model can be adapted, and what each recipe costs.
 
-    Shows the BatchNorm layers, how many rows of a batch an image becomes under
-    every recipe, and how long that takes on this machine. Weights are optional:
-    random ones, the default, cost the same.
+    It lists the BatchNorm layers. For every recipe, it shows how many rows
+    each image becomes and how long an image takes on this machine. You need
+    no weights: by default they are random, which takes the same time.
 
     Examples:
       sita inspect cifar10-resnet20
@@ -107,5 +107,5 @@ def _measure(loaded: LoadedModel, models: dict[str, Any], sides: tuple[int, int]
             taken = time_in_turns(calls, _ROUNDS, lambda name, turn: None, most_seconds=_SECONDS)
     except Exception as error:
         failed = f"{loaded.spec} failed on an image of {sides[1]} × {sides[0]}: {error}"
-        raise InputError(f"{failed}. Try: --size of its images, or --no-time.") from error
+        raise InputError(f"{failed}. Try: --size with the size of its images, or --no-time.") from error
     return {name: statistics.median(times) for name, times in taken.items()}

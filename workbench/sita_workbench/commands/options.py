@@ -13,17 +13,18 @@ from sita_adapters.inputs import ENCODINGS
 from sita_adapters.recipe import DEFAULT, RECIPES
 
 USUAL_SIDE = 224
-"""The side of an example image where a model takes any size."""
+"""The side of an example image if a model takes any size."""
 
-_RECIPES = f"One of {', '.join(RECIPES)}, or a file that sita calibrate wrote."
+_RECIPES = f"One of {', '.join(RECIPES)}, or a file from sita calibrate."
 
 ModelSpec = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
         help="timm:NAME, torchvision:NAME, torchvision:segmentation.NAME, keras:NAME, cifar10-resnet20 (or 32, 44, 56, "
-        "110), camvid-roadnet, digits (the demo's network), or file.py:function: your own function that returns the "
-        "model, or the model and a dict with any of inputs, size, crop, task, scores.",
+        "110), cifar10-densenet, cifar10-mobilenet, camvid-roadnet, digits (the demo's network; digits:keras in "
+        "Keras), or file.py:function. The function takes no arguments and returns your model, or (model, dict). The "
+        "dict may have the keys inputs, size, crop, task and scores.",
     ),
 ]
 
@@ -31,38 +32,48 @@ AnyModel = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A model as sita inspect takes it (timm:NAME, keras:NAME, file.py:function, …), or an .onnx file that "
-        "sita export wrote.",
+        help="A model (timm:NAME, keras:NAME, file.py:function, …; sita inspect --help lists all), or an .onnx file "
+        "from sita export.",
     ),
 ]
 
 Weights = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="A file (.safetensors, .pt, .weights.h5, …), pretrained (downloaded) or random."),
+    typer.Option(
+        metavar="FILE", help="A file (.safetensors, .pt, .weights.h5, …), pretrained (to download them), or random."
+    ),
 ]
 
 Trust = Annotated[
-    bool, typer.Option("--trust", help="Also open files that can execute code: pickles, Lambda layers (SECURITY.md).")
+    bool, typer.Option("--trust", help="Also open files that can execute code: pickles and Lambda layers.")
 ]
 
 Providers = Annotated[
     str | None,
-    typer.Option(metavar="NAME,…", help="What onnxruntime runs an .onnx file on, by preference; CUDA,CPU for example."),
+    typer.Option(
+        metavar="NAME,…", help="For an .onnx file: onnxruntime's execution providers in order of preference (CUDA,CPU)."
+    ),
 ]
 
 RecipeName = Annotated[str, typer.Option(metavar="NAME", help=_RECIPES)]
 
 OptionalRecipe = Annotated[
-    str | None, typer.Option(metavar="NAME", help=f"{_RECIPES} By default {DEFAULT}; an exported file has its own.")
+    str | None,
+    typer.Option(metavar="NAME", help=f"{_RECIPES} The default is {DEFAULT}. An .onnx file contains its recipe."),
 ]
 
-Labels = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="The class names, one per line.")]
+Labels = Annotated[
+    Path | None, typer.Option(exists=True, dir_okay=False, help="A text file with the class names, one per line.")
+]
 
 PixelInputs = Annotated[
-    str | None, typer.Option(metavar="NAME", help=f"How pixels are encoded, if not as usual: {', '.join(ENCODINGS)}.")
+    str | None,
+    typer.Option(metavar="NAME", help=f"The pixel encoding, if not the model's default: {', '.join(ENCODINGS)}."),
 ]
 
-Side = Annotated[int | None, typer.Option(min=1, help="Height and width of the images, instead of the usual size.")]
+Side = Annotated[
+    int | None, typer.Option(min=1, help="The height and width of the images, if not the model's default.")
+]
 
 Crop = Annotated[
     float | None, typer.Option(min=0.01, max=1.0, help="The share of the shorter side that the center crop keeps.")
@@ -70,7 +81,9 @@ Crop = Annotated[
 
 TaskName = Annotated[
     Literal["classification", "segmentation"] | None,
-    typer.Option(metavar="TASK", help="classification or segmentation (a label per pixel), if the model does not say."),
+    typer.Option(
+        metavar="TASK", help="classification or segmentation (a label per pixel), if the model does not define it."
+    ),
 ]
 
 
@@ -98,7 +111,7 @@ def require(*packages: str, extra: str = "bench") -> None:
 
 
 def check_picture(path: Path, formats: tuple[str, ...]) -> None:
-    """Raise, before the work starts, where the picture could not be written."""
+    """Raise before the work starts if the picture could not be written."""
     if path.suffix.lower() not in formats:
         raise typer.BadParameter(
             f"expected a name that ends in {', '.join(formats)}; received {str(path)!r}.", param_hint="'--out'"

@@ -1,4 +1,4 @@
-"""`sita predict`: the predictions of an adapted model, beside those of the source model."""
+"""`sita predict`: the predictions of an adapted model and of the source model."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="Show this many classes for each image.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     corrupt: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Corrupt the images first; sita corruptions --list.")
+        str | None,
+        typer.Option(metavar="KIND", help="Corrupt the images first. sita corruptions --list shows the kinds."),
     ] = None,
-    severity: Annotated[int, typer.Option(min=1, max=5, help="How much to corrupt them.")] = 5,
+    severity: Annotated[int, typer.Option(min=1, max=5, help="The severity of the corruption.")] = 5,
     out: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Segmentation: write the label maps here, as PNG.")
+        Path | None, typer.Option(file_okay=False, help="For segmentation: write label maps to this folder, as PNG.")
     ] = None,
     task: options.TaskName = None,
     inputs: options.PixelInputs = None,
@@ -51,15 +52,19 @@ def predict(
     trust: options.Trust = False,
     providers: options.Providers = None,
 ) -> None:
-    """Label images with an adapted model, beside the source model.
+    """Label images with the adapted model and with the source model.
 
-    Each image is adapted to independently. The table shows its label, the
-    probability (of a label map, the share of the pixels), the entropy in
-    nats (0: certain), λ, the prior of the most certain candidate (1: like the
-    training images), and the source model's prediction, marked ≠ where it
-    differs. An exported file reports λ and the source model's prediction if
-    it was written with --diagnostics. Images without a prediction are
-    skipped; the exit code is then 1.
+    The model adapts to each image independently. The table shows:
+      p        the probability of the label
+               (for label maps, share: the share of pixels with the label)
+      entropy  the uncertainty in nats; 0 is certain
+      λ        the prior of the most confident candidate; near 1, the image
+               is similar to the training images
+      ≠        marks labels that differ from the source model's
+
+    An exported file shows λ and the source model's prediction only if it was
+    written with --diagnostics. Images that cannot be labeled are skipped, and
+    the exit code is then 1.
 
     Examples:
       sita predict timm:resnet50 photos/ --weights pretrained --top 3
@@ -79,7 +84,9 @@ def predict(
     open_recipe(recipe or DEFAULT, task or "classification")  # reports a wrong name before a model is loaded
     paths = find_images(images)
     if out is not None and len({path.stem for path in paths}) < len(paths):
-        raise InputError("--out: two images have the same name, as their label maps would. Try: one folder at a time.")
+        raise InputError(
+            "--out: two images have the same name, so their label maps would, too. Try: one folder at a time."
+        )
     given = None if labels is None else options.read_names(labels)
     progress = ConsoleProgress(Console(stderr=True))
     with progress.console.status(f"Loading {model} …"):
@@ -88,7 +95,7 @@ def predict(
         loaded = replace(loaded, crop=crop or loaded.crop)
         predictor = open_predictor(loaded, recipe)
     if out is not None and loaded.task != "segmentation":
-        raise InputError(f"--out is for label maps; {model} returns one label per image. Try: leave it out, or --json.")
+        raise InputError(f"--out is for label maps; {model} returns one label per image. Try: omit it, or use --json.")
 
     entries: list[dict[str, Any]] = []
     failed: list[dict[str, str]] = []
@@ -127,7 +134,7 @@ def _check_names(given: tuple[str, ...] | None, known: tuple[str, ...], answers:
 
 
 def _make_entry(path: Path, answers: Answers, names: tuple[str, ...], top: int, maps: Path | None) -> dict[str, Any]:
-    """Return an image's predictions as JSON, and write its label map; a file without diagnostics knows less."""
+    """Return an image's predictions as JSON, and write its label map. A file without diagnostics has fewer entries."""
     from ..label_maps import write_label_map
 
     adapted, source = answers.adapted, answers.source
@@ -146,7 +153,7 @@ def _make_entry(path: Path, answers: Answers, names: tuple[str, ...], top: int, 
 
 
 def _summarize(predicted: Prediction, names: tuple[str, ...], top: int) -> dict[str, Any]:
-    """Return the most probable classes of an image, or of a label map, the labels with the largest shares."""
+    """Return the most probable classes of an image; for a label map, the labels with the largest shares."""
     labels, values, key = predicted.labels[0], predicted.probabilities[0], "probability"
     if labels.ndim:
         values, key = np.bincount(labels.ravel(), minlength=values.shape[-1]) / labels.size, "share"
@@ -169,7 +176,7 @@ def _print_table(report: dict[str, Any], console: Console) -> None:
         share = np.mean([entry["changed"] for entry in entries])
         console.print(f"{100 * share:.1f} % of the labels differ from the source model's (≠).")
     if report["weights"] == "random":
-        console.print("Random weights: these predictions mean nothing.")
+        console.print("The weights are random, so these predictions are meaningless.")
 
 
 def _make_table(entries: list[dict[str, Any]], recipe: str) -> Table:
@@ -194,7 +201,7 @@ def _make_table(entries: list[dict[str, Any]], recipe: str) -> Table:
 
 
 def _cells(summary: dict[str, Any]) -> list[Text]:
-    """Return the labels, their probabilities or shares, a line each, and the entropy of a prediction."""
+    """Return the labels and their probabilities or shares, one line each, and the entropy of a prediction."""
     parts = summary["top"]
     labels = [f"{part['label']} {part['name'] or ''}".rstrip() for part in parts]
     values = [f"{100 * part['share']:.1f} %" if "share" in part else f"{part['probability']:.2f}" for part in parts]

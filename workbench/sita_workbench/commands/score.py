@@ -10,22 +10,26 @@ from rich.console import Console
 
 from . import options
 
-_INPUT = "A folder of images, or a text file with a path per line."
-_ENGINE = "Worker processes on this machine, or actors on a Ray cluster."
-_ADDRESS = "The Ray cluster; auto: the one of this machine. By default one is started for the run."
-_WORKERS = "Processes, each with its own model and one thread. By default one per core."
+_INPUT = "A folder of images, or a text file with one path per line."
+_ENGINE = "Run worker processes on this machine, or actors on a Ray cluster."
+_ADDRESS = "The address of a Ray cluster, or auto for the cluster of this machine. By default, starts a local cluster."
+_WORKERS = "The number of processes, each with its own model and one thread. By default, one per core."
 
 
 def score(
     model: options.AnyModel,
     *,
     input: Annotated[Path, typer.Option("--input", exists=True, metavar="PATH", help=_INPUT)],
-    output: Annotated[Path, typer.Option(file_okay=False, metavar="DIR", help="A new folder, or one to resume.")],
+    output: Annotated[
+        Path, typer.Option(file_okay=False, metavar="DIR", help="A new folder, or the folder of a run to resume.")
+    ],
     weights: options.Weights = None,
     recipe: options.OptionalRecipe = None,
     engine: Annotated[Literal["local", "ray"], typer.Option(metavar="local|ray", help=_ENGINE)] = "local",
     address: Annotated[str | None, typer.Option(help=_ADDRESS)] = None,
-    shard: Annotated[int | None, typer.Option(min=1, help="Images per part: 1000, or less for a small set.")] = None,
+    shard: Annotated[
+        int | None, typer.Option(min=1, help="Images per Parquet file. By default 1000, fewer for a small set.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help=_WORKERS)] = None,
     labels: options.Labels = None,
     task: options.TaskName = None,
@@ -35,17 +39,19 @@ def score(
     providers: options.Providers = None,
     trust: options.Trust = False,
 ) -> None:
-    """Label a large set of images, as Parquet; resume after a stop.
+    """Label a large set of images and write the results as Parquet.
 
-    Each image is adapted to independently. DIR/parts is a Parquet dataset: a
-    row has the path, label, class_name, probability, entropy in nats, prior
-    (λ of the most certain candidate, 1: like the training images), the source
-    model's label and probability, and changed (1 where the labels differ). An
-    image that could not be scored has a reason, and no label. Label maps are
-    PNG files in DIR/maps; their rows are means over the pixels.
+    The model adapts to each image independently. DIR/parts is a Parquet
+    dataset with one row per image: path, label, class_name, probability,
+    entropy (in nats), prior (λ of the most confident candidate; near 1, the
+    image is similar to the training images), source_label,
+    source_probability, and changed (1 if the two labels differ). If an image
+    cannot be scored, its row has a reason and no label. For a segmentation
+    model, the values are means over the pixels, and the label maps are PNG
+    files in DIR/maps.
 
-    A run may be killed at any time: the same command resumes it, and does
-    only the missing parts. Another model, recipe or list is refused.
+    To resume an interrupted run, rerun the same command. A folder with the
+    results of another model, recipe or list of images is refused.
 
     Examples:
       sita score timm:resnet50 --weights pretrained \\
@@ -54,8 +60,10 @@ def score(
       sita score net.py:build --input list.txt --output scored \\
         --engine ray --address auto --workers 32
 
-    All nodes of a cluster need sita-adapters, and the model's files, the
-    images and DIR under the same paths. In Python: sita_workbench.score. Then:
+    On a cluster, every node needs sita-adapters, and the model's files, the
+    images and DIR must have the same paths on every node.
+
+    To read the results in Python:
       pandas.read_parquet("scored/parts").query("changed > 0")
     """
     options.require("PIL", "scipy", "pyarrow", extra="score")
@@ -72,7 +80,7 @@ def score(
             spec, input, output, engine=engine, workers=workers, shard=shard, address=address, progress=progress
         )
     except KeyboardInterrupt:
-        progress.say(f"Stopped. Finished parts are in {output}; the same command resumes the run.")
+        progress.say(f"Stopped. Finished parts are in {output}; rerun the same command to resume.")
         raise typer.Exit(130) from None
     typer.echo(f"{scored.rows:,} images have an answer, {scored.failed:,} failed.")
     if scored.changed is not None:

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from . import options
 
-_THREADS = "Threads of each worker. By default the cores, divided among the workers; with small images, 1 is faster."
-_PIXELS = "The largest image, in millions of pixels. A model without a fixed size may allow less, to fit the memory."
-_SOURCE = "Return the source model's answer, too. It costs a row where λ = 1 is not a candidate (augbn)."
+_THREADS = "Threads per worker. By default, the cores are divided among the workers. For small images, 1 is faster."
+_PIXELS = "The largest image, in millions of pixels. The limit may be lower for a model that takes any image size."
+_SOURCE = "Also return the source model's answer. It costs one more row if λ = 1 is not a candidate (augbn)."
 
 
 def serve(
@@ -20,11 +20,11 @@ def serve(
     *,
     weights: options.Weights = None,
     recipe: options.OptionalRecipe = None,
-    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="The address to listen on. 0.0.0.0 admits other machines.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
-    workers: Annotated[int, typer.Option(min=1, help="Processes, each with the model and its share of the cores.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="The number of processes, each with its own model.")] = 1,
     threads: Annotated[int | None, typer.Option(min=1, help=_THREADS, show_default=False)] = None,
-    batch: Annotated[int, typer.Option(min=1, help="The largest number of waiting images that run in one call.")] = 4,
+    batch: Annotated[int, typer.Option(min=1, help="The maximum batch size.")] = 4,
     max_mb: Annotated[float, typer.Option(min=0.001, help="The largest upload, in megabytes.")] = 10.0,
     max_pixels: Annotated[float, typer.Option(min=0.0001, help=_PIXELS)] = 50.0,
     source: Annotated[bool, typer.Option(help=_SOURCE)] = True,
@@ -35,20 +35,21 @@ def serve(
     trust: options.Trust = False,
     providers: options.Providers = None,
 ) -> None:
-    """Answer for images over HTTP with an adapted model.
+    """Serve an adapted model over HTTP.
 
-    POST an image to /predict, directly or in a form, and get JSON: label,
-    name, probability and entropy, λ of the most certain candidate, the source
-    model's answer, the top 5, rows and milliseconds. A segmentation model
-    returns a PNG of labels, and the rest in its headers. GET /health, /info,
-    and /metrics for Prometheus: sita_answers_changed_total divided by
-    sita_answers_compared_total tells how far the images are from the training
-    images.
+    POST an image to /predict, as the request body or in a form. The response
+    is JSON with the label, name, probability, entropy, prior (λ of the most
+    confident candidate), the source model's answer, the top 5 classes, rows
+    and milliseconds. A segmentation model returns a label map as PNG, with
+    the other values in the headers.
 
-    Images that wait at the same time run in one call, but the model adapts to
-    each one independently: its answer is the same as alone. The server
-    listens on this machine only, unless --host says otherwise. It has no
-    passwords and no encryption: put it behind a proxy that has.
+    GET /health, /info, or /metrics (for Prometheus). To monitor shift, divide
+    sita_answers_changed_total by sita_answers_compared_total: it is the share
+    of answers that adaptation changes.
+
+    Waiting images run as one batch, but the model adapts to each one
+    independently. The server listens on this machine only, unless you set
+    --host. It has no authentication and no encryption: use a proxy for these.
 
     Examples:
       sita serve cifar10-resnet20 --weights resnet20.safetensors

@@ -21,7 +21,7 @@ from . import options
 
 def ui(
     *,
-    model: Annotated[str, typer.Option(metavar="MODEL", help="A model as sita inspect takes it.")] = "digits",
+    model: Annotated[str, typer.Option(metavar="MODEL", help="As for sita inspect.")] = "digits",
     weights: options.Weights = None,
     labels: options.Labels = None,
     samples: Annotated[
@@ -29,7 +29,7 @@ def ui(
         typer.Option(
             exists=True,
             metavar="DIR",
-            help="Images to pick from; one in a folder named after its class is marked right or wrong.",
+            help="Images to pick from. If their folders are named after classes, answers are marked right or wrong.",
         ),
     ] = None,
     recipe: options.RecipeName = DEFAULT,
@@ -40,16 +40,16 @@ def ui(
     size: options.Side = None,
     trust: options.Trust = False,
 ) -> None:
-    """See on a page what adaptation does to one image.
+    """Explore in your browser what adaptation does to one image.
 
-    Pick a sample or drop an image, choose a corruption and drag its severity.
-    The page shows both answers, the shift that every layer sees, λ over the
-    layers, what each candidate said, and the views; for a segmentation model,
-    both label maps and where they differ.
+    Pick a sample or drop an image, then choose a corruption and its severity.
+    The page shows the answers of the source model and the adapted model, the
+    shift and λ of every layer, each candidate's answer, and the views. For a
+    segmentation model, it shows both label maps and their differences.
 
-    Without --model, a small network that comes with the package reads
-    handwritten digits. The page is served on 127.0.0.1, needs no network,
-    and sends nothing anywhere.
+    Without --model, it uses a small network for handwritten digits that comes
+    with the package. The server listens on 127.0.0.1 only, needs no internet
+    connection, and sends no data anywhere.
 
     Examples:
       sita ui
@@ -73,7 +73,7 @@ def ui(
     with tempfile.TemporaryDirectory(prefix="sita-ui-") as uploads:  # nothing of them stays behind
         os.environ["GRADIO_TEMP_DIR"] = uploads
         address = launch(build(page), port, browser)
-        console.print(Text(f"The page is at {address} (Ctrl-C ends it)"), soft_wrap=True)
+        console.print(Text(f"The page is at {address} (press Ctrl-C to stop)"), soft_wrap=True)
         try:
             threading.Event().wait()
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""What a data set is to a benchmark: labeled images, the conditions to run them under, and which of them to run."""
+"""A data set for a benchmark: labeled images, the conditions to run them under, and which images to run."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ class Dataset(ABC):
 
     task: Task = "classification"
     classes: int | None = None
-    """How many classes there are, if the data say it."""
+    """How many classes there are, if the data define it."""
     ignore: int | None = None
-    """Segmentation: the label of pixels that do not count."""
+    """Segmentation: the label of pixels to ignore."""
     stores_corruptions = False
     """Whether corrupted images are stored; otherwise they are made from the clean ones when they are loaded."""
     conditions: tuple[Condition, ...]
@@ -123,7 +123,7 @@ class Dataset(ABC):
     def digest(self) -> str:
         """Return a short hash of what `load` returns.
 
-        It is cheap, not certain: it covers labels, the files' names and lengths, and samples of some of their bytes.
+        It is cheap but not complete: it covers labels, the files' names and lengths, and samples of their bytes.
         """
         contents = hashlib.sha256(repr((self.task, self.classes, self.ignore, self._fit)).encode())
         contents.update(self.indices.tobytes() + self.labels.tobytes())

@@ -59,7 +59,7 @@ class ImageFolder(_LabeledFiles):
         else:
             folders = _list_folders(folder)
             if folders == ["images"]:
-                raise InputError(f"Expected labels.json beside the folder images in {folder}; there is none.")
+                raise InputError(f"Expected labels.json next to the folder images in {folder}; there is none.")
             classes = _read_classes(folder) or folders
             label_of, self.classes = _label(folder, folders, classes), len(classes)
         self._select({CLEAN: folder}, label_of, selection)

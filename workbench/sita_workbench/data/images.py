@@ -34,7 +34,7 @@ _THIN = 16
 
 @dataclass(frozen=True)
 class Fit:
-    """How an image is brought to a size (height, width); None leaves it as it is.
+    """How an image is resized to (height, width); None leaves it unchanged.
 
     It is resized (bicubic) to just cover size / crop, and cropped, as torchvision's Resize and CenterCrop do.
     """
@@ -80,7 +80,7 @@ def list_images(folder: Path) -> list[str]:
 
 
 def require_folder(folder: Path, layout: str) -> None:
-    """Raise unless this folder is there; `layout` says what should be in it."""
+    """Raise unless this folder exists; `layout` says what should be in it."""
     if not folder.is_dir():
         received = "a file" if folder.exists() else "nothing there"
         raise InputError(f"Expected a folder {folder}; received {received}. The layout is {layout}.")
@@ -101,7 +101,7 @@ def opened(source: Path | bytes, max_pixels: int = MAX_PIXELS) -> Iterator[Image
 
     where = "" if isinstance(source, bytes) else f" in {source}"
     if isinstance(source, Path) and source.exists() and not source.is_file():
-        raise ImageError("not_an_image", f"Expected an image{where}; it is no regular file.")  # a pipe would block
+        raise ImageError("not_an_image", f"Expected an image{where}; it is not a regular file.")  # a pipe would block
     try:
         # A file object, not a path: Pillow maps a path into memory, and then scrambles TIFFs that are turned.
         stream = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
@@ -191,5 +191,5 @@ def _check_size(path: Path, received: Size, expected: Size) -> None:
     if received != expected:
         raise InputError(
             f"Expected images of one size, {expected[1]}×{expected[0]}; received {received[1]}×{received[0]} in "
-            f"{path}. Try: --size, to which all are resized."
+            f"{path}. Try: --size, which resizes all images."
         )

@@ -1,4 +1,4 @@
-"""Data sets by a short text such as cifar10c:FOLDER."""
+"""Open data sets by names such as cifar10c:FOLDER."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def open_data(
     """Open a data set, one of `SPECS`.
 
     `corrupt` is "all" (the fifteen kinds of ImageNet-C, and clean unless corruptions are stored), "none" (clean only),
-    or names separated by commas, "clean" among them. Clean data are corrupted when they are loaded, after resizing.
-    `limit` selects that many images at even distances, the same ones under every condition.
+    or names separated by commas, which may include "clean". Clean data are corrupted when they are loaded, after
+    resizing. `limit` selects this many images, evenly spaced, and the same ones under every condition.
 
     `size` is a side or (height, width). Images of an imagefolder are resized and cropped (`Fit`). Images in arrays and
     of ImageNet-C were cropped before, and are only resized. In segmentation, photographs and label maps are resized to
-    exactly this size. `ignore` is the label of pixels that do not count, 255 by default.
+    exactly this size. `ignore` is the label of pixels to ignore, 255 by default.
     """
     kind, _, place = spec.partition(":")
     if kind not in SPECS or not place:

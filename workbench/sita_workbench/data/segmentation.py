@@ -97,7 +97,7 @@ def _find_pairs(images: Path, labels: Path) -> list[tuple[Path, Path]]:
         paths = [folder / name for name in list_images(folder)]
         stems.append({path.stem: path for path in paths})
         if len(stems[-1]) < len(paths):
-            raise InputError(f"Expected names in {folder} that differ before the ending; received some that do not.")
+            raise InputError(f"Expected names in {folder} that differ before the extension; received some that do not.")
     if not stems[0] or stems[0].keys() != stems[1].keys():
         differing = sorted(stems[0].keys() ^ stems[1].keys())
         raise InputError(

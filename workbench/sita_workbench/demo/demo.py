@@ -1,4 +1,4 @@
-"""The demo: a network trained on clean digits reads corrupted ones, unadapted and adapted."""
+"""The demo: a network trained on clean digits classifies corrupted ones, with and without adaptation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DemoResult:
         return float(self.means[self.recipes.index(recipe)])
 
     def outcomes(self) -> dict[str, np.ndarray]:
-        """Return which corrupted digits (corruptions, N) source and auto read right or wrong: the four outcomes."""
+        """Return which corrupted digits (corruptions, N) source and auto get right or wrong, as four outcomes."""
         source, auto = (self.answers[1:, self.recipes.index(name)] == self.labels for name in ("source", "auto"))
         return {
             "only auto right": auto & ~source,

@@ -17,7 +17,7 @@ WIDTHS = (16, 32, 64)
 """Channels of the network's stages."""
 
 WEIGHTS = Path(__file__).with_name("digits.safetensors")
-"""The network's weights, trained by benchmarks/train_digits.py. Stored, because every machine would train another."""
+"""The network's weights, from benchmarks/train_digits.py. Stored, because training differs between machines."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +34,9 @@ class Digits:
 def load_digits() -> tuple[Digits, Digits]:
     """Return the training and the test digits: always the same, the first 1000 and the last 597.
 
-    The set seems to be in the order of its writers, who are not recorded: unlike a shuffled split, this one tests
-    mostly on other people's handwriting. The test digits are in a fixed random order: any first part is a fair sample.
+    The set seems to be sorted by writer, although the writers are not recorded. Unlike a shuffled split, this one tests
+    mostly on other people's handwriting. The test digits are in a fixed random order, so the first ones are a fair
+    sample.
     """
     from scipy import ndimage
     from sklearn import datasets

@@ -1,8 +1,8 @@
 """Corruptions of the demo's digits: two kinds each of noise, blur, weather, lighting and lost detail.
 
-Every strength was set with the source network alone: five of its seeds get about 60 % right on average, on
-digits that are neither trained nor tested on. The network, its training and the forms of contrast and compression were
-chosen with adapted results in view, some of them on test digits: the demo shows the method and is not a benchmark.
+Every strength was set with the source network alone: on digits used neither for training nor for testing, five of its
+seeds get about 60 % right on average. The network, its training and the forms of contrast and compression were chosen
+with adapted results in view, some of them on test digits. The demo shows the method and is not a benchmark.
 """
 
 from __future__ import annotations

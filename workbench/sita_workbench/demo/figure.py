@@ -1,4 +1,4 @@
-"""The demo's picture: accuracy against rows, what `auto` changes under each corruption, and examples."""
+"""The demo's figure: accuracy against rows, the effect of `auto` under each corruption, and examples."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def save(result: DemoResult, path: Path) -> None:
 
 
 def _draw_costs(axes: Axes, result: DemoResult) -> None:
-    """Draw the accuracy of each recipe against its rows, which is what it costs."""
+    """Draw the accuracy of each recipe against its cost in rows."""
     rows = [row_count(recipe) for recipe in result.recipes]
     for recipe, count, mean in zip(result.recipes, rows, result.means, strict=True):
         default = recipe == "auto"
@@ -103,7 +103,7 @@ def _tidy(axes: Axes, grid: str) -> None:
 
 
 def pick_examples(result: DemoResult, outcome: str, count: int) -> list[tuple[int, int]]:
-    """Return the first (condition, digit) of an outcome, of different corruptions as far as there are some."""
+    """Return the first (condition, digit) of an outcome, from different corruptions if possible."""
     found = result.outcomes()[outcome]
     ranks = np.cumsum(found, axis=1)[found]  # the first digit of every corruption, then the second …
     kinds, digits = np.nonzero(found)
@@ -111,7 +111,7 @@ def pick_examples(result: DemoResult, outcome: str, count: int) -> list[tuple[in
 
 
 def _draw_examples(axes: Axes, result: DemoResult) -> None:
-    """Draw digits of each of the four outcomes, as written and as seen, with both answers."""
+    """Draw digits of each of the four outcomes, clean and corrupted, with both answers."""
     left, gap = 1.25, 0.55
     for y, name in ((2.5, "as written"), (1.5, "as seen"), (0.72, "source"), (0.28, "auto")):
         axes.text(1.05, y, name, ha="right", va="center", fontsize=10.5)

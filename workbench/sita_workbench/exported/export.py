@@ -1,4 +1,4 @@
-"""export_checked(): an exported file with its metadata, put in place only if it answers as the adapted model does."""
+"""export_checked(): an exported file with metadata, kept only if it agrees with the adapted model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ROUNDING = 1e-5
 and its file, 3e-6 (ResNet50, ResNet-20). Candidates that are closer than this may swap ranks."""
 
 _STRAY_PIXELS = 1e-3
-"""The share of a label map's pixels that may differ more, where rounding decides."""
+"""The share of a label map's pixels that may differ by more, because of rounding."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ def export_checked(
     *,
     diagnostics: bool = False,
 ) -> CheckedExport:
-    """Export an adapted model, describe the file, and compare it with the model before it is put in place.
+    """Export an adapted model with metadata, and keep the file only if it agrees with the model.
 
-    `path`, `example` and `diagnostics` are as in `sita.export`. The metadata is stored inside an ONNX file, or as
-    `NAME.json` beside any other; `metadata_fields` are fields of `ExportMetadata` to set, such as `inputs` and `names`.
+    `path`, `example` and `diagnostics` are as in `sita.export`. The metadata is stored inside an ONNX file, or in
+    `NAME.json` for other formats. `metadata_fields` sets fields of `ExportMetadata`, such as `inputs` and `names`.
 
     Raises:
-        ExportError: The model cannot be exported, nothing is installed that runs the file, or its answers differ. An
-            existing file stays as it was.
+        ExportError: The model cannot be exported, the runtime of the format is not installed, or the answers differ.
+            An existing file stays unchanged.
 
     Example:
         >>> fields = {"inputs": sita.Inputs(), "names": ("cat", "dog")}
@@ -103,7 +103,7 @@ def _images(example: Any, exported: Exported) -> np.ndarray:
 
 
 def _describe_file(adaptation: Adaptation, exported: Exported, outputs: list[str]) -> ExportMetadata:
-    """Return what the adapted model tells about the file, of the names of its outputs."""
+    """Return the metadata of a file with these output names, as far as the adapted model defines it."""
     shape, kinds, layout = exported.input_shape, adaptation.kinds, latest_layout(adaptation)
     channel = adaptation.channel_axis % len(shape)
     spatial = [size or 0 for axis, size in enumerate(shape) if axis not in (0, channel)]
@@ -137,8 +137,8 @@ def _compare(
     given = {name: array.shape for name, array in answered.items() if name in wanted}
     if wanted != given:
         raise ExportError(
-            f"Expected outputs {wanted}, as the adapted model returns; the exported file returned {given}. The model's "
-            "graph depends on its example. Try: another format, or an example of as many images as you will run."
+            f"Expected outputs {wanted}, like the adapted model's; the exported file returned {given}. The model's "
+            "graph depends on its example. Try: another format, or an example with the batch size that you will run."
         )
     recipe, layout, largest = adaptation.recipe, latest_layout(adaptation), 0.0
     for index, (name, output) in enumerate(expected.items()):
@@ -155,7 +155,7 @@ def _compare(
         stray = _STRAY_PIXELS if gaps.ndim > 1 and (is_scores or is_diagnostic) else 0.0
         if not np.mean(~(gaps <= TOLERANCE)) <= stray:
             raise ExportError(
-                f"Expected the exported file to answer as the adapted model does, within {TOLERANCE:.0e}; it differs "
+                f"Expected the exported file to agree with the adapted model within {TOLERANCE:.0e}; it differs "
                 f"by up to {largest:.1e}. No file was written. Try: another format, or another example if two "
                 "candidates of this one are equally confident."
             )
@@ -179,7 +179,7 @@ def near_ties(seen: Observation, combine: str) -> np.ndarray:
 
 
 def prior_gaps(answered: np.ndarray, seen: Observation) -> np.ndarray:
-    """Return how far λ of a file is from that of the nearest candidate which rounding could make most confident."""
+    """Return how far a file's λ is from the nearest candidate's that rounding could make the most confident."""
     near = seen.entropies - seen.entropies.min(axis=1, keepdims=True) < _ROUNDING
     priors = seen.candidate_priors.reshape(*near.shape[:2], *[1] * (near.ndim - 2))
     return np.asarray(np.where(near, np.abs(answered[:, None] - priors), np.inf).min(axis=1))

@@ -1,4 +1,4 @@
-"""What a user of an exported file needs to know about it."""
+"""The metadata of an exported file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,14 @@ KEY = "sita_adapters"
 class ExportMetadata:
     """How to encode images for an exported model, and what it returns.
 
-    `scores` is what its scores are, for example "logits", and None if that is not known; `scores_name` is the output,
-    and `class_axis`, counted from the end, its axis of classes. In `input_shape`, None stands for any number. `inputs`
-    is how pixels are encoded and `crop` the share of an image's shorter side that the center crop keeps. `diagnostics`
-    names the outputs that tell how far an image is from the training images; `rows` is what an image costs.
+    - `scores`: the kind of its scores, for example "logits"; None if that is not known.
+    - `scores_name`: the name of the output with the scores.
+    - `class_axis`: the axis of the classes in that output, counted from the end.
+    - `input_shape`: None stands for any number.
+    - `inputs`: how pixels are encoded.
+    - `crop`: the share of an image's shorter side that the center crop keeps.
+    - `diagnostics`: the names of the outputs for monitoring shift.
+    - `rows`: the rows per image.
     """
 
     recipe: str
@@ -55,7 +59,7 @@ def read_metadata(text: str, where: str) -> ExportMetadata:
         return ExportMetadata(**fields)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ExportError(
-            f"Expected metadata of this version of sita-adapters; {where} has some that cannot be read: {error}. "
+            f"Expected metadata of this version of sita-adapters; the metadata in {where} cannot be read: {error}. "
             "Try: export the model again."
         ) from error
 

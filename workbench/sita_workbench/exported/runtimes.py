@@ -1,4 +1,4 @@
-"""Run exported files on NumPy arrays, each with the runtime of its format. None of it needs the model's code."""
+"""Run exported files on NumPy arrays with the runtime of their format. This does not need the model's code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Run: TypeAlias = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 @dataclass(frozen=True, eq=False)
 class OnnxFile:
-    """An opened ONNX file. `metadata` is None where `sita export` did not write it."""
+    """An open ONNX file. `metadata` is None if `sita export` did not write the file."""
 
     path: Path
     run: Run
@@ -46,7 +46,7 @@ def require_runtime(format: str, path: Path) -> str:
 def open_onnx(path: Path, providers: Sequence[str] | None = None) -> OnnxFile:
     """Open an ONNX file, and read its metadata if it has any.
 
-    `providers` are onnxruntime's, by preference, such as "CUDA"; None: the CPU.
+    `providers` are onnxruntime's execution providers in order of preference, such as "CUDA"; None for the CPU.
 
     Example:
         >>> scores = open_onnx(Path("model.onnx")).run(images)["scores"]
@@ -58,7 +58,7 @@ def open_onnx(path: Path, providers: Sequence[str] | None = None) -> OnnxFile:
     if not set(chosen) <= set(available):
         raise InputError(
             f"providers: expected some of {', '.join(available)}, which this onnxruntime has; received "
-            f"{', '.join(chosen)}. Try: leave it out for the CPU, or install the onnxruntime that has the provider."
+            f"{', '.join(chosen)}. Try: omit it for the CPU, or install an onnxruntime that has the provider."
         )
     try:
         session = onnxruntime.InferenceSession(str(path), providers=[f"{name}ExecutionProvider" for name in chosen])

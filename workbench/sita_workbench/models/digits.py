@@ -20,7 +20,7 @@ SPECS = ("digits", "digits:keras")
 def load_digits_model(spec: str, weights: str | None = None) -> LoadedModel:
     """Return the digits network with the weights that come with the package."""
     if weights is not None:
-        raise InputError(f"--weights: {spec} has its own weights. Try: leave the option out.")
+        raise InputError(f"--weights: {spec} has its own weights. Try: omit the option.")
     name = "keras" if spec == "digits:keras" else "torch"
     quiet_tensorflow()
     try:

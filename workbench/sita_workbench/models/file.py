@@ -20,10 +20,10 @@ _SETTINGS = ("inputs", "size", "crop", "task", "scores")
 
 
 def load_from_file(spec: str, weights: str | None, *, trust: bool = False) -> LoadedModel:
-    """Return the model that the function returns, with the weights of a file where one is given."""
+    """Return the model that the function returns, with the weights of a file if one is given."""
     if weights in ("random", "pretrained"):
         raise InputError(
-            f"weights: {spec} decides its weights itself; received {weights!r}. Try: leave it out, or give a file."
+            f"weights: {spec} sets its own weights; received {weights!r}. Try: omit the option, or give a file."
         )
     quiet_tensorflow()
     returned = _call(spec)
@@ -46,7 +46,7 @@ def _call(spec: str) -> Any:
     path, name = Path(file), f"sita_model_{Path(file).stem}"
     found = importlib.util.spec_from_file_location(name, path)
     if not path.is_file() or found is None or found.loader is None:
-        raise InputError(f"model: expected a Python file before the colon; there is no {file!r}.")
+        raise InputError(f"model: expected a Python file before the colon; {file!r} does not exist.")
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module  # copying and pickling look classes up there
     folder = str(path.resolve().parent)
@@ -72,7 +72,7 @@ def _read_settings(spec: str, settings: Any) -> dict[str, Any]:
         received = ", ".join(map(repr, settings)) if isinstance(settings, dict) else type(settings).__name__
         raise InputError(
             f"{spec}: expected the model, or (model, dict) with any of {', '.join(_SETTINGS)}; received {received} "
-            "beside the model."
+            "in addition to the model."
         )
     read = {**settings, "inputs": resolve_inputs(settings.get("inputs"))}
     if isinstance(read.get("size"), list):
@@ -82,6 +82,6 @@ def _read_settings(spec: str, settings: Any) -> dict[str, Any]:
     if size is not None and not all(isinstance(side, int) and side > 0 for side in sides):
         raise InputError(f"{spec}: size: expected pixels, one number or (height, width); received {size!r}.")
     if not isinstance(crop, int | float) or not 0 < crop <= 1:
-        raise InputError(f"{spec}: crop: expected a share above 0 and up to 1; received {crop!r}.")
+        raise InputError(f"{spec}: crop: expected a share above 0, at most 1; received {crop!r}.")
     expect_one_of(f"{spec}: task", read.get("task", "classification"), ("classification", "segmentation"), InputError)
     return read

@@ -109,10 +109,10 @@ def _from_keras(spec: str, name: str, weights: str, size: int | None, trust: boo
         try:
             return application(weights=None, input_shape=size and (size, size, 3), classes=classes or 1000)
         except ValueError as error:
-            raise InputError(f"{spec} cannot be made for images of {size} × {size}: {error}") from error
+            raise InputError(f"{spec} cannot be built for images of {size} × {size}: {error}") from error
 
     if weights == "pretrained" and size is not None:
-        raise InputError(f"--size: {spec} has pretrained weights for its usual size alone. Try: leave --size out.")
+        raise InputError(f"--size: {spec} has pretrained weights for its default size only. Try: omit --size.")
     model, origin = _fill(build, spec, weights, trust, application, keras=True)
     names = _imagenet_names(model.output_shape[-1]) if weights == "pretrained" else ()
     encoding, side = ENCODINGS[keras_encoding(application)], keras_size(model) or 224
@@ -157,7 +157,7 @@ def _fill_torch(
             torch.manual_seed(0)
             model, origin = _fill(build, spec, weights, trust, download)
     except RuntimeError as error:  # timm: an unknown tag
-        raise InputError(f"{spec} cannot be made: {error}") from error
+        raise InputError(f"{spec} cannot be built: {error}") from error
     return model.eval(), origin
 
 
@@ -170,12 +170,12 @@ def _fill(
     if weights != "pretrained":
         return load_weights(build, spec, weights, keras=keras, trust=trust)
     if download is None:
-        raise InputError(f"weights: there are none to download for {spec}. Try: a file, or 'random'.")
+        raise InputError(f"weights: there are no pretrained weights for {spec}. Try: a file, or 'random'.")
     try:
         return download(), weights
     except Exception as error:
         raise InputError(
-            f"weights: the pretrained ones of {spec} could not be downloaded: {first_line(error)} "
+            f"weights: the pretrained weights of {spec} could not be downloaded: {first_line(error)} "
             "Try: an internet connection, or --weights FILE."
         ) from error
 

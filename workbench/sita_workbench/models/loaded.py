@@ -27,22 +27,22 @@ Size = int | tuple[int, int] | None
 """Height and width, one number for a square; None: any."""
 
 _BYTES_PER_PIXEL = 1024
-"""What the features of two rows take at least, for each pixel of an image, in a network without a fixed size."""
+"""The least memory that the features of two rows need per pixel of an image, in a network that takes any size."""
 
 
 @dataclass(frozen=True)
 class LoadedModel:
     """A model, and how images are encoded for it.
 
-    - `spec`: the text that it was loaded by.
-    - `model`: a torch Module in eval mode, or a keras.Model; None where it is an exported file.
-    - `inputs`: how pixels are encoded; None where a file of the user's does not say, and then `encode` raises.
-    - `size`: the height and width that it takes; None: any.
+    - `spec`: the name that it was loaded by.
+    - `model`: a torch Module in eval mode, or a keras.Model; None for an exported file.
+    - `inputs`: how pixels are encoded; None if the user's file does not define it. `encode` then raises an error.
+    - `size`: the height and width that it takes; None for any size.
     - `crop`: the share of an image's shorter side that the center crop keeps.
-    - `scores`: what its scores are, as `adapt` takes it.
+    - `scores`: the kind of its scores, as for `adapt`.
     - `weights`: their origin: a file's name and sha256, "pretrained", "random", "its own".
-    - `names`: the names of its classes where they are known; else empty.
-    - `file`: the exported file that it is, which is adapted already; else None.
+    - `names`: the names of its classes; empty if they are not known.
+    - `file`: the exported file, which is already adapted; None for a live model.
     """
 
     spec: str
@@ -77,11 +77,11 @@ class LoadedModel:
         return sita.adapt(self.model, chosen, inputs=self.inputs, scores=self.scores, layers=layers or None)
 
     def require_inputs(self) -> Inputs:
-        """Return how pixels are encoded; raise where that is not known."""
+        """Return how pixels are encoded; raise if that is not known."""
         if self.inputs is None:
             raise InputError(
-                f"{self.spec} does not say how its pixels are encoded. Expected one of {', '.join(ENCODINGS)}. "
-                "Try: --inputs imagenet (or another of these, as in training); or let the function return "
+                f"{self.spec} does not define its pixel encoding. Expected one of {', '.join(ENCODINGS)}. "
+                "Try: the encoding used in training, for example --inputs imagenet; or let the function return "
                 "(model, {'inputs': 'imagenet'})."
             )
         return self.inputs
@@ -135,7 +135,7 @@ class LoadedModel:
         layout = self._source_layout(images) if adaptation is None else latest_layout(adaptation)
         scores = layout.require_scores()
         if scores.kind.startswith("sigmoid"):
-            raise OutputError(f"Expected one label per image or pixel; {self.spec} has labels with a sigmoid each.")
+            raise OutputError(f"Expected one label per image or pixel; {self.spec} returns independent sigmoid labels.")
         arrays = flatten(output, backend.ops.is_array)
         index = scores.index if len(arrays) == len(layout.paths) else 0  # a baseline returns the scores alone
         array = np.moveaxis(backend.ops.to_numpy(arrays[index][1]), layout.axes[scores.index] or 0, 0)

@@ -1,4 +1,4 @@
-"""Models by a short text such as timm:resnet50 or file.py:function."""
+"""Load models by names such as timm:resnet50 or file.py:function."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def load_model(
       `cifar10-resnet20` (32, 44, 56, 110), `cifar10-densenet`, `cifar10-mobilenet`, `camvid-roadnet`, `digits`
       (`digits:keras`), or `file.py:function`, which is called without arguments and returns the model, or
       (model, dict) with any of inputs, size, crop, task, scores.
-      With `exported`, also an ONNX file that `sita export` wrote, which is adapted already (`LoadedModel.file`).
-    - `weights`: a file, "pretrained" (the library downloads them) or "random" (always the same). Required, except for a
-      function, which returns a model with weights, and for `digits`, which has its own.
-    - `inputs`: a name of `sita_adapters.inputs.ENCODINGS`, instead of the model's usual encoding.
-    - `size`: height and width, instead of the model's usual size; `task`, instead of the one that it says.
-    - `trust`: open files that can execute code when they are loaded, too.
-    - `providers`: what onnxruntime runs an .onnx file on; None: the CPU.
+      With `exported`, also an ONNX file from `sita export`, which is already adapted (`LoadedModel.file`).
+    - `weights`: a file, "pretrained" (the library downloads them) or "random" (always the same). Required, except for
+      functions, which return a model with weights, and for `digits`, which includes them.
+    - `inputs`: a name of `sita_adapters.inputs.ENCODINGS`, instead of the model's default encoding.
+    - `size`, `task`: the height and width, and the task, instead of the model's defaults.
+    - `trust`: also open files that can execute code when they are loaded.
+    - `providers`: onnxruntime's execution providers for an .onnx file; None for the CPU.
     """
     encoding = resolve_inputs(inputs)
     if size is not None and size < 1:
@@ -50,12 +50,12 @@ def load_model(
     if Path(spec).suffix.lower() in SUFFIXES and Path(spec).suffix:
         if not exported:
             raise InputError(
-                f"model: expected a model that can be adapted; {spec} is an exported file, which is adapted already. "
-                "Try: give it to sita predict, score or serve, or give the model that it was made from."
+                f"model: expected a model that can be adapted; {spec} is an exported file, which is already adapted. "
+                "Try: sita predict, score or serve, or the model that it was exported from."
             )
         loaded = _load_exported(spec, weights, size, providers)
     elif providers:
-        raise InputError(f"--providers: expected an .onnx file, which onnxruntime runs; received {spec}.")
+        raise InputError(f"--providers: expected an .onnx file; received {spec}.")
     elif spec in SPECS:
         loaded = load_digits_model(spec, weights)
     elif has_weights(spec):
@@ -68,8 +68,8 @@ def load_model(
         )
     elif weights is None:
         raise InputError(
-            f"weights: {spec} comes without. Expected a file, 'pretrained' (the library downloads them) or 'random' "
-            "(to try things out). Try: --weights FILE."
+            f"weights: {spec} comes without weights. Expected a file, 'pretrained' (the library downloads them) or "
+            "'random' (to try things out). Try: --weights FILE."
         )
     elif spec in OWN:
         loaded = load_own(spec, weights, trust)
@@ -88,13 +88,13 @@ def _load_exported(spec: str, weights: str | None, size: int | None, providers: 
     if not Path(spec).is_file() or not spec.lower().endswith(".onnx"):
         raise InputError(f"Expected an existing .onnx file; received {spec!r}. Try: sita export MODEL --out model.onnx")
     if weights is not None:
-        raise InputError(f"--weights: {spec} contains its weights. Try: leave the option out.")
+        raise InputError(f"--weights: {spec} contains its weights. Try: omit the option.")
     file = open_onnx(Path(spec), providers)
     metadata = file.metadata
     if metadata is None or len(metadata.input_shape) != 4:
         raise InputError(
-            f"Expected a file that sita export wrote, for RGB images; {spec} has no such metadata, which says how "
-            f"pixels are encoded and what the scores are. Try: sita export MODEL --out {spec}."
+            f"Expected an .onnx file for RGB images from sita export; {spec} has no such metadata (pixel encoding and "
+            f"kind of scores). Try: sita export MODEL --out {spec}."
         )
     height, width = metadata.input_shape[2:] if file.channels_first else metadata.input_shape[1:3]
     own_size = None if height is None or width is None else (height, width)

@@ -1,10 +1,10 @@
 """The same network in two frameworks: `torch_twin(keras_model)` is a torchvision model that computes the same logits.
 
-Keras and torchvision build ResNet50, DenseNet121 and InceptionV3 differently. A twin compensates for it:
+Keras and torchvision build ResNet50, DenseNet121 and InceptionV3 differently. `torch_twin` compensates for this:
 
 - Keras' ResNet50 is the first version of He et al.: a block's stride is in its first convolution, not in its second.
-- Its convolutions have biases, torchvision's have none. BatchNorm absorbs them exactly: mean' = mean − bias.
-- The libraries' BatchNorms differ in ε.
+- Convolutions of Keras' ResNet50 have biases, torchvision's have none. BatchNorm absorbs them: mean' = mean − bias.
+- The BatchNorm layers of the two libraries differ in ε.
 - Keras' InceptionV3 has no γ, and its average pooling does not count the padding.
 """
 
@@ -37,11 +37,11 @@ class _Part(NamedTuple):
 
 
 def torch_twin(keras_model: Any) -> nn.Module:
-    """Return the torchvision model, in eval mode, that computes the same as a model of `keras.applications`.
+    """Return a torchvision model in eval mode that computes the same as a model of `keras.applications`.
 
-    `keras_model` is ResNet50, DenseNet121 or InceptionV3 with its classifier; any other raises a ModelError. The twin
-    takes images (N, C, H, W) instead of (N, H, W, C). It returns logits, whether or not the Keras model ends in a
-    softmax.
+    `keras_model` is ResNet50, DenseNet121 or InceptionV3 with its classifier. Any other model raises a ModelError. The
+    returned model takes images (N, C, H, W) instead of (N, H, W, C). It returns logits, even if the Keras model ends in
+    a softmax.
     """
     from . import torchvision_compat  # noqa: F401  (before torchvision)
     from torchvision import models  # isort: skip
@@ -73,10 +73,10 @@ def _error(model: Any, received: str) -> ModelError:
 
 
 def _keras_parts(model: Any) -> Iterator[_Part]:
-    """Yield the layers with weights, each after those that it takes its inputs from, branches in the order of joining.
+    """Yield the layers with weights, each after the layers of its inputs, branches in the order of joining.
 
-    That is the order in which torchvision registers its modules. `model.layers` is sorted by depth, which interleaves
-    branches, and the numbers in the names of InceptionV3's layers differ from model to model.
+    torchvision registers its modules in this order. `model.layers` is sorted by depth, which interleaves branches, and
+    the numbers in the names of InceptionV3's layers differ from model to model.
     """
     if len(getattr(model, "outputs", None) or ()) != 1:
         raise _error(model, "no single output")
@@ -119,7 +119,7 @@ def _torch_parts(module: Any, prefix: str = "") -> Iterator[_Part]:
 def _leave_padding_out(module: nn.Module, args: tuple[torch.Tensor]) -> torch.Tensor:
     """Turn a mean over 3×3 positions that counts the padding into one that does not.
 
-    It runs before the module that Inception3 calls on F.avg_pool2d(x, 3, 1, 1): the mean of ones is the share of
+    It runs before the module that Inception3 calls on F.avg_pool2d(x, 3, 1, 1). The mean of ones is the share of
     positions inside the image.
     """
     import torch

@@ -1,8 +1,8 @@
-"""Makes torchvision importable where its compiled operators do not match the installed torch.
+"""Make torchvision importable if its compiled operators do not match the installed torch.
 
-Import this before timm or torchvision. A torchvision wheel built for CUDA does not load beside a CPU-only torch: its
+Import this before timm or torchvision. A torchvision wheel built for CUDA does not load with a CPU-only torch: its
 import fails on operators that have no schema. Models and transforms need none of these operators, so it is enough to
-declare their schemas. Where torchvision loads, this module does nothing.
+declare their schemas. If torchvision loads, this module does nothing.
 """
 
 from importlib.util import find_spec

@@ -26,8 +26,8 @@ _PREFIXES = ("module.", "_orig_mod.", "model.")
 def load_weights(build: Build, spec: str, weights: str, *, keras: bool, trust: bool) -> tuple[Any, str]:
     """Return the model with the weights of a file, made for their number of classes, and the file's name and digest.
 
-    `trust` unpickles whatever a file of PyTorch holds, for example a whole module, of which the weights are taken.
-    Without it, Keras' safe mode refuses what a .keras file could execute, for example Lambda layers.
+    `trust` unpickles a PyTorch file, for example a whole module, and takes its weights. Without it, Keras' safe mode
+    refuses code in a .keras file, for example Lambda layers.
     """
     path, endings = Path(weights), _KERAS_ENDINGS if keras else _TORCH_ENDINGS
     if not path.name.lower().endswith(endings) or not path.is_file():
@@ -67,11 +67,11 @@ def _read_state(path: Path, trust: bool) -> dict[str, Any]:
             warnings.simplefilter("ignore", UserWarning)  # on other people's pickles, which are refused below
             found = torch.load(path, map_location="cpu", weights_only=not trust)
     except Exception as error:
-        # torch's own words would advise to execute whatever the file holds.
+        # torch's own message suggests loading the file without this protection.
         raise InputError(
             f"weights: {path} was not opened: it is damaged, or holds pickled objects, which can execute code when "
-            "they are loaded. Expected a file that holds tensors alone. Try: torch.save(model.state_dict(), path); or "
-            "--trust, if you know who made the file."
+            "they are loaded. Expected a file that holds only tensors. Try: torch.save(model.state_dict(), path); or "
+            "--trust, if you trust the author of the file."
         ) from error
     if isinstance(found, torch.nn.Module):
         found = found.state_dict()
@@ -80,9 +80,7 @@ def _read_state(path: Path, trust: bool) -> dict[str, Any]:
     tensors = {name: value for name, value in items.items() if isinstance(value, torch.Tensor)}
     if not tensors:
         received = f"a dict of {', '.join(map(repr, list(items)[:5]))}" if items else type(found).__name__
-        raise InputError(
-            f"weights: expected tensors by name in {path}, as model.state_dict() has them; received {received}."
-        )
+        raise InputError(f"weights: expected a state dict (named tensors) in {path}; received {received}.")
     return tensors
 
 
@@ -113,7 +111,7 @@ def _load_keras(build: Build, path: Path, spec: str, trust: bool) -> Any:
 
 
 def _other_classes(stored: Mapping[str, Any], own: Mapping[str, Any]) -> int | None:
-    """Return the file's number of classes where weights differ from the model's in that alone."""
+    """Return the file's number of classes if its weights differ from the model's only in that."""
     shapes = [(stored[name].shape, own[name].shape) for name in own.keys() & stored.keys()]
     counts = {(theirs[0], ours[0]) for theirs, ours in shapes if theirs != ours and theirs and ours}
     classes, before = counts.pop() if len(counts) == 1 else (None, None)

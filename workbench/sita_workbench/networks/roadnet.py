@@ -35,7 +35,7 @@ class _Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         # Not a strided 1 × 1 convolution, though it computes the same: on a CPU, in the channels-last layout, its
-        # gradient writes beyond its memory where there are fewer than 8 channels (PyTorch 2.13).
+        # gradient writes beyond its memory if there are fewer than 8 channels (PyTorch 2.13).
         shortcut = self.shortcut(x[..., :: self.stride, :: self.stride])
         return torch.relu(self.second(torch.relu(self.first(x))) + shortcut)
 

@@ -74,7 +74,7 @@ _MARKERS = (">", "*", "d", "H", "8")
 
 
 def looks_of(names: Iterable[str]) -> dict[str, Look]:
-    """Return a look for every name: its own where it has one, else the next free one."""
+    """Return a look for every name: its own if it has one, otherwise the next free one."""
     looks: dict[str, Look] = {}
     for name in names:
         free = sum(known not in _LOOKS for known in looks)

@@ -13,7 +13,7 @@ CLEAN = "clean"
 
 
 def main_part(results: Json) -> Part:
-    """Return the part that methods are ranked by: corrupted images, or clean ones where only these were run."""
+    """Return the part that methods are ranked by: corrupted images, or clean ones if only these were run."""
     return "corrupted" if results["methods"][0]["corrupted"] else "clean"
 
 
@@ -24,7 +24,7 @@ def gain_of(method: Json, part: Part) -> Json | None:
 
 
 def time_of(timing: Json | None, method: Json) -> Json:
-    """Return a method's time; empty where it was not measured."""
+    """Return a method's time; empty if it was not measured."""
     times: Json = (timing or {}).get("methods") or {}
     return times.get(method["name"]) or {}
 

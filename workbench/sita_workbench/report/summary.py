@@ -38,12 +38,12 @@ class Summary:
 def summarize(results: Json, timing: Json | None) -> Summary:
     """Return the summary of a report. A gain counts if its 95 % interval is above 0.
 
-    It is about the default recipe; about the best one if the default was not run.
+    It describes the default recipe, or the best one if the default was not run.
     """
     part = main_part(results)
     compared = [method for method in results["methods"] if gain_of(method, part)]
     if not compared:
-        return Summary("Whether it helps is unknown: the source model and a recipe are needed to compare.")
+        return Summary("Whether it helps is unknown: the comparison needs the source model and a recipe.")
     if results["setup"]["weights"] == "random":
         return Summary("The weights are random: these scores say nothing about adaptation.")
     certain = [method for method in compared if _sense(gain_of(method, part)) == "gain"]

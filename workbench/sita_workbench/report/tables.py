@@ -75,12 +75,12 @@ def make_methods_table(results: Json, timing: Json | None) -> ReportTable:
     corrupted = sum(condition != CLEAN for condition in results["setup"]["conditions"])
     which = f"{part} images (mean of {corrupted} conditions)" if part != CLEAN and corrupted > 1 else f"{part} images"
     note = (
-        f"Scores, NLL and ECE on {which}; in brackets 95 % intervals; gains are paired differences from source, in "
-        "points; NLL in nats. Bold: the best of the column."
+        f"Scores, NLL (in nats) and ECE on {which}. Parentheses show 95 % intervals. Gains are paired differences from "
+        "source, in points. The best value of a column is bold."
     )
     if timing:
         facts = [f"{name}: {timing[name]}" for name in ("machine", "threads", "rounds") if timing[name]]
-        note += f" Times in ms per image, and × the source model's in the same rounds ({', '.join(facts)})."
+        note += f" Times are in ms per image, and relative to the source model in the same rounds ({', '.join(facts)})."
     names = [_text(method["name"]) for method in methods]
     return ReportTable("Methods", ("method", *shown), list(zip(names, *marked, strict=True)), note=note)
 
@@ -113,7 +113,7 @@ def make_conditions_table(results: Json) -> ReportTable:
     several = sum(condition != CLEAN for condition in conditions) > 1
     footer = [row("mean of corrupted", [method["corrupted"] for method in methods])] if several else []
     headings = ("condition", *(method["name"] for method in methods))
-    note = f"{results['setup']['metric']}, %. Bold: the best of the row."
+    note = f"{results['setup']['metric']}, %. The best value of a row is bold."
     return ReportTable("By corruption", headings, rows, footer, note)
 
 

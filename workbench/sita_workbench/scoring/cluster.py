@@ -25,7 +25,7 @@ def run_ray(job: Job, shards: Shards, workers: int | None, address: str | None) 
     with contextlib.nullcontext() if ray.is_initialized() else _connect(address, cores):
         workers = workers or int(ray.cluster_resources().get("CPU", 0))
         if workers < 1:
-            raise InputError(f"ray: the cluster at {address!r} has no CPU to offer. Try: add nodes, or --workers.")
+            raise InputError(f"ray: the cluster at {address!r} has no CPUs. Try: add nodes, or set --workers.")
         actor = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(ShardActor)
         # More attempts than on one machine: the nodes of a cluster come and go.
         yield from run_workers(lambda: RayWorker(job, actor.remote()), _receive, shards, workers, attempts=10)
@@ -39,10 +39,10 @@ def _connect(address: str | None, cores: int) -> Any:
     settings = {"log_to_driver": False, "logging_level": logging.ERROR, **({} if address else own)}
     try:
         return ray.init(address or "local", **settings)
-    except Exception as error:  # Ray raises many kinds, and a bare Exception where a node starts too slowly
+    except Exception as error:  # Ray raises many kinds, and a bare Exception if a node starts too slowly
         raise SitaError(
             f"ray: no cluster could be reached at {address or 'this machine'!r}: {error} Try: ray start --head, or "
-            "leave --address out to start a cluster on this machine."
+            "omit --address to start a cluster on this machine."
         ) from error
 
 

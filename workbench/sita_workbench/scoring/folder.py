@@ -1,6 +1,6 @@
-"""The output folder: what it holds, which parts are missing, and whether it belongs to this run.
+"""The output folder: its contents, its missing parts, and whether it belongs to this run.
 
-    score.json                what was scored with what; another model, recipe or list is refused
+    score.json                the model, recipe and list of images; a run with others is refused
     parts/part-00042.parquet  a row for every image of a shard, with the content of score.json in the metadata
     maps/00042/               the label maps of a segmentation model
 
@@ -62,7 +62,7 @@ def open_folder(
 ) -> Iterator[OutputFolder]:
     """Lock the folder, and prepare it for this run or check that it belongs to this run.
 
-    A folder without any part may be given to another run: there is nothing to mix up.
+    Another run may use a folder without parts, because there is nothing to mix up.
     """
     from filelock import FileLock, Timeout
 

@@ -1,4 +1,4 @@
-"""score(): a row for every image of a set, on this machine or on a cluster. A stopped run can be resumed."""
+"""score(): one row per image of a set, on this machine or on a cluster. An interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Watch: TypeAlias = Callable[[Report], None]
 
 @dataclass(frozen=True)
 class Scored:
-    """A scored set of images: how many have an answer, and how many failed, with the first few reasons.
+    """A scored set of images: how many have an answer (`rows`), how many failed, and the first few reasons.
 
-    `output / "parts"` is a Parquet dataset with a row for every image. `changed` is the share of labels, in
-    segmentation of pixels, that differ from the source model's; None if these are not known.
+    `output / "parts"` is a Parquet dataset with one row per image. `changed` is the share of labels (in segmentation,
+    of pixels) that differ from the source model's. It is None if the source model's labels are not known.
     """
 
     output: Path
@@ -52,15 +52,18 @@ def score(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> Scored:
-    """Write a row for every image of a set to a folder, as Parquet; resume where an earlier run was stopped.
+    """Write one Parquet row per image of a set to a folder. Call it again to resume an interrupted run.
 
-    - `spec`: the model and its recipe; a text is a model that has its own weights, with the default recipe.
-    - `paths`: a folder, a text file with a path per line, or the paths themselves.
+    - `spec`: the model and its recipe. A string names a model that has its own weights, with the default recipe.
+    - `paths`: a folder, a text file with one path per line, or the paths themselves.
     - `output`: a new folder, or the folder of an earlier run of the same model, recipe and paths.
-    - `engine`: "local", worker processes on this machine, or "ray", actors on a cluster: the one at `address` ("auto":
-      the one that this machine belongs to), or one that is started on this machine for the run.
-    - `workers`: how many, each with its own model and one thread; by default one per core.
-    - `shard`: how many images a part has, which is what a killed worker loses. By default 1,000, less for a small set.
+    - `engine`: "local" for worker processes on this machine, "ray" for actors on a Ray cluster.
+    - `address`: the address of a Ray cluster, or "auto" for the cluster of this machine. By default, a cluster is
+      started on this machine for the run.
+    - `workers`: how many, each with its own model and one thread. By default, one per core.
+    - `shard`: how many images a part has. A killed worker loses at most this many. By default 1,000, fewer for a small
+      set.
+    - `progress`: shows the progress.
     - `watch`: called with every report of a worker.
 
     >>> score(ModelSpec("timm:resnet50", weights="pretrained", recipe="augbn"), "photos", "scored").changed
@@ -70,7 +73,7 @@ def score(
         if value is not None:
             expect_integer(name, value, 1, InputError)
     if address is not None and engine != "ray":
-        raise InputError(f"address: expected engine='ray' with it; received {engine!r}.")
+        raise InputError(f"address: expected engine='ray' with an address; received {engine!r}.")
     listed = list_paths(paths)
     chosen = (ModelSpec(spec) if isinstance(spec, str) else spec).resolved()
     with open_folder(Path(output), chosen.identity(), listed, shard) as folder:
@@ -90,7 +93,7 @@ def _follow(
     """Show how far the run is. A shard that is done again counts from its start."""
     total = sum(map(len, shards.values()))
     if total < images:
-        progress.say(f"{images - total:,} of {images:,} images are done already.")
+        progress.say(f"{images - total:,} of {images:,} images are already done.")
     counts = dict.fromkeys(shards, 0)
     done, failed, said = 0, 0, set[str]()
     with progress.track(f"{total:,} images", total) as advance:
@@ -116,8 +119,8 @@ def _finish(folder: OutputFolder, shards: Shards) -> Scored:
 
     if missing := folder.find_missing(shards):
         raise SitaError(
-            f"{len(missing)} of {len(shards)} parts are missing in {folder.path}, or damaged, though every shard was "
-            "reported as done. Is the folder on a disk that all workers share? Try: run the same command again."
+            f"{len(missing)} of {len(shards)} parts in {folder.path} are missing or damaged, although every shard was "
+            "reported as done. Do all workers share the disk of this folder? Try: run the same command again."
         )
     for pattern in ("parts/.part-*", "maps/*/.*.png"):
         for path in folder.path.glob(pattern):
@@ -138,7 +141,7 @@ def list_paths(given: Paths) -> list[str]:
     elif Path(given).is_dir():
         paths = [str(path) for path in find_images([Path(given)])]
     elif not Path(given).is_file():
-        raise InputError(f"input: expected a folder, or a text file with a path per line; there is no {given}.")
+        raise InputError(f"input: expected a folder, or a text file with one path per line; {given} does not exist.")
     else:
         text = os.fsdecode(Path(given).read_bytes().removeprefix(codecs.BOM_UTF8))
         if "\0" in text:

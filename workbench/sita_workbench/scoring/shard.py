@@ -71,7 +71,7 @@ class Report:
 
 
 def report_shard(job: Job, number: int, paths: Sequence[str]) -> Iterator[Report | SitaError]:
-    """Yield the reports of `score_shard`. An error is the last item: it crosses to the driver like a report."""
+    """Yield the reports of `score_shard`. An error is the last item, and reaches the driver like a report."""
     try:
         yield from score_shard(job, number, paths)
     except SitaError as error:

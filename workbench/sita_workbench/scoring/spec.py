@@ -1,4 +1,4 @@
-"""A model as text, from which any process on any machine builds the same model."""
+"""A model as text. Any process on any machine can build the same model from it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model and its recipe, as text: what a worker receives instead of a model.
+    """A model and its recipe as text. A worker receives this instead of a model.
 
-    - `model`, `weights`, `inputs`, `size`, `trust`, `providers`: as in `sita_workbench.models.loading.load_model`;
-      the model may be an exported file.
-    - `recipe`: a name, a file, or JSON from `Recipe.to_json`; None: the default, or the recipe of an exported file.
-    - `crop`, `task`, `names` (of the classes): instead of the model's own.
+    - `model`, `weights`, `inputs`, `size`, `trust`, `providers`: as in `sita_workbench.models.loading.load_model`.
+      The model may be an exported file.
+    - `recipe`: a name, a file, or JSON from `Recipe.to_json`. None stands for the default, or for the recipe of an
+      exported file.
+    - `crop`, `task`, `names` (of the classes): instead of the model's defaults.
     """
 
     model: str
@@ -52,7 +53,7 @@ class ModelSpec:
         return replace(self, model=model, weights=weights, recipe=recipe)
 
     def open_recipe(self, task: Task = "classification") -> Recipe | None:
-        """Return the recipe, if one is given. A name stands for other views in segmentation."""
+        """Return the recipe, if one is given. In segmentation, a named recipe has other views."""
         from ..methods import open_recipe
 
         if self.recipe is None:
@@ -61,8 +62,8 @@ class ModelSpec:
         recipe = Recipe.from_json(self.recipe) if is_json else open_recipe(self.recipe, task)
         if recipe.share == "batch":
             raise InputError(
-                "recipe: expected share='image'; received share='batch', with which an answer depends on the images "
-                "that happen to run beside it. Try: another recipe."
+                "recipe: expected share='image'; received share='batch', which makes an answer depend on the other "
+                "images in the batch. Try: another recipe."
             )
         return recipe
 
@@ -83,7 +84,7 @@ class ModelSpec:
             raise SitaError(f"--labels: expected {classes} names, one per class; received {len(self.names)}.")
 
     def identity(self) -> dict[str, Any]:
-        """Return what answers depend on. Files count by their content, wherever they are."""
+        """Return what the answers depend on. A file counts by its content, not its path."""
         file, function = _split(self.model)
         about = asdict(self)
         del about["trust"], about["providers"]
@@ -104,5 +105,5 @@ def _split(model: str) -> tuple[str, str]:
 
 
 def _name(path: Path) -> str:
-    """Return the name and the digest of a file; any other text as it is."""
+    """Return the name and the digest of a file; return any other text unchanged."""
     return name_file(path) if path.is_file() else str(path)

@@ -56,12 +56,12 @@ def run_workers(
                 losses[number] += 1
                 if losses[number] == attempts:
                     raise SitaError(
-                        f"Workers ended {attempts} times while they scored shard {number}; the last one ended with "
-                        f"{news}. Finished parts are kept. Try: fewer --workers, if memory ran out; in a script, call "
+                        f"Workers ended {attempts} times while scoring shard {number}; the last one ended with "
+                        f"{news}. Finished parts are kept. Try: fewer --workers if memory ran out; in a script, call "
                         "score below if __name__ == '__main__'."
                     )
                 waiting.appendleft(number)
-                yield f"A worker was lost ({news.splitlines()[0]}); shard {number} is done again."
+                yield f"A worker was lost ({news.splitlines()[0]}); shard {number} runs again."
                 continue
             yield news
             if news.done and waiting:
@@ -120,7 +120,7 @@ class LocalWorker:
 
 
 def _work(pipe: Connection) -> None:
-    """Be a worker: score shards until the driver ends."""
+    """Run a worker: score shards until the driver ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the driver decides
     os.dup2(2, 1)  # the command's output is not for what a model prints
     end_with_parent()

@@ -22,12 +22,12 @@ class Answer:
 
     @property
     def changed(self) -> float | None:
-        """Whether the label is not the source model's, as 0 or 1; of label maps, the share of pixels."""
+        """Whether the label differs from the source model's, as 0 or 1; for label maps, the share of pixels."""
         return None if self.source is None else float((self.adapted.labels != self.source.labels).mean())
 
     @property
     def prior(self) -> float | None:
-        """λ of the most certain candidate, rounded: 0.8, not 0.80000001; of label maps, the mean."""
+        """λ of the most confident candidate, rounded: 0.8, not 0.80000001; for label maps, the mean."""
         return None if self.adapted.priors is None else round(float(np.mean(self.adapted.priors)), 6)
 
     def to_json(self, names: Sequence[str], milliseconds: float) -> dict[str, Any]:

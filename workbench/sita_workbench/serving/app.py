@@ -31,7 +31,7 @@ MAX_WAITING = 64
 
 @dataclass(frozen=True)
 class Settings:
-    """What a worker serves: values that can be sent to a process. `batch`: the largest number of images in one call."""
+    """What a worker serves, as values that can be sent to a process. `batch` is the maximum batch size."""
 
     spec: ModelSpec
     with_source: bool = True
@@ -53,7 +53,7 @@ class Service:
         self._waiting = 0
 
     async def predict(self, request: Request) -> Response:
-        """Answer for an image. Whatever happens, the request is counted once."""
+        """Answer for an image. The request is counted exactly once."""
         started, outcome = time.perf_counter(), "failed"
         try:
             answer = await self._answer(request)
@@ -73,7 +73,7 @@ class Service:
 
     async def _answer(self, request: Request) -> Answer:
         if self._waiting >= MAX_WAITING:
-            raise ImageError("busy", f"{MAX_WAITING} requests are waiting already. Try: again later.")
+            raise ImageError("busy", f"{MAX_WAITING} requests are already waiting. Try: again later.")
         self._waiting += 1
         try:
             data = await read_upload(request, self.settings.max_bytes)
@@ -99,7 +99,7 @@ class Service:
         return JSONResponse({"error": text}, status)
 
     def info(self) -> dict[str, Any]:
-        """Return what is served: what `describe` says, and the limits."""
+        """Return the model, its description and the limits."""
         loaded = self.predictor.loaded
         return {
             "model": loaded.spec,
@@ -125,7 +125,7 @@ def _refuse(error: ImageError) -> Response:
 
 
 def make_app(service: Service) -> FastAPI:
-    """Return the application: what is listed here, and /openapi.json, which describes it."""
+    """Return the application with these endpoints, and /openapi.json, which describes them."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -150,6 +150,9 @@ _BYTES = {"schema": {"type": "string", "format": "binary"}}
 _FORM = {"schema": {"type": "object", "properties": {"image": _BYTES["schema"]}, "required": ["image"]}}
 _BODIES = {"image/*": _BYTES, "application/octet-stream": _BYTES, "multipart/form-data": _FORM}
 _RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {"description": "JSON; of a segmentation model a PNG.", "content": {"application/json": {}, "image/png": {}}},
+    200: {
+        "description": "JSON; for a segmentation model, a PNG.",
+        "content": {"application/json": {}, "image/png": {}},
+    },
     **{code: {"content": {"application/json": {}}} for code in (400, 408, 413, 415, 422, 503)},
 }

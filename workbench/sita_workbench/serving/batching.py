@@ -1,7 +1,7 @@
 """Images that wait at the same time run in one call of the model.
 
-No image waits for others to come: a call takes what is there, up to the largest batch. The model adapts to every image
-independently: an answer does not depend on the batch, and an image that fails does not fail the others.
+No image waits for later ones: a call takes the images that are waiting, up to the maximum batch size. The model adapts
+to every image independently. An answer does not depend on the batch, and an image that fails does not affect others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Batcher:
         self._thread.shutdown()
 
     def _run(self) -> None:
-        """Answer the image that waits longest, and others of its size."""
+        """Answer the image that has waited longest, and others of the same size."""
         with self._lock:
             same = [each for each in self._waiting if each.pixels.shape == self._waiting[0].pixels.shape]
             batch = same[: self._batch]

@@ -1,4 +1,4 @@
-"""From an upload to pixels, within limits. Whatever is wrong with an upload is an ImageError: one line for the client.
+"""From an upload to pixels, within limits. A bad upload raises an ImageError: one line for the client.
 
 Nothing is decoded before its size is known: an image of a few kilobytes can claim to be 100,000 pixels wide.
 """
@@ -30,7 +30,7 @@ READ_SECONDS = 30
 """How long a client may take to send an image."""
 
 _PATIENCE = 4
-"""A body of up to this many times the limit is read to its end, and dropped; then the connection is closed."""
+"""A body of up to this many times the limit is read to its end and dropped. Then the connection is closed."""
 
 
 async def read_upload(request: Request, max_bytes: int) -> bytes:
@@ -50,7 +50,8 @@ async def read_upload(request: Request, max_bytes: int) -> bytes:
 async def _read_body(request: Request, max_bytes: int) -> bytes:
     """Return the body; raise if it is too large, whatever its header says.
 
-    A client reads no answer while it sends. Therefore the rest of a body that is somewhat too large is read, too.
+    A client reads no answer while it sends. Therefore the server reads a body to its end if it is only slightly too
+    large.
     """
     body, total = bytearray(), 0
     async for part in request.stream():

@@ -1,4 +1,4 @@
-"""What Prometheus reads at /metrics, counted over all workers.
+"""The metrics for Prometheus at /metrics, counted over all workers.
 
 Each worker counts in its own files (`prometheus_client`'s multiprocess mode), in the folder that
 PROMETHEUS_MULTIPROC_DIR names before the library is imported. The files of a worker that was killed remain, and any
@@ -24,14 +24,14 @@ class Metrics:
 
         own = CollectorRegistry()  # of this process alone: the page is made from the files
         self._requests = Counter("sita_requests", "Requests to /predict by outcome.", ["outcome"], registry=own)
-        about = "From a request's arrival to its answer."
+        about = "Time from a request's arrival to its answer."
         self._seconds = Histogram("sita_request_seconds", about, buckets=_SECONDS, registry=own)
         self.batches = Histogram("sita_batch_images", "Images per call of the model.", buckets=_BATCHES, registry=own)
-        about = "Chosen prior (lambda) of each image: near 1, an image is like the training images."
+        about = "Prior (lambda) of the most confident candidate: near 1, an image is similar to the training images."
         self._priors = Histogram("sita_prior", about, buckets=_PRIORS, registry=own)
         about = "Answers that were compared with the source model's."
         self._compared = Counter("sita_answers_compared", about, registry=own)
-        about = "Answers that are not the source model's; of label maps, shares."
+        about = "Answers that differ from the source model's; for a label map, the share of its pixels."
         self._changed = Counter("sita_answers_changed", about, registry=own)
 
     def count_request(self, outcome: str, seconds: float) -> None:

@@ -60,7 +60,7 @@ def serve(settings: Settings, *, host: str, port: int, workers: int, say: Callab
 
 
 class Supervisor(Multiprocess):
-    """uvicorn's supervisor of workers, with other reactions to what goes wrong.
+    """uvicorn's supervisor of workers, with different reactions to failures.
 
     - If a worker dies before all were ready once, the server ends, and `failure` is the reason. uvicorn would restart
       a worker that was killed forever.
@@ -98,10 +98,10 @@ class Supervisor(Multiprocess):
         if not started and all(process.pid in self._ready for process in self.processes):
             (self._folder / STARTED).touch()
             host, port = self.sockets[0].getsockname()[:2]
-            self._say(f"Listening on http://{f'[{host}]' if ':' in host else host}:{port}. Ctrl-C ends it.")
+            self._say(f"Listening on http://{f'[{host}]' if ':' in host else host}:{port}. Press Ctrl-C to stop.")
 
     def _is_well(self, process: Process) -> bool:
-        """Return whether a worker runs and, once it has been ready, answers: one that loads may be busy for long."""
+        """Return whether a worker runs and, once it has been ready, answers. A worker that loads may be busy."""
         if process.pid in self._ready:
             return process.is_alive(_HEALTH_SECONDS)
         if process.is_ready():

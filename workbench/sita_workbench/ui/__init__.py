@@ -1,1 +1,1 @@
-"""The page of `sita ui`: what adaptation does to one image, seen from the picture to the layers."""
+"""The page of `sita ui`: what adaptation does to one image, from the pixels to the layers."""

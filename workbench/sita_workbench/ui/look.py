@@ -1,4 +1,4 @@
-"""What one look at an image computes: both answers, and how the adapted one came about."""
+"""The values that the page shows for one image: both answers, and how the adapted model reached its own."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from ..predictor import check_answer
 
 @dataclass(frozen=True)
 class Candidate:
-    """A row that may answer: its λ and view, what it said of the image, how sure it was, and its share in the answer.
+    """A row that may answer: its λ, view, label, confidence and entropy, and its share in the answer.
 
-    For a segmentation model `label` is None, and the rest is the mean over the pixels.
+    For a segmentation model, `label` is None, and the other values are means over the pixels.
     """
 
     prior: str
@@ -42,11 +42,10 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """All that is shown of an image.
+    """All values that the page shows for an image.
 
-    `shifts` holds, for each of the `layers` in the order in which they ran, the shift of the "clean" image if this one
-    was corrupted, the shift that the "source" model sees, and the shift that the "adapted" row sees. The last, and
-    `priors`, are there if a rule sets λ.
+    `shifts` holds one shift per layer, in the order in which the `layers` ran: in the "source" model, in the "adapted"
+    row if a rule sets λ, and for the "clean" image if this one is corrupted. `priors` is None unless a rule sets λ.
     """
 
     pixels: np.ndarray
@@ -75,7 +74,7 @@ class Viewer:
         self._adapted: dict[str | None, Any] = {}
 
     def look(self, pixels: np.ndarray, recipe: str, clean: np.ndarray | None = None) -> Look:
-        """Return what is to be shown of an image under this recipe; `clean` is the same before it was corrupted."""
+        """Return the values to show for an image under this recipe; `clean` is the image before corruption."""
         loaded = self.loaded
         images = loaded.encode(np.stack([pixels] if clean is None else [pixels, clean]))
         image = images[:1]

@@ -1,4 +1,4 @@
-"""The page itself, on Gradio: what one chooses on the left, what comes of it on the right."""
+"""The page, on Gradio: inputs on the left, results on the right."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FONT = ("system-ui", "Segoe UI", "Roboto", "Helvetica", "Arial", "sans-serif")
 
 
 class Page:
-    """Answers what is chosen on the page. It opens on a digit that adaptation corrects, or on the first sample."""
+    """Shows the results for the chosen inputs. It opens on a digit that adaptation corrects, or on the first sample."""
 
     def __init__(self, viewer: Viewer, samples: Sequence[Sample], names: Sequence[str], recipe: str) -> None:
         self.viewer, self.samples, self.names, self.recipe = viewer, samples, names, recipe
@@ -38,7 +38,7 @@ class Page:
         viewer.look(samples[self.sample].pixels, recipe)
 
     def show(self, sample: int, dropped: str | None, corruption: str, severity: float, recipe: str) -> str:
-        """Return the right side of the page; what went wrong is a sentence there."""
+        """Return the right side of the page, or an error message to show there."""
         loaded = self.viewer.loaded
         try:
             clean, label = self.samples[sample].pixels, self.samples[sample].label
@@ -82,7 +82,7 @@ def build(page: Page) -> gradio.Blocks:
 
 
 def _add_inputs(page: Page) -> list[Any]:
-    """Add what the image, the corruption, its severity and the recipe are chosen with, as `Page.show` takes them."""
+    """Add the inputs for the image, the corruption, its severity and the recipe, in the order of `Page.show`."""
     gallery = gradio.Gallery(
         [(each.pixels, each.caption) for each in page.samples],
         label="Pick a sample",
@@ -109,7 +109,7 @@ def _add_inputs(page: Page) -> list[Any]:
 
 
 def _choose(picked: gradio.SelectData) -> tuple[int, None]:
-    """Take a sample in place of whatever was dropped."""
+    """Use a sample instead of a dropped image."""
     return int(picked.index), None
 
 
@@ -132,5 +132,5 @@ def launch(blocks: gradio.Blocks, port: int, browser: bool) -> str:
             css_paths=Path(__file__).with_name("page.css"),
         )
     except OSError as error:
-        raise SitaError(f"Port {port} cannot be listened on; it may be in use. Try: another --port.") from error
+        raise SitaError(f"The server cannot listen on port {port}; it may be in use. Try: another --port.") from error
     return str(address)

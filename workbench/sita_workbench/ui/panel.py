@@ -1,4 +1,4 @@
-"""What the page shows of a look, as HTML: the verdict, both answers, and how the adapted one came about."""
+"""The results of the page as HTML: a summary, both answers, and how the adapted model reached its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEFT, _RIGHT, _TOP, _BASE = 30.0, 282.0, 8.0, 132.0
 
 
 def show_look(look: Look, names: Sequence[str], label: int | None) -> str:
-    """Return the page's right side. `label` is what the image is, if that is known."""
+    """Return the page's right side. `label` is the image's true label, if that is known."""
     count, recipe = look.adapted.probabilities.shape[-1], look.recipe
     highest = max(float(values.max()) for values in look.shifts.values())
     charts = {"shifts": _make_chart(look.shifts, MaxNLocator(2).tick_values(0, max(highest, 1e-6)), look.layers)}
@@ -41,12 +41,12 @@ def show_look(look: Look, names: Sequence[str], label: int | None) -> str:
 
 
 def show_error(message: str) -> str:
-    """Return the page's right side if there is nothing to show but a sentence."""
+    """Return the page's right side with an error message only."""
     return _ENVIRONMENT.from_string('<div class="sita"><p class="verdict error">{{ it }}</p></div>').render(it=message)
 
 
 def _make_chart(lines: Mapping[str, np.ndarray], grid: Sequence[float], layers: Sequence[str]) -> dict[str, Any]:
-    """Return where lines, grid and marks are: values from 0 to the last of the grid, over the layers."""
+    """Return the positions of lines, grid and marks: values from 0 to the last grid value, over the layers."""
     across = np.linspace(_LEFT, _RIGHT, len(layers))
     marks = np.unique(np.linspace(0, len(layers) - 1, min(len(layers), 10)).round().astype(int))
 
@@ -75,12 +75,12 @@ def _color(labels: np.ndarray) -> np.ndarray:
 
 
 def _mark_changes(adapted: np.ndarray, source: np.ndarray) -> np.ndarray:
-    """Return the adapted labels where they are not the source model's, on gray."""
+    """Return the adapted labels on gray, only for pixels that differ from the source model's."""
     return np.where((adapted != source)[..., None], _color(adapted), np.uint8(225)).astype(np.uint8)
 
 
 def _legend(maps: Sequence[np.ndarray], names: Sequence[str]) -> list[tuple[np.ndarray, str, str]]:
-    """Return the color, the name and the shares of pixels in each map of the twelve commonest labels."""
+    """Return the color, the name and the shares of pixels in each map, for the twelve most common labels."""
     shares = np.stack([np.bincount(each.ravel(), minlength=len(names)) / each.size for each in maps])
     common = [index for index in np.argsort(-shares.max(axis=0), kind="stable") if shares[:, index].max() > 0]
     return [

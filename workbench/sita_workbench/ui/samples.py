@@ -1,4 +1,4 @@
-"""What the page offers to start from: images, and the corruptions that suit the model."""
+"""The sample images of the page, and the corruptions that suit the model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Sample:
 def load_samples(loaded: LoadedModel, folder: Path | None, names: Sequence[str]) -> tuple[Sample, ...]:
     """Return the first images of a folder, or a test digit of every class, or photographs from scikit-learn.
 
-    An image in a folder that is named after a class has its label.
+    If an image's folder is named after a class, the image has that label.
     """
     if folder is not None:
         from ..commands.image_files import find_images, read_image
@@ -61,7 +61,7 @@ def load_samples(loaded: LoadedModel, folder: Path | None, names: Sequence[str])
 def corruptions_for(loaded: LoadedModel) -> Mapping[str, Corrupt]:
     """Return the kinds of corruption by name: those of `sita corruptions`, or for digits those of the demo.
 
-    The published strengths are for photographs: digits, which are large and clear, hardly suffer from them.
+    The published strengths are for photographs. They hardly affect digits, which are large and clear.
     """
     if loaded.spec in SPECS:
         return {each.name: partial(_corrupt_digit, each) for each in DIGIT_CORRUPTIONS}
