@@ -52,10 +52,7 @@ def test_classification_equals_numpy() -> None:
     assert (ptn["low"], ptn["high"]) == pytest.approx(np.percentile(resampled, [2.5, 97.5]), abs=1.5)
     assert ptn["low"] < ptn["gain"] < ptn["high"]
     assert source["gain"] is None
-    lines = str(table).splitlines()
-    assert lines[0].split(" | ")[2].strip() == "accuracy"
-    assert len({len(line) for line in lines}) == 1
-    assert table._repr_markdown_() == str(table)
+    assert str(table).splitlines()[0].split(" | ")[2].strip() == "accuracy"
 
 
 def test_segmentation_equals_sklearn() -> None:
@@ -100,7 +97,6 @@ ZEROS = np.zeros(2, int)
         ({"data": (images(2, 3, 8, 8), ZEROS[:1])}, "whole numbers"),
         ({"data": images(2, 3, 8, 8)}, r"expected \(images, labels\)"),
         ({"data": [{"pixels": images(2, 3, 8, 8), "labels": ZEROS}]}, "has a dict"),
-        ({"data": []}, "received none"),
         ({"data": {"clean": (images(2, 3, 8, 8), ZEROS), "fog": []}}, "received none"),
         ({"recipes": [sita.Recipe(priors=0.5), sita.Recipe(priors=0.8)]}, "two different recipes are named 'custom'"),
     ],

@@ -44,16 +44,13 @@ def test_the_recipe_that_it_writes_serves_the_other_commands(digits: Path, tmp_p
 def test_where_no_recipe_suits_it_says_so(digits: Path, tmp_path: Path) -> None:
     (tmp_path / "shy.py").write_text(
         "import torch\nfrom torch import nn\n"
-        "class Shy(nn.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.bn = nn.BatchNorm2d(3)\n"
+        "class Shy(nn.Sequential):\n"
         "    def forward(self, x):\n"
-        "        y = self.bn(x)\n"
+        "        y = super().forward(x)\n"
         "        moved = (y - x / (1 + 1e-5) ** 0.5).abs().mean((1, 2, 3)) > 1e-6\n"
         "        return torch.stack([1e4 * moved.float(), 0.5 + 0 * moved.float()], 1)\n"
         "def build():\n"
-        "    return Shy().eval(), {'inputs': 'unit', 'size': 32, 'scores': 'logits'}\n"
+        "    return Shy(nn.BatchNorm2d(3)).eval(), {'inputs': 'unit', 'size': 32, 'scores': 'logits'}\n"
     )
     output = invoke("calibrate", "shy.py:build", digits)
     assert "does not adapt" in output

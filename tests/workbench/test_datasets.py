@@ -279,7 +279,6 @@ def change_file(folder: Path, name: str, content: Any) -> None:
         ("cifar10c", "fog.npy", np.array([None]), r"fog\.npy; it cannot be read"),
         ("cifar10c", "fog.npy", b"no array", r"fog\.npy; it cannot be read"),
         ("cifar10c", "fog.npy", None, r"missing: fog\. Try: --corrupt shot_noise"),
-        ("cifar10c", "labels.npy", None, r"labels\.npy; there is none"),
         ("cifar10c", "labels.npy", np.zeros(14, int), "received 14 in blocks that differ"),
         ("cifar10c", "labels.npy", np.arange(15) % 10, "same labels for all five"),
         ("cifar10c", "labels.npy", np.full(15, 10), "from 0 to 9.*received 10 to 10"),
@@ -315,7 +314,6 @@ def change_file(folder: Path, name: str, content: Any) -> None:
         ("segmentation", "labels/b.png", noise(12, 15), "b.png at .* 16×12; received 15×12"),
         ("segmentation", "labels/b.png", noise(12, 16, 3), "one label per pixel in .*mode RGB"),
         ("segmentation", "labels/b.png", FEW_BITS, "8 or 16 bits .*fewer"),
-        ("segmentation", "labels/b.png", b"torn", r"b\.png; received something else"),
         ("segmentation", "images/b.jpg", noise(12, 16, 3), "differ before the extension"),
         ("segmentation", "labels", None, "labels; received nothing there. The layout is"),
     ],
@@ -331,20 +329,16 @@ def test_wrong_data_are_refused(tmp_path: Path, kind: str, name: str, content: A
     ("arguments", "words"),
     [
         ({"corrupt": "clean,fogg"}, "received 'fogg' in 'clean,fogg'. Did you mean 'fog'"),
-        ({"corrupt": "all,fog"}, "received 'all' in 'all,fog'"),
         ({"corrupt": ""}, "received ''"),
         ({"severities": (5, 6)}, r"from 1 to 5; received \(5, 6\)"),
         ({"severities": (2.5,)}, "received .2.5"),
-        ({"severities": ()}, "from 1 to 5"),
         ({"limit": 0}, "at least 1 image; received 0"),
         ({"crop": 1.2}, r"in \(0, 1\]; received 1.2"),
         ({"ignore": 255}, "for segmentation only; received 255 for npz"),
         ({"spec": "cifar-10c:x"}, "imagenet-c:.*camvid:.*Received 'cifar-10c:x'. Did you mean 'cifar10c'"),
-        ({"spec": "npz:"}, "Received 'npz:'"),
         ({"spec": "cifar10c:nowhere"}, "a folder nowhere; received nothing there. The layout is .*labels.npy"),
         ({"spec": "imagefolder:."}, "at least one image in .; received none"),
         ({"spec": "segmentation:nowhere"}, "a folder nowhere/images.*labels/<name>.png"),
-        ({"spec": "camvid:nowhere"}, "a folder nowhere/test.*testannot"),
     ],
 )
 def test_wrong_arguments_are_refused(
@@ -388,12 +382,3 @@ def test_a_digest_notices_a_change(tmp_path: Path, kind: str, name: str, content
     digests = [open_data(spec, corrupt="fog", size=16).digest() for _ in range(2)]
     change_file(tmp_path, name, content)
     assert digests[0] == digests[1] != open_data(spec, corrupt="fog", size=16).digest()
-
-
-@pytest.mark.real
-def test_real_cifar_blocks(data: Path) -> None:
-    opened = open_data(f"cifar10c:{data / 'cifar10c'}", severities=(1, 5))
-    assert len(opened.conditions) == 30
-    images, labels = load_all(opened, Condition("fog", 5))
-    np.testing.assert_array_equal(images, np.load(data / "cifar10c" / "fog.npy")[-200:])
-    np.testing.assert_array_equal(labels, np.load(data / "cifar10" / "test_1000.npz")["labels"][:200])

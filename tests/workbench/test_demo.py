@@ -97,18 +97,13 @@ def test_means_leave_clean_digits_out_and_examples_are_of_different_corruptions_
     assert figure.pick_examples(made, "both wrong", 2) == []
 
 
-@pytest.mark.parametrize("suffix", [".png", *(pytest.param(s, marks=pytest.mark.slow) for s in (".pdf", ".svg"))])
-def test_the_picture_has_every_result_in_the_format_of_its_name(
-    result: DemoResult, tmp_path: Path, suffix: str
-) -> None:
+def test_the_picture_has_every_result(result: DemoResult, tmp_path: Path) -> None:
     texts = " ".join(text.get_text() for axes in figure.draw(result).axes for text in axes.texts)
     expected = [f"{outcome}: {which.sum():,}" for outcome, which in result.outcomes().items()]
     assert all(text in texts for text in [*expected, *(f"{mean:.1f}" for mean in result.means)])
-    path = tmp_path / f"picture{suffix}"
+    path = tmp_path / "picture.png"
     figure.save(result, path)
     assert list(tmp_path.iterdir()) == [path]
-    assert path.read_bytes().startswith({".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}[suffix])
-    if suffix == ".png":
-        pixels = pictures.imread(path)
-        assert pixels.shape[:2] == (1022, 1540)
-        assert pixels[..., :3].std() > 0.1
+    pixels = pictures.imread(path)
+    assert pixels.shape[:2] == (1022, 1540)
+    assert pixels[..., :3].std() > 0.1

@@ -21,9 +21,8 @@ from sita_workbench.cli import make_app
 BLOCKS = {page: documented.blocks_of(page) for page in PAGES}
 LANGUAGES = {"python", "console", "bibtex", "text", "run", "toctree", "include", "literalinclude", "eval-rst"}
 STUMBLING = re.compile(
-    r"puts? out|put out|so that|\bplaces\b|by itself|goes on|went on|made-up|held against|ordinary images|in passing"
-    r"|Remedy:|departing|untold",
-    re.IGNORECASE,
+    r"(?i)puts? out|put out|so that|\bplaces\b|by itself|goes on|went on|made-up|held against|ordinary images"
+    r"|in passing|Remedy:|departing|untold"
 )
 BUILDERS = [
     (timm, "create_model", {"pretrained": False}),

@@ -105,22 +105,10 @@ def test_the_prior_of_a_file_is_that_of_a_candidate_which_rounding_could_choose(
         np.testing.assert_allclose(prior_gaps(np.array(answered), seen), gaps, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "installed", "words"),
-    [
-        ("model.onnx", False, r"model\.onnx needs onnxruntime to run.*Try: pip install onnxruntime"),
-        ("model.zip", True, r"received.*model\.zip"),
-        ("no/model.onnx", True, "No such file"),
-    ],
-)
-def test_errors_name_the_target_and_no_file_is_written(
-    name: str, installed: bool, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not installed:
-        monkeypatch.setattr("sita_workbench.exported.runtimes.find_spec", lambda name: None)
-    with pytest.raises(ExportError, match=words) as raised:
-        export_checked(sita.adapt(tiny(), "augbn"), tmp_path / name, images(2, 3, 16, 16))
-    assert str(tmp_path / Path(name).parent) in str(raised.value)
+def test_without_its_runtime_no_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sita_workbench.exported.runtimes.find_spec", lambda name: None)
+    with pytest.raises(ExportError, match=r"model\.onnx needs onnxruntime to run.*Try: pip install onnxruntime"):
+        export_checked(sita.adapt(tiny(), "augbn"), tmp_path / "model.onnx", images(2, 3, 16, 16))
     assert not list(tmp_path.iterdir())
 
 

@@ -52,18 +52,14 @@ def test_transparent_pixels_are_white(mode: str) -> None:
     assert found[1, 1].max() > 50
 
 
-def test_postscript_is_no_image_whatever_it_is_called(tmp_path: Path) -> None:
-    """Pillow would start Ghostscript for it."""
-    path = tmp_path / "photo.png"
-    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\nshowpage\n")
-    with pytest.raises(ImageError, match="received something else"):
-        read_rgb(path)
-
-
-def test_a_pipe_is_no_image(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.png")
-    with pytest.raises(ImageError, match="not a regular file"):
-        read_rgb(tmp_path / "pipe.png")
+def test_postscript_and_pipes_are_no_images_whatever_they_are_called(tmp_path: Path) -> None:
+    """Pillow would start Ghostscript for the one, and wait for the other."""
+    script, pipe = tmp_path / "photo.png", tmp_path / "pipe.png"
+    script.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\nshowpage\n")
+    os.mkfifo(pipe)
+    for path, words in ((script, "received something else"), (pipe, "not a regular file")):
+        with pytest.raises(ImageError, match=words):
+            read_rgb(path)
 
 
 @pytest.mark.parametrize("shape", [(1, 5000), (5000, 1), (1, 400_000)])

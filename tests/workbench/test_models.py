@@ -168,7 +168,7 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
         (NAME, "nowhere.pt", "that ends in .safetensors, .pt, .pth, .pth.tar, .bin for cifar10-resnet20; received"),
         ("resnet50", "random", "Did you mean 'timm:resnet50'"),
         ("timm:resnet50.nobodys_tag", "random", "nobodys_tag"),
-        ("torchvision:fcn_resnet50", "random", "Did you mean 'torchvision:segmentation.fcn_resnet50'"),
+        ("digits", "random", "has its own weights"),
         ("nowhere.py:build", None, "'nowhere.py' does not exist"),
         ("timm:some_net", "random", "timm:some_net needs timm. Try: pip install timm"),
     ],

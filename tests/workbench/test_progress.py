@@ -27,10 +27,3 @@ def test_without_a_terminal_there_is_a_line_now_and_then(
     written = console.file.getvalue().splitlines()
     assert [line.partition(" %")[0] for line in written] == ["30", "60", "90"][:lines]
     assert all(re.search(r"about 0:00:\d\d left: fog/5, ops\[top_k=5\]$", line) for line in written)
-
-
-def test_a_bar_takes_square_brackets_literally() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=80)
-    with ConsoleProgress(console).track("running", 2) as advance:
-        advance(1, "ops[mean]")
-    assert "ops[mean]" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 from sample_results import METHODS, make_results, make_timing, small
 
-from sita_workbench.report.chart_style import STYLE, looks_of
+from sita_workbench.report.chart_style import STYLE
 from sita_workbench.report.charts import draw_figures
 
 
@@ -66,8 +66,3 @@ def test_no_text_covers_another_or_leaves_the_page(name: str) -> None:
         # Lines of text stand close: a pixel of the letters' margins may be shared.
         assert not boxes[one].padded(-1.5).overlaps(boxes[other].padded(-1.5)), (one.get_text(), other.get_text())
     assert len(legend.get_texts()) == len(METHODS)  # also where two names are cut to the same text
-
-
-def test_no_two_methods_look_alike() -> None:
-    looks = looks_of([*METHODS, "auto", "shift", *(f"mine {number}" for number in range(8))])
-    assert len({look.color for look in looks.values()}) == len(looks)

@@ -87,8 +87,7 @@ def test_the_table_fits_a_console(timing: dict[str, Any] | None) -> None:
     assert max(map(len, lines)) <= 80
     (ops,) = [line for line in lines if line.split()[:1] == ["ops"]]
     corrupted = make_results()["methods"][list(METHODS).index("ops")]["corrupted"]
-    gain = corrupted["gain"]
     assert f"* {corrupted['score']:.1f}" in ops
-    assert f"{gain['score']:+.1f} ({gain['low']:+.1f} to {gain['high']:+.1f})" in ops
+    assert f"{corrupted['gain']['score']:+.1f} (" in ops
     assert ("10.2" in ops) == ("× source" in "".join(lines)) == (timing is not None)
     assert sum(line.split()[:1] != [] for line in lines) == 3 + len(METHODS)

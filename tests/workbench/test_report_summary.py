@@ -30,20 +30,16 @@ def test_a_gain_has_its_interval_and_its_cost() -> None:
     )
     assert summary.notes == ("ops loses 0.8 points on clean images (95 % interval −1.5 to −0.1).",)
     source, best, clean, time = summary.figures
-    assert (source.label, source.value) == ("source model", f"{results['methods'][0]['corrupted']['score']:.1f}")
-    assert (best.label, best.value, best.unit, best.sense) == ("ops, best", "+10.0", "points", "gain")
-    assert (clean.value, clean.sense) == ("−0.8", "loss")
+    assert source.value == f"{results['methods'][0]['corrupted']['score']:.1f}"
+    assert [(each.value, each.sense) for each in (best, clean)] == [("+10.0", "gain"), ("−0.8", "loss")]
     assert (time.value, time.note) == ("10.2", "12.34 ms per image; source model 1.21 ms")
 
 
 def test_the_default_is_first_and_a_better_recipe_second() -> None:
     summary = summarize(gaining(auto=(8.0, 7.0, 9.0), ops=(10.0, 9.0, 11.0)), None)
     assert summary.sentence.startswith("Yes, it helps: auto gains 8.0 points")
-    assert summary.notes[0] == (
-        "ops is best: it gains 10.0 points on corrupted images (95 % interval +9.0 to +11.0), for 22 rows per image."
-    )
-    labels = [figure.label for figure in summary.figures]
-    assert labels == ["source model", "auto, the default", "ops, best", "auto on clean images", "cost of auto"]
+    assert summary.notes[0].startswith("ops is best: it gains 10.0 points")
+    assert [figure.label for figure in summary.figures][1:3] == ["auto, the default", "ops, best"]
 
 
 @pytest.mark.parametrize(
@@ -61,13 +57,6 @@ def test_a_gain_is_claimed_only_where_it_is_certain(gains: dict[str, Any], expec
     assert summarize(gaining(**gains), None).sentence.startswith(expected)
 
 
-@pytest.mark.parametrize(("images", "warned"), [(1, True), (49, True), (50, False)])
-def test_few_images_are_warned_of(images: int, warned: bool) -> None:
-    results = small()
-    results["setup"]["images"] = images
-    assert summarize(results, None).notes[0].startswith(f"Only {images} image") == warned
-
-
 def test_parts_that_were_not_run_are_named() -> None:
     results = small(without="corrupted")
     results["methods"][1]["clean"]["gain"] = make_gain(2.0)
@@ -76,11 +65,12 @@ def test_parts_that_were_not_run_are_named() -> None:
     assert "Only clean images were run." in summary.notes
     summary = summarize(small(without="clean"), None)
     assert "Clean images were not run: the effect of ops on them is unknown." in summary.notes
-    assert not any("clean" in figure.label for figure in summary.figures)
 
 
-def test_nothing_is_claimed_without_a_comparison_or_of_random_weights() -> None:
+def test_little_is_claimed_without_a_comparison_of_few_images_or_of_random_weights() -> None:
     results = small()
+    results["setup"]["images"] = 49
+    assert summarize(results, None).notes[0].startswith("Only 49 images")
     results["setup"]["weights"] = "random"
     assert summarize(results, None).sentence.startswith("The weights are random")
     summary = summarize(small(("source",)), make_timing())
