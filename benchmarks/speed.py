@@ -100,7 +100,7 @@ def torch_methods(network: str, runtime: str, recipes: list[str]) -> Iterator[Me
 
     yield Method("plain", 1, on(model, image), on(model, image))
     for recipe in recipes:
-        adapted, rows = adapt(model, recipe, network)
+        adapted, rows = adapt(model, recipe, network, image)
         yield Method(recipe, rows, on(adapted, image), on(model, image.expand(rows, -1, -1, -1).contiguous()))
 
 
@@ -149,10 +149,11 @@ def keras_methods(network: str, _: str, recipes: list[str]) -> Iterator[Method]:
         yield Method(recipe, rows, on(adapted, image), on(keras_network(network), np.repeat(image, rows, axis=0)))
 
 
-def adapt(model: Any, recipe: Any, network: str) -> tuple[Any, int]:
+def adapt(model: Any, recipe: Any, network: str, example: Any = None) -> tuple[Any, int]:
     import sita_adapters as sita
 
-    adapted = sita.adapt(model, recipe, task="segmentation" if network == "segmentation" else "classification")
+    task: Any = "segmentation" if network == "segmentation" else "classification"
+    adapted = sita.adapt(model, recipe, task=task, example=example)
     return adapted, sita.describe(adapted).rows
 
 

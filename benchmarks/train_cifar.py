@@ -19,12 +19,12 @@ import torch
 from PIL import Image
 from rich.console import Console
 from safetensors.torch import save_file
+from study.cifar_small import NETWORKS
 from torch import nn
 from torch.nn import functional as F
 
 from sita_workbench.files import write_atomically
 from sita_workbench.networks.cifar_resnet import encode
-from sita_workbench.networks.cifar_small import NETWORKS
 from sita_workbench.progress import Advance, ConsoleProgress
 
 SEED, EPOCHS, BATCH, RATE, DECAY = 0, 10, 128, 0.2, 5e-4

@@ -110,7 +110,8 @@ class AdaptedCall(keras.layers.Layer):
         context.rows = KERAS.at_least_one(context.rows)
         context.invalid, context.inner, context.trace = [], [], trace_of(rows[0])
         cloned._clear_losses()  # as Keras does with the layers of a model that it calls
-        mode = {"training": False} if self.hidden.opaque else {}  # a TorchModuleWrapper trains unless told not to
+        # As `predict` does. If it is left open, Keras' image layers (Resizing) switch later layers to training.
+        mode = {"training": False} if cloned._call_has_training_arg or self.hidden.opaque else {}
         try:
             output = cloned(arrange(cloned, rows[0]), **mode)
         finally:  # not in the layer: whoever traces the inner graph would raise another error instead

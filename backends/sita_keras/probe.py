@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops, tree
+from keras.src.models import Functional
 
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, OutputError, SitaError, SitaWarning
@@ -48,6 +49,7 @@ class _Reads(keras.StatelessScope):
 
 def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
     """Return what is established about a clone, on random images like the example or of the model's input shape."""
+    _refuse_training(layer.hidden.source)
     images, model_name = random_images(image, example, InputError), layer.adaptation.model_name
     recorder, reads, inputs = InputRecorder(KERAS), _Reads(), dict[str, Any]()
 
@@ -93,6 +95,17 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
     note = f"{', '.join(layer.hidden.opaque)} run another framework's layers: BatchNorm layers in them are not adapted"
     warnings.warn(f"{note}.", SitaWarning, stacklevel=4)
     return replace(layout, notes=(note,))
+
+
+def _refuse_training(source: keras.Model) -> None:
+    """Raise if a graph calls a layer with training=True: `predict` would ignore it, and a call would not."""
+    graphs = [inner for _, inner in walk(source) if isinstance(inner, Functional)]
+    nodes = [node for graph in graphs for level in graph._nodes_by_depth.values() for node in level]
+    if nodes := [node for node in nodes if node.arguments.kwargs.get("training") is True]:
+        raise ModelError(
+            f"The layer {nodes[0].operation.name!r} is called with training=True, which model.predict ignores and "
+            "model(images) does not. Expected layers that run in evaluation mode. Try: call it without training=."
+        )
 
 
 def _check_bypass(read: list[Any], layer: AdaptedCall) -> None:

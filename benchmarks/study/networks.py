@@ -39,10 +39,9 @@ class Network:
     looked_at: bool = True
 
 
-def _stored(spec: str, folder: Path = Path("weights")) -> Callable[[Folders], LoadedModel]:
-    """A network of `sita bench`, with weights in a folder of DATA or of this project."""
-    file = folder / f"{spec.replace('-', '_')}.safetensors"
-    return lambda folders: load_model(spec, str(folders.data / file))  # an absolute path stays what it is
+def _stored(spec: str) -> Callable[[Folders], LoadedModel]:
+    """A network of `sita bench`, with weights in DATA."""
+    return lambda folders: load_model(spec, str(folders.data / f"weights/{spec.replace('-', '_')}.safetensors"))
 
 
 def _roadnet(folders: Folders) -> LoadedModel:
@@ -91,13 +90,26 @@ def fill_in_order(model: Any, file: Path) -> Any:
     return model.eval()
 
 
-_OWN = Path(__file__).resolve().parents[1] / "weights"
-"""What benchmarks/train_cifar.py trained."""
+def _small(name: str) -> Callable[[Folders], LoadedModel]:
+    """A network that benchmarks/train_cifar.py trained."""
+
+    def load(_: Folders) -> LoadedModel:
+        from safetensors.torch import load_model as fill
+
+        from .cifar_small import NETWORKS as SMALL
+
+        model, file = SMALL[name](), Path(__file__).resolve().parents[1] / f"weights/cifar10_{name}.safetensors"
+        fill(model, file)
+        return LoadedModel(f"cifar10-{name}", model.eval(), ENCODINGS["imagenet"], 32, 1.0, weights=file.name)
+
+    return load
+
+
 NETWORKS = {
     "resnet20": Network("ResNet-20", "cifar", _stored("cifar10-resnet20")),
     "resnet56": Network("ResNet-56", "cifar", _stored("cifar10-resnet56")),
-    "densenet": Network("small DenseNet", "cifar", _stored("cifar10-densenet", _OWN)),
-    "mobilenet": Network("small MobileNet", "cifar", _stored("cifar10-mobilenet", _OWN)),
+    "densenet": Network("small DenseNet", "cifar", _small("densenet")),
+    "mobilenet": Network("small MobileNet", "cifar", _small("mobilenet")),
     "lite0": Network("EfficientNet-Lite0", "imagenet", _lite(0, 224)),
     "lite1": Network("EfficientNet-Lite1", "imagenet", _lite(1, 240), looked_at=False),
     "resnet50": Network("ResNet-50", "imagenet", _resnet50),

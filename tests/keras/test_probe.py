@@ -192,3 +192,13 @@ def test_tiny_features_are_no_reason_to_refuse() -> None:
     layers = [keras.layers.Rescaling(1e-8), keras.layers.BatchNormalization(), keras.layers.Flatten()]
     model = keras.Sequential([keras.Input((8, 8, 3)), *layers, keras.layers.Dense(4)])
     assert sita.describe(sita.adapt(model)).rows == 2
+
+
+def test_image_layers_do_not_switch_the_layers_after_them_to_training() -> None:
+    """Keras' Resizing does so in a call that leaves `training` open. `predict` does not."""
+    inner = [layers.Resizing(8, 8), layers.Conv2D(4, 3), layers.BatchNormalization(), layers.GlobalAveragePooling2D()]
+    model = keras.Sequential([keras.Input((16, 16, 3)), *inner, layers.Dense(3)])
+    batch = np.random.default_rng(0).uniform(size=(2, 16, 16, 3)).astype("float32")
+    adapted = sita.adapt(model, "augbn", priors=1 - 1e-7)
+    np.testing.assert_allclose(adapted.predict(batch, verbose=0), model.predict(batch, verbose=0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(adapted(batch), model(batch, training=False), rtol=1e-4, atol=1e-4)

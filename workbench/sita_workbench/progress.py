@@ -34,9 +34,6 @@ class Progress:
         return contextlib.nullcontext(lambda steps=1, doing=None: None)
 
 
-NoProgress = Progress
-
-
 class ConsoleProgress(Progress):
     """Shows messages and bars on a console; without a terminal, a line every ten seconds."""
 

@@ -22,7 +22,7 @@ ModelSpec = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="timm:NAME, torchvision:NAME, torchvision:segmentation.NAME, keras:NAME, cifar10-resnet20 (or 32, 44, 56, "
-        "110), cifar10-densenet, cifar10-mobilenet, camvid-roadnet, digits (the demo's network; digits:keras in "
+        "110), camvid-roadnet, digits (the demo's network; digits:keras in "
         "Keras), or file.py:function. The function takes no arguments and returns your model, or (model, dict). The "
         "dict may have the keys inputs, size, crop, task and scores.",
     ),

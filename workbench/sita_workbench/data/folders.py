@@ -79,7 +79,7 @@ class ImageNetC(_LabeledFiles):
         require_folder(folder, _IMAGENET_C_LAYOUT)
         # The published archives are one folder per family.
         found = {kind: [*folder.glob(kind), *folder.glob(f"*/{kind}")] for kind in CORRUPTIONS}
-        self.conditions = selection.conditions([kind for kind, places in found.items() if places])
+        self.conditions = selection.conditions([kind for kind, matches in found.items() if matches])
         folders = {each: found[each.corruption][0] / str(each.severity) for each in self.conditions}
         for place in folders.values():
             require_folder(place, _IMAGENET_C_LAYOUT)

@@ -18,7 +18,7 @@ from .weights import Build, load_weights
 
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _DEPTHS = {f"cifar10-resnet{depth}": depth for depth in (20, 32, 44, 56, 110)}
-OWN = (*_DEPTHS, "cifar10-densenet", "cifar10-mobilenet", "camvid-roadnet")
+OWN = (*_DEPTHS, "camvid-roadnet")
 """The networks of this package."""
 
 
@@ -31,14 +31,9 @@ def load_own(spec: str, weights: str, trust: bool) -> LoadedModel:
 
         model, origin = _fill_torch(lambda classes: RoadNet(), spec, weights, trust)
         return LoadedModel(spec, model, ENCODINGS["imagenet"], SIZE, 1.0, "segmentation", None, origin, CAMVID_CLASSES)
-    from ..networks import cifar_resnet, cifar_small
+    from ..networks.cifar_resnet import CifarResNet
 
-    def build(classes: int | None) -> Any:
-        if spec in _DEPTHS:
-            return cifar_resnet.CifarResNet(_DEPTHS[spec], classes or 10)
-        return cifar_small.NETWORKS[spec.removeprefix("cifar10-")](classes or 10)
-
-    model, origin = _fill_torch(build, spec, weights, trust)
+    model, origin = _fill_torch(lambda classes: CifarResNet(_DEPTHS[spec], classes or 10), spec, weights, trust)
     names = _CIFAR10 if model.linear.out_features == len(_CIFAR10) else ()
     return LoadedModel(spec, model, ENCODINGS["imagenet"], 32, 1.0, weights=origin, names=names)
 

@@ -71,10 +71,10 @@ class LoadedModel:
         """The largest image that is read. If the model takes any size, its features must fit the memory."""
         return MAX_PIXELS if self.sides else min(MAX_PIXELS, memory_size() // _BYTES_PER_PIXEL)
 
-    def adapt(self, recipe: Recipe | str, layers: list[str] | None = None) -> Any:
+    def adapt(self, recipe: Recipe | str) -> Any:
         """Return the adapted model."""
         chosen = resolve_recipe(recipe, {}, self.task)
-        return sita.adapt(self.model, chosen, inputs=self.inputs, scores=self.scores, layers=layers or None)
+        return sita.adapt(self.model, chosen, inputs=self.inputs, scores=self.scores)
 
     def require_inputs(self) -> Inputs:
         """Return how pixels are encoded; raise if that is not known."""

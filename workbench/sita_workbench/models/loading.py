@@ -32,7 +32,7 @@ def load_model(
     """Return the model that a spec names, with its weights, ready to run. Every command gets its model here.
 
     - `spec`: `timm:NAME`, `torchvision:NAME`, `torchvision:segmentation.NAME`, `keras:NAME` (keras.applications),
-      `cifar10-resnet20` (32, 44, 56, 110), `cifar10-densenet`, `cifar10-mobilenet`, `camvid-roadnet`, `digits`
+      `cifar10-resnet20` (32, 44, 56, 110), `camvid-roadnet`, `digits`
       (`digits:keras`), or `file.py:function`, which is called without arguments and returns the model, or
       (model, dict) with any of inputs, size, crop, task, scores.
       With `exported`, also an ONNX file from `sita export`, which is already adapted (`LoadedModel.file`).

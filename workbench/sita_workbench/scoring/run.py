@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from sita_adapters.errors import InputError, SitaError, expect_integer, expect_one_of
 
 from ..commands.image_files import find_images
-from ..progress import NoProgress, Progress
+from ..progress import Progress
 from .cluster import run_ray
 from .folder import OutputFolder, open_folder
 from .shard import Job, Report
@@ -83,7 +83,7 @@ def score(
             job = Job(chosen, folder, os.getcwd(), os.environ.get("KERAS_BACKEND"))
             reports = run_ray(job, missing, workers, address) if engine == "ray" else run_local(job, missing, workers)
             with contextlib.closing(reports):
-                _follow(reports, missing, len(listed), progress or NoProgress(), watch)
+                _follow(reports, missing, len(listed), progress or Progress(), watch)
         return _finish(folder, shards)
 
 
