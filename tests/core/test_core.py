@@ -18,7 +18,7 @@ from namespaces import Namespace
 import sita_adapters as sita
 from sita_adapters.combining import SOURCE_SHIFT, confidence, mix_scores, mix_weights
 from sita_adapters.errors import RecipeError
-from sita_adapters.plan import make_plan
+from sita_adapters.plan import make_plan, split_source
 from sita_adapters.recipe import RECIPES, Recipe, RecipeName, resolve_recipe
 from sita_adapters.shift import ByShift, scaled_divergence, shift_of
 from sita_adapters.statistics import blend_with_source, input_affine, output_affine, pool, target
@@ -46,6 +46,12 @@ def test_every_plan_is_sound(prior_values: list[float], n: int, shared: bool, fr
     first = plan.first_blended
     blended = np.array(plan.blended_weights).reshape(rows - first, rows - first)
     np.testing.assert_array_equal(blended, weights[first:, first:])
+    # Split into source and blended rows, it has the same candidates in the same order.
+    parts = split_source(plan)
+    assert sum(part.rows for part in parts) == rows
+    assert [part.priors[row] for part in parts for row in part.candidates] == prior_values
+    if rows > 1 and prior_values[0] == 1:
+        assert [part.blends for part in parts] == ([False, True] if len(prior_values) > 1 else [True])
     # Rows that draw from each other share their reference, one of the rows that they draw from.
     for row, line in enumerate(plan.blended_weights):
         assert line[plan.references[row].index(1.0)] > 0
