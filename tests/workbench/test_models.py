@@ -127,6 +127,15 @@ def test_weights_are_found_in_whatever_they_are_wrapped(name: str, wrap: object,
         torch.testing.assert_close(loaded.state_dict()[key], value, atol=exact, rtol=exact)
 
 
+def test_downloaded_imagenet_models_name_their_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    import timm
+
+    build = timm.create_model
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained=False, **settings: build(name, **settings))
+    assert load_model("timm:test_resnet", "pretrained").names[472] == "canoe"
+    assert load_model("timm:test_resnet", "random").names == ()
+
+
 def test_a_model_is_made_for_the_classes_of_its_weights(tmp_path: Path) -> None:
     import timm
 
