@@ -66,7 +66,7 @@ def insert(table: str, text: str) -> str:
 def default_table(results: Mapping[str, Any]) -> str:
     """Return the table of the README: the source model's score, and what `auto` changes."""
     lines = [
-        "| network (number of clean images; of corrupted images per kind) | clean | severity 5 |",
+        "| network (clean images; corrupted images per kind) | clean | severity 5 |",
         "| --- | --- | --- |",
     ]
     gains = []

@@ -50,8 +50,8 @@ def test_every_plan_is_sound(prior_values: list[float], n: int, shared: bool, fr
     parts = split_source(plan)
     assert sum(part.rows for part in parts) == rows
     assert [part.priors[row] for part in parts for row in part.candidates] == prior_values
-    if rows > 1 and prior_values[0] == 1:
-        assert [part.blends for part in parts] == ([False, True] if len(prior_values) > 1 else [True])
+    if len(prior_values) > 1 and prior_values[0] == 1:
+        assert [part.blends for part in parts] == [False, True]
     # Rows that draw from each other share their reference, one of the rows that they draw from.
     for row, line in enumerate(plan.blended_weights):
         assert line[plan.references[row].index(1.0)] > 0

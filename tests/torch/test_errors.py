@@ -75,7 +75,7 @@ def integers(x: torch.Tensor) -> torch.Tensor:
 
 IMAGES = [
     (lambda: batch()[0], ["rank 4", "rank 3", "unsqueeze(0)"]),
-    (lambda: batch().permute(0, 2, 3, 1), ["(16, 16, 3)", "shape"]),
+    (lambda: batch().permute(0, 2, 3, 1), ["16, 16, 3)", "shape"]),
     (lambda: batch()[None, None], ["rank 6"]),
     (lambda: integers(batch()), ["uint8", "floating-point"]),
     (lambda: batch().tolist(), ["list", "stack"]),

@@ -24,7 +24,7 @@ import sita_adapters as sita
 from sita_adapters.errors import InputError
 from sita_workbench import ModelSpec, score
 from sita_workbench.exported.export import export_checked
-from sita_workbench.progress import NoProgress
+from sita_workbench.progress import Progress
 from sita_workbench.scoring import Report, score_images
 from sita_workbench.scoring.folder import open_folder
 from sita_workbench.scoring.run import list_paths
@@ -171,7 +171,7 @@ def test_a_run_resumes_with_what_is_missing_and_keeps_failures(in_process: list[
         assert words in reason
     Path("out/parts/part-00001.parquet").unlink()
     Path("out/parts/.part-00001-abc.parquet").write_text("half")
-    progress = Mock(wraps=NoProgress())
+    progress = Mock(wraps=Progress())
     assert score(NET, "list.txt", "out", progress=progress) == first
     assert in_process == [0, 1, 2, 3, 1]
     progress.say.assert_called_once_with("9 of 13 images are already done.")

@@ -19,7 +19,7 @@ from serving_process import wait_for
 
 from sita_adapters.errors import InputError, SitaError
 from sita_workbench import ModelSpec, score
-from sita_workbench.progress import NoProgress
+from sita_workbench.progress import Progress
 from sita_workbench.scoring import Report, score_images
 
 SPEC = ModelSpec("net.py:build", recipe="ops")
@@ -43,7 +43,7 @@ def test_workers_are_replaced_when_they_are_killed_and_nothing_is_lost() -> None
     """The first worker dies after its first batch; its shard is done again, by another."""
     paths = [*draw_images(Path("images"), 2 * SHARD), "images/000.png"]
     seen: list[Report] = []
-    progress = Mock(wraps=NoProgress())
+    progress = Mock(wraps=Progress())
 
     def kill_first(report: Report) -> None:
         seen.append(report)
@@ -141,7 +141,7 @@ def test_an_actor_a_node_and_the_driver_are_lost_and_no_image_is(cluster: Any, m
             removed.append(nodes[raylet])
             threading.Thread(target=cluster.remove_node, args=(nodes[raylet], False)).start()
 
-    settings: dict[str, Any] = {"address": cluster.address, "workers": 2, "progress": Mock(wraps=NoProgress())}
+    settings: dict[str, Any] = {"address": cluster.address, "workers": 2, "progress": Mock(wraps=Progress())}
     scored = score(SPEC, "images", "out", engine="ray", watch=make_trouble, **settings)
     assert sum("A worker was lost" in str(call) for call in settings["progress"].say.mock_calls) >= 2
     assert (scored.rows, scored.failed) == (len(paths), 0)
