@@ -28,6 +28,7 @@ setup: $(READY) ## Set up .venv with the tested versions
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(INSTALL) -c constraints.txt -e ".[dev]"
+	$(BIN)/python $(INSTALL) -c constraints.txt --no-deps keras-hub  # its dependencies include TensorFlow for GPUs
 	@touch $@
 
 # Only what the demo needs: the development set is several times as large. If .venv exists, the demo uses it.

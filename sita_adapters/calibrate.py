@@ -80,7 +80,7 @@ def calibrate(
 
     Args:
         model: A plain model.
-        images: 128 to 256 clean images (N, …), encoded as the model expects. With fewer, the choice is noisy.
+        images: at least 128 clean images (N, …), encoded as the model expects. With fewer, the choice is noisy.
         labels: The true labels, (N, …), if you have them. They replace the source model's predictions.
         min_agreement: The share of the source model's predictions on the clean images that must stay the same. With
             labels, accuracy may fall by at most 1 − min_agreement.

@@ -165,8 +165,9 @@ class Recipe:
             ) from error
 
     def __str__(self) -> str:
-        priors = ", ".join(map(prior_text, self.prior_values))
-        parts = [f"λ {priors}" if isinstance(self.prior_values[0], Rule) else f"λ = {priors}"]
+        rules = [f"λ {prior}" for prior in self.prior_values if isinstance(prior, Rule)]
+        numbers = [prior_text(prior) for prior in self.prior_values if not isinstance(prior, Rule)]
+        parts = [" and ".join(([f"λ = {', '.join(numbers)}"] if numbers else []) + rules)]
         if self.view_count:
             preset = f", {self.augment}" if isinstance(self.augment, str) and self.augment in PRESETS else ""
             shared = ", shared by all priors" if self.shared_views else ""
@@ -175,8 +176,10 @@ class Recipe:
         if self.share == "batch":
             parts.append("statistics of the whole batch")
         if self.candidate_count > 1:
-            some = self.effective_top_k < self.candidate_count
-            parts.append(f"{self.combine} of the {self.effective_top_k} most confident" if some else self.combine)
+            everything = "both" if self.candidate_count == 2 else "all"
+            some = f"the {self.effective_top_k} most confident"
+            voters = some if self.effective_top_k < self.candidate_count else everything
+            parts.append(f"{self.combine} of {voters}")
         return f"{self.name}: {'; '.join(parts)}"
 
 

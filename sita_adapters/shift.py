@@ -60,7 +60,7 @@ class ByShift:
         changed = [
             f", {name}={getattr(self, name):.3g}" for name in others if getattr(self, name) != getattr(usual, name)
         ]
-        return f"by shift (down to {1 - self.strength:.3g}{''.join(changed)})"
+        return f"by shift ({1 - self.strength:.3g} to 1{''.join(changed)})"
 
     def priors(self, divergence: Array, name: str, positions: Any, first_positions: Any, ops: Ops) -> Array:
         """Return λ (B, R, 1) for E (B, R, 1) in a layer; NaN if E is infinite.

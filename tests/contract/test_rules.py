@@ -89,7 +89,7 @@ def test_what_the_layers_measure_is_observed(backend: Any, settings: dict[str, A
     chosen = seen.entropies.argmin(axis=1)
     np.testing.assert_allclose(seen.priors, priors.mean(2)[np.arange(4), chosen], rtol=1e-5)
     assert (
-        f"by shift (down to 0.1, half_shift=0.3, half_area=0.3): {100 * (chosen == 1).mean():.0f} %" in seen.summary()
+        f"by shift (0.1 to 1, half_shift=0.3, half_area=0.3): {100 * (chosen == 1).mean():.0f} %" in seen.summary()
     )
 
 

@@ -43,9 +43,9 @@ def close(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-5)
 
 
-def check_auto(model: keras.Model, kind: str | None, **settings: Any) -> None:
+def check_auto(model: keras.Model, kind: str | None, batch: np.ndarray | None = None, **settings: Any) -> None:
     """The default recipe answers as the reference, and otherwise than the source."""
-    adapted, batch = sita.adapt(model, **settings), batch_of()
+    adapted, batch = sita.adapt(model, **settings), batch_of() if batch is None else batch
     assert sita.describe(adapted).scores == kind
     expected = keras_reference.auto(model, batch, kind)
     close(adapted.predict_on_batch(batch), expected)
@@ -201,6 +201,25 @@ def test_case10_the_advice_for_a_task_works() -> None:
     plain = keras.Model(task.input, task.output)
     check_auto(plain, "probabilities")
     check_auto(keras.Sequential([keras.Input((16, 16, 3)), plain]), "probabilities")
+
+
+def test_case10_a_classifier_of_kerashub() -> None:
+    """`make setup` installs KerasHub without its dependencies: tensorflow-text needs TensorFlow's GPU package."""
+    keras_hub = pytest.importorskip("keras_hub")
+    backbone = keras_hub.models.ResNetBackbone(
+        input_conv_filters=[64],
+        input_conv_kernel_sizes=[7],
+        stackwise_num_filters=[64, 64],
+        stackwise_num_blocks=[1, 1],
+        stackwise_num_strides=[1, 2],
+        block_type="basic_block",
+        image_shape=(64, 64, 3),
+    )
+    task = keras_hub.models.ResNetImageClassifier(backbone=backbone, num_classes=5, activation="softmax")
+    with pytest.raises(ModelError, match=r"Try: .*keras\.Model\(model\.input, model\.output\)"):
+        sita.adapt(task)
+    photos = np.random.default_rng(7).uniform(size=(2, 64, 64, 3)).astype("float32")
+    check_auto(keras.Model(task.input, task.output), "probabilities", photos)
 
 
 class Doubles(layers.BatchNormalization):
