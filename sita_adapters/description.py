@@ -14,8 +14,8 @@ from .version import __version__
 
 IN_WORDS = {
     "source": "runs the source model without adaptation",
-    "auto": "runs each image with and without adaptation, and mixes the two outputs by the measured shift",
-    "auto3": "runs each image without adaptation and with two adaptations, and mixes the outputs by the measured shift",
+    "auto": "runs each image with and without adaptation, and mixes the outputs by shift and confidence",
+    "auto3": "like auto, with a second adapted row",
     "shift": "runs each image once, and adapts more if it is further from the source's statistics",
     "ensemble": "averages the source model's probabilities over the image and its views",
     "ptn": "normalizes each image only with its own statistics",
@@ -74,7 +74,7 @@ def describe_adaptation(adaptation: Adaptation, backend: str) -> Description:
         ("views", drawn or _each(", ".join(view.name for view in plan.views[1:]) for plan in plans)),
         ("output", _describe_output(layout)),
         *(("note", note) for note in (layout.notes if layout else ())),
-        ("inputs", names[0] if names else str(settings.inputs or "not given (needed for color distortion only)")),
+        ("inputs", names[0] if names else str(settings.inputs or "not given (only views that change colors need it)")),
         ("layers", f"{len(adapted)} of {len(adaptation.layers)} adapted"),
         ("skipped", ", ".join(skipped[:5]) + (", …" if len(skipped) > 5 else "")),
     ]
