@@ -67,14 +67,13 @@ def describe_adaptation(adaptation: Adaptation, backend: str) -> Description:
     names = [name for name, encoding in ENCODINGS.items() if encoding == settings.inputs]
     facts = [
         ("model", f"{adaptation.model_name}, {backend} backend, sita-adapters {__version__}"),
-        ("recipe", str(recipe)),
-        ("", IN_WORDS.get(recipe.name, "") if RECIPES.get(recipe.name) == recipe else ""),
+        ("recipe", f"{recipe.name}: {IN_WORDS[recipe.name]}" if RECIPES.get(recipe.name) == recipe else str(recipe)),
         ("rows", _each(f"{plan.rows} per image" for plan in plans)),
         ("", "" if settings.max_rows is None else f"at most {settings.max_rows} at once"),
         ("views", drawn or _each(", ".join(view.name for view in plan.views[1:]) for plan in plans)),
         ("output", _describe_output(layout)),
         *(("note", note) for note in (layout.notes if layout else ())),
-        ("inputs", names[0] if names else str(settings.inputs or "not given (only views that change colors need it)")),
+        ("inputs", names[0] if names else str(settings.inputs or "")),
         ("layers", f"{len(adapted)} of {len(adaptation.layers)} adapted"),
         ("skipped", ", ".join(skipped[:5]) + (", …" if len(skipped) > 5 else "")),
     ]

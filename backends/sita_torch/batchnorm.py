@@ -172,7 +172,8 @@ def _normalize(  # noqa: PLR0917
 ) -> torch.Tensor:
     """Return γ · (x − m) / sqrt(v + ε) + β for features (N, C, …), statistics (…, C), and γ and β (C,).
 
-    BatchNorm's own kernel does it in one pass, with every channel of every entry as one of its channels.
+    BatchNorm's own kernel does it in one pass, with every channel of every entry as one of its channels. (Not cuDNN's,
+    which limits the sizes of its arrays.)
     """
     precise = ops.precise(x)
     gamma, beta = (each if each is None else ops.cast(each, mean) for each in (layer.weight, layer.bias))
@@ -184,7 +185,7 @@ def _normalize(  # noqa: PLR0917
         return ops.cast(_affine(precise, scale, shift), x)
     gamma, beta = (each if each is None else _repeat(each, mean, ops) for each in (gamma, beta))
     flat, mean, variance = precise.reshape(1, -1, positions, 1), mean.reshape(-1), variance.reshape(-1)
-    out = torch.batch_norm(flat, gamma, beta, mean, variance, False, 0.0, layer.eps, True)
+    out = torch.batch_norm(flat, gamma, beta, mean, variance, False, 0.0, layer.eps, False)
     return ops.cast(out.view(-1, *map(int, x.shape[1:])), x)
 
 

@@ -210,3 +210,11 @@ def test_a_damaged_line_of_the_log_is_refused(tmp_path: Path, damaged: bytes) ->
     (tmp_path / "results.jsonl").write_bytes(b'{"about":{"model":"a"}}\n' + damaged)
     with pytest.raises(InputError, match="line 2 cannot be read"):
         ResultLog(tmp_path / "results.jsonl", {"model": "a"})
+
+
+def test_a_device_moves_the_model_or_the_error_says_why_not(folder: Path) -> None:
+    loaded = load_model(f"{folder / 'models.py'}:classifier")
+    assert loaded.on("cpu") is loaded
+    assert next(loaded.on("meta").model.parameters()).is_meta
+    with pytest.raises(InputError, match=r"--device: .*cannot run on 'nowhere'.*Try: --device cpu"):
+        loaded.on("nowhere")

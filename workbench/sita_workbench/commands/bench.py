@@ -59,6 +59,7 @@ def bench(
     timing: Annotated[
         int, typer.Option(min=0, help="How often to time each recipe, one image at a time. 0 skips it.")
     ] = 15,
+    device: Annotated[str, typer.Option(help="Where to run a PyTorch model: cpu, cuda, cuda:1, mps.")] = "cpu",
     out: Annotated[Path, typer.Option(help="The folder for the results and the report.")] = Path("sita-bench"),
     trust: Trust = False,
 ) -> None:
@@ -90,7 +91,7 @@ def bench(
     from ..models.loading import load_model
     from ..runs import Run
 
-    loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust)
+    loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust).on(device)
     methods = make_methods(recipes, loaded.task)
     conditions: dict[str, Any] = {"corrupt": corrupt, "severities": severities, "limit": limit, "ignore": ignore}
     opened = open_data(data, **conditions, size=loaded.size, crop=loaded.crop)

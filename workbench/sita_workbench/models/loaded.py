@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,15 @@ class LoadedModel:
     def max_pixels(self) -> int:
         """The largest image that is read. If the model takes any size, its features must fit the memory."""
         return MAX_PIXELS if self.sides else min(MAX_PIXELS, memory_size() // _BYTES_PER_PIXEL)
+
+    def on(self, device: str) -> LoadedModel:
+        """Return this PyTorch model on a device; its images follow. Other frameworks choose the device themselves."""
+        if device != "cpu" and self.framework != "torch":
+            raise InputError(f"--device: only PyTorch models can be moved; {self.spec} runs in {self.framework}.")
+        try:
+            return replace(self, model=self.model.to(device)) if device != "cpu" else self
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise InputError(f"--device: {self.spec} cannot run on {device!r}: {error}. Try: --device cpu.") from error
 
     def adapt(self, recipe: Recipe | str) -> Any:
         """Return the adapted model."""
