@@ -68,7 +68,7 @@ class InputRecorder:
 
     def record(self, name: str, x: Array) -> None:
         """Keep about 512 values of every entry of a layer's input (N, …)."""
-        flat = self.ops.xp.reshape(x, (x.shape[0], -1))
+        flat = x.reshape(x.shape[0], -1) if isinstance(x, np.ndarray) else self.ops.xp.reshape(x, (x.shape[0], -1))
         step = max(1, flat.shape[1] // 512) | 1  # odd, so it doesn't lock onto a power-of-two stride
         self.layers.append(self.values(name, flat[:, ::step]))
 

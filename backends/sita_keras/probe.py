@@ -29,7 +29,7 @@ from .batchnorm import AdaptedBatchNorm
 from .call import AdaptedCall
 from .clone import SharedVariable
 from .inspection import find_layers, random_images, walk
-from .ops import KERAS
+from .ops import ENGINE, KERAS
 
 _PRECISIONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
@@ -52,11 +52,12 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
     _refuse_training(layer.hidden.source)
     images, model_name = random_images(image, example, InputError), layer.adaptation.model_name
     recorder, reads, inputs = InputRecorder(KERAS), _Reads(), dict[str, Any]()
+    norms = {each.sita_name: each for _, each in walk(layer.hidden.clone) if isinstance(each, AdaptedBatchNorm)}
 
     def record(name: str, x: Any) -> None:
         if not KERAS.is_traced(x):  # if it is, the layer refuses
-            recorder.record(name, x)
-            inputs.setdefault(name, x[:1])
+            recorder.record(name, ops.convert_to_numpy(x) if ENGINE == "jax" else x)  # JAX compiles every operation
+            inputs.setdefault(name, None if norms[name].is_known() else x[:1])
 
     def run(which: Sequence[int], *, perturbed: bool = False, fresh: bool = False) -> Any:
         precision = _PRECISIONS.get(keras.backend.standardize_dtype(image.dtype), 0.0)
@@ -89,7 +90,7 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
         _check_bypass(reads.variables, layer)
         _check_compiled(inputs, layer)
         check_called(inputs, layer.adaptation)
-    _check_layers(layer, inputs)
+    _check_layers(norms, inputs)
     if not layer.hidden.opaque:
         return layout
     note = f"{', '.join(layer.hidden.opaque)} run another framework's layers: BatchNorm layers in them are not adapted"
@@ -136,10 +137,9 @@ def _check_compiled(called: dict[str, Any], layer: AdaptedCall) -> None:
         )
 
 
-def _check_layers(layer: AdaptedCall, inputs: dict[str, Any]) -> None:
+def _check_layers(norms: dict[str, Any], inputs: dict[str, Any]) -> None:
     """Raise if a layer that ran is not a BatchNorm layer, by the property that the method rests on."""
-    norms = {each.sita_name: each for _, each in walk(layer.hidden.clone) if isinstance(each, AdaptedBatchNorm)}
-    if wrong := [name for name, x in inputs.items() if not (norms[name].is_known() or _is_normalizing(norms[name], x))]:
+    if wrong := [name for name, x in inputs.items() if x is not None and not _is_normalizing(norms[name], x)]:
         raise not_batchnorm_error(wrong, type(norms[wrong[0]]).__bases__[-1].__name__, len(norms))
 
 
