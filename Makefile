@@ -33,6 +33,7 @@ $(READY): pyproject.toml constraints.txt
 
 # Only what the demo needs: the development set is several times as large. If .venv exists, the demo uses it.
 .venv-$(BACKEND)/.ready: pyproject.toml constraints.txt
+	@echo "Installing $(BACKEND) and what the demo needs in .venv-$(BACKEND); this may take a few minutes."
 	$(PYTHON) -m venv .venv-$(BACKEND)
 	.venv-$(BACKEND)/bin/python $(INSTALL) -c constraints.txt -e ".[$(BACKEND),bench]"
 	@touch $@

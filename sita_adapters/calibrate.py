@@ -238,7 +238,8 @@ def _choose(tried: list[_Tried], count: int, min_agreement: float) -> Recipe:
     gain = f"{best.corrupted - source.corrupted:+.1f} points on corrupted images"
     change = f"{best.clean - source.clean:+.1f} on clean ones"
     rows = f"{best.rows} {'row' if best.rows == 1 else 'rows'} per image"
-    notes = f"Expected from {count} clean images: {gain}, {change}, for {rows}.\n" + "\n".join(lines)
+    what = "Below: % of predictions that match the source model's on the clean image (or the labels, if given)."
+    notes = f"Expected from {count} clean images: {gain}, {change}, for {rows}. {what}\n" + "\n".join(lines)
     return replace(best.recipe, notes=notes)
 
 

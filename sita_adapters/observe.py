@@ -14,6 +14,7 @@ from .engine import thread
 from .errors import InputError, SitaError
 from .ops import Ops, SymbolicError
 from .recipe import Prior, prior_text
+from .shift import Rule
 
 _INTEGERS = ("votes", "labels", "answers")
 _ARRAYS = ("entropies", "confidences", "kept", "candidate_priors", "shifts", "layer_priors", "layer_shifts", *_INTEGERS)
@@ -73,18 +74,23 @@ class Observation:
     def summary(self) -> str:
         """Return the figures to monitor as text. Percentages are of images, or of pixels if each pixel gets a label."""
         labels, answers, first = self.labels, self.answers, self.entropies.argmin(axis=1)
-        shares = [f"{prior_text(p)}: {100 * (first == place).mean():.0f} %" for place, p in enumerate(self.candidates)]
+        names = [prior_text(prior) for prior in self.candidates]
+        means = [f": {mean:.3f} on average" for mean in self.candidate_priors.mean(axis=0)]
+        rules = [isinstance(prior, Rule) for prior in self.candidates]
+        priors = [name + rule * mean for name, rule, mean in zip(names, rules, means, strict=True)]
+        shares = [f"{name}: {100 * (first == place).mean():.0f}%" for place, name in enumerate(names)]
         unanimous = (~self.kept | (labels == answers[:, None])).all(axis=1).mean()
         text = (
-            f"images         {len(self)}\n"
-            f"chosen prior   {self.priors.mean():.3f} on average ({', '.join(shares)})\n"
-            f"entropy        {self.entropies.min(axis=1).mean():.3f} nats on average, of the most confident candidate\n"
-            f"unanimous      {100 * unanimous:.1f} %"
+            f"images          {len(self)}\n"
+            f"λ               {', '.join(priors)}\n"
+            f"most confident  {', '.join(shares)}\n"
+            f"entropy         {self.entropies.min(axis=1).mean():.3f} nats on average (of the most confident)\n"
+            f"unanimous       {100 * unanimous:.1f}%"
         )
         if 1.0 not in self.candidates:
             return text
         changed = (labels[:, self.candidates.index(1.0)] != answers).mean()
-        return f"{text}\nchanged        {100 * changed:.1f} % of labels differ from the source model's"
+        return f"{text}\nchanged         {100 * changed:.1f}% of labels differ from the source model's"
 
     def append(self, diagnostics: Diagnostics, ops: Ops) -> None:
         """Record one call."""

@@ -98,10 +98,11 @@ def test_the_summary_counts(backend: Any) -> None:
         backend.run(adapted, images(6))
     agree = [all(seen.labels[i, p] == seen.answers[i] for p in np.flatnonzero(seen.kept[i])) for i in range(6)]
     summary = seen.summary()
-    assert "images         6" in summary
-    assert f"{seen.priors.mean():.3f} on average" in summary
-    assert f"unanimous      {100 * np.mean(agree):.1f} %" in summary
-    assert f"changed        {100 * (seen.labels[:, -1] != seen.answers).mean():.1f} %" in summary
+    assert "images          6" in summary
+    first = [100 * (seen.priors == prior).mean() for prior in PRIORS]
+    assert ", ".join(f"{prior:.3g}: {share:.0f}%" for prior, share in zip(PRIORS, first, strict=True)) in summary
+    assert f"unanimous       {100 * np.mean(agree):.1f}%" in summary
+    assert f"changed         {100 * (seen.labels[:, -1] != seen.answers).mean():.1f}%" in summary
 
 
 def test_nothing_observed_is_an_error(backend: Any) -> None:

@@ -88,7 +88,7 @@ def test_what_the_layers_measure_is_observed(backend: Any, settings: dict[str, A
     np.testing.assert_allclose(seen.candidate_priors, priors.mean(2), rtol=1e-5)
     chosen = seen.entropies.argmin(axis=1)
     np.testing.assert_allclose(seen.priors, priors.mean(2)[np.arange(4), chosen], rtol=1e-5)
-    assert f"by shift (0.1 to 1, half_shift=0.3, half_area=0.3): {100 * (chosen == 1).mean():.0f} %" in seen.summary()
+    assert f"by shift (0.1 to 1, half_shift=0.3, half_area=0.3): {100 * (chosen == 1).mean():.0f}%" in seen.summary()
 
 
 @pytest.mark.parametrize("max_rows", [None, 3])

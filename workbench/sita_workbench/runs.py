@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 import sita_adapters as sita
 from sita_adapters.errors import InputError
 
@@ -108,8 +110,20 @@ def _fill(run: Run, log: ResultLog, progress: Progress) -> None:
             for method in methods:
                 advance(0, f"{condition}, {method.name}")
                 predicted = method.predict(run.loaded, prepared[method], encoded)
+                _check_classes(run, predicted.probabilities.shape[-1], labels)
                 log.add(_key(method, condition, start), make_entry(predicted, labels, run.data.ignore))
                 advance((stop - start) * method.cost)
+
+
+def _check_classes(run: Run, predicted: int, labels: np.ndarray) -> None:
+    """Raise if the labels of the data cannot be those of the model, which predicts this many classes."""
+    if run.data.classes not in (None, predicted):
+        raise InputError(
+            f"{run.data.name} has {run.data.classes} classes, but {run.loaded.spec} predicts {predicted}. Try: a file "
+            f"classes.txt next to the folders, with all {predicted} class names in the model's order, one per line."
+        )
+    if (largest := labels[labels != run.data.ignore].max(initial=0)) >= predicted:
+        raise InputError(f"{run.data.name} has the label {largest}; {run.loaded.spec} predicts {predicted} classes.")
 
 
 def _compare(run: Run, log: ResultLog) -> list[dict[str, Any]]:

@@ -72,7 +72,7 @@ def time_methods(run: Run, rounds: int, path: Path, progress: Progress) -> dict[
     image = run.loaded.encode(run.data.load(run.data.conditions[-1], 0, 1)[0])
     calls = {method.name: partial(run.loaded.run, method.prepare(run.loaded), image) for method in run.methods}
     with progress.track("timing", (rounds + 1) * len(calls)) as advance:
-        seconds = time_in_turns(calls, rounds, lambda name, turn: advance(1, f"timing, {name}"))
+        seconds = time_in_turns(calls, rounds, lambda name, turn: advance(1, f"last step, timing {name}"))
     times = {
         "machine": f"{platform.machine()}, {platform.system()}",
         "threads": sys.modules["torch"].get_num_threads() if run.loaded.framework == "torch" else None,

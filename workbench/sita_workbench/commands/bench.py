@@ -19,9 +19,6 @@ from .options import PixelInputs, Side, Trust, Weights, require
 if TYPE_CHECKING:
     from ..runs import Run
 
-_STOPPED = 130
-"""The exit code of a command that was stopped with Ctrl-C."""
-
 
 def bench(
     *,
@@ -42,7 +39,7 @@ def bench(
             help="Recipes, files from sita calibrate, and tent or memo (PyTorch only), separated by commas. To change "
             r"a recipe's fields, use brackets: ops\[combine=mean,top_k=5]."
         ),
-    ] = "source,auto,auto3,bn,shift,ops",
+    ] = "source,auto,auto3,bn,shift",
     corrupt: Annotated[
         str,
         typer.Option(
@@ -94,12 +91,12 @@ def bench(
     loaded = load_model(model, weights, inputs=inputs, size=size, trust=trust).on(device)
     methods = make_methods(recipes, loaded.task)
     conditions: dict[str, Any] = {"corrupt": corrupt, "severities": severities, "limit": limit, "ignore": ignore}
-    opened = open_data(data, **conditions, size=loaded.size, crop=loaded.crop)
+    opened = open_data(data, **conditions, size=loaded.size, crop=loaded.crop, names=loaded.names)
     try:
         _run(Run(loaded, opened, methods), timing, out)
     except KeyboardInterrupt:
         typer.echo(f"Stopped. Finished results are in {out}; rerun the same command to resume.")
-        raise typer.Exit(_STOPPED) from None
+        raise typer.Exit(130) from None  # as after any Ctrl-C
 
 
 def _read_severities(text: str) -> tuple[int, ...]:
@@ -124,8 +121,8 @@ def _run(run: Run, rounds: int, out: Path) -> None:
     progress = ConsoleProgress(console)
     names = ", ".join(method.name for method in run.methods[:9]) + (" …" if len(run.methods) > 9 else "")
     progress.say(
-        f"{run.loaded.spec} ({run.loaded.weights}) on {run.data.name}: {len(run.data)} images under each of "
-        f"{len(run.data.conditions)} conditions; {names}."
+        f"{run.loaded.spec} ({run.loaded.weights}) on {run.data.name}: {len(run.data)} images, conditions: "
+        f"{len(run.data.conditions)}; {names}."
     )
     results = run_bench(run, out, progress)
     results["command"] = shlex.join(["sita", *sys.argv[1:]])

@@ -172,7 +172,7 @@ def _print_table(report: dict[str, Any], console: Console) -> None:
         needed = console.measure(table, options=console.options.update(width=10_000)).maximum
         console.width = max(console.width, needed)
     console.print(table)
-    if "changed" in entries[0]:
+    if "changed" in entries[0] and len(entries) > 1:
         share = np.mean([entry["changed"] for entry in entries])
         console.print(f"{100 * share:.1f} % of the labels differ from the source model's (≠).")
     if report["weights"] == "random":

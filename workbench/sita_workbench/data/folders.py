@@ -20,7 +20,6 @@ _FOLDER_LAYOUT = (
     "names; or labels.json, {file name: label}, with the images in a folder images"
 )
 _IMAGENET_C_LAYOUT = "<corruption>/<severity>/<class>/<image>.JPEG, such as fog/5/n01440764/…"
-_IMAGENET_CLASSES = 1000
 
 
 class _LabeledFiles(Dataset):
@@ -50,7 +49,7 @@ class _LabeledFiles(Dataset):
 class ImageFolder(_LabeledFiles):
     """Clean images, one folder per class, or in one folder with a list of labels."""
 
-    def __init__(self, name: str, folder: Path, selection: Selection, fit: Fit) -> None:
+    def __init__(self, name: str, folder: Path, selection: Selection, fit: Fit, known: Collection[str] = ()) -> None:
         super().__init__(name, fit)
         require_folder(folder, _FOLDER_LAYOUT)
         self.conditions = selection.conditions()
@@ -60,7 +59,7 @@ class ImageFolder(_LabeledFiles):
             folders = _list_folders(folder)
             if folders == ["images"]:
                 raise InputError(f"Expected labels.json next to the folder images in {folder}; there is none.")
-            classes = _read_classes(folder) or folders
+            classes = _read_classes(folder) or (list(known) if {*folders} <= {*known} else folders)
             label_of, self.classes = _label(folder, folders, classes), len(classes)
         self._select({CLEAN: folder}, label_of, selection)
 
@@ -86,12 +85,6 @@ class ImageNetC(_LabeledFiles):
         first, *others = folders.values()
         received = _list_folders(first)
         classes = _read_classes(folder) or received
-        if classes is received and len(received) != _IMAGENET_CLASSES:
-            raise InputError(
-                f"Expected {_IMAGENET_CLASSES} folders of classes in {first}; received {len(received)}, so the model's "
-                f"labels are not known. Try: a file {folder / 'classes.txt'} with all folder names in the model's "
-                "order, one per line."
-            )
         label_of = _label(first, received, classes)
         for other in others:
             if differing := label_of.keys() ^ _label(other, _list_folders(other), classes).keys():

@@ -34,6 +34,7 @@ def open_data(
     size: int | tuple[int, int] | None = None,
     crop: float = 0.875,
     ignore: int | None = None,
+    names: Sequence[str] = (),
 ) -> Dataset:
     """Open a data set, one of `SPECS`.
 
@@ -43,7 +44,8 @@ def open_data(
 
     `size` is a side or (height, width). Images of an imagefolder are resized and cropped (`Fit`). Images in arrays and
     of ImageNet-C were cropped before, and are only resized. In segmentation, photographs and label maps are resized to
-    exactly this size. `ignore` is the label of pixels to ignore, 255 by default.
+    exactly this size. `ignore` is the label of pixels to ignore, 255 by default. `names` are
+    the model's classes, after which the folders of an imagefolder may be named.
     """
     kind, _, place = spec.partition(":")
     if kind not in SPECS or not place:
@@ -59,7 +61,7 @@ def open_data(
         case "imagenet-c":
             return ImageNetC(spec, path, selection, fit)
         case "imagefolder":
-            return ImageFolder(spec, path, selection, fit)
+            return ImageFolder(spec, path, selection, fit, names)
         case "npz":
             return Npz(spec, path, selection, fit)
         case "segmentation":

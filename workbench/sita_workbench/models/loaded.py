@@ -73,12 +73,11 @@ class LoadedModel:
 
     def on(self, device: str) -> LoadedModel:
         """Return this PyTorch model on a device; its images follow. Other frameworks choose the device themselves."""
-        if device != "cpu" and self.framework != "torch":
-            raise InputError(f"--device: only PyTorch models can be moved; {self.spec} runs in {self.framework}.")
         try:
-            return replace(self, model=self.model.to(device)) if device != "cpu" else self
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            raise InputError(f"--device: {self.spec} cannot run on {device!r}: {error}. Try: --device cpu.") from error
+            return self if device == "cpu" else replace(self, model=self.model.to(device))
+        except (AttributeError, RuntimeError, AssertionError, NotImplementedError) as error:
+            what = f"only PyTorch models can be moved, and {self.spec} cannot be moved to {device!r}: {error}"
+            raise InputError(f"--device: {what}. Try: leave it out.") from error
 
     def adapt(self, recipe: Recipe | str) -> Any:
         """Return the adapted model."""
