@@ -110,8 +110,8 @@ def _rewritten(x: Any, layer: Any, context: ForwardContext) -> Any:
 def _blend(x: Any, layer: Any, context: Any) -> tuple[Any, Any]:
     """Return the statistics that each entry of x is normalized with, (N, C)."""
     measure, source = functools.partial(_measure, x, layer.axis), (layer.moving_mean, layer.moving_variance)
-    entries, positions = KERAS.at_least_one(ops.shape(x)[0]), KERAS.positions(x, layer.axis)
-    mean, variance = blend(measure, source, layer.epsilon, entries, positions, context, layer.sita_name)
+    positions = KERAS.positions(x, layer.axis)
+    mean, variance = blend(measure, source, layer.epsilon, x.shape[0], positions, context, layer.sita_name)
     if ENGINE == "jax":
         context.invalid.append(ops.any(ops.logical_not(ops.isfinite(mean + variance)), axis=-1))
     return mean, variance
@@ -123,7 +123,7 @@ def _measure(x: Any, axis: int, n: int, first: int) -> tuple[Any, Any]:
     Each image has n entries, of which those from `first` on are measured. Two passes, the mean and then the mean square
     of what is left, are right to 5e-7 at mean/σ = 300 on every backend of Keras; `ops.moments` is not.
     """
-    rows = ops.reshape(KERAS.precise(x), (-1, n, *ops.shape(x)[1:]))
+    rows = ops.reshape(KERAS.precise(x), (-1, n, *KERAS.sizes(x)))
     rows = rows[:, first:] if first else rows
     channels = axis % len(x.shape) + 1
     space = [each for each in range(2, len(rows.shape)) if each != channels]

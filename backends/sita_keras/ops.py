@@ -49,8 +49,12 @@ class KerasOps(Ops):
     def shape(self, array: Any) -> Sequence[Any]:
         return ops.shape(array)  # type: ignore[no-any-return]
 
+    def sizes(self, array: Any) -> list[Any]:
+        """Return all sizes but the first. If they are known, a graph need not compute them: that is five nodes each."""
+        return [*(self.shape(array) if None in array.shape[1:] else array.shape)[1:]]
+
     def positions(self, array: Any, channel_axis: int) -> Any:
-        sizes = [*self.shape(array)[1:]]
+        sizes = self.sizes(array)
         del sizes[channel_axis % len(array.shape) - 1]
         known = all(isinstance(size, int) for size in sizes)
         return math.prod(sizes if known else [ops.cast(size, "float32") for size in sizes])
@@ -89,6 +93,9 @@ class KerasOps(Ops):
 
     def concat(self, arrays: Sequence[Any], axis: int) -> Any:
         return ops.concatenate(list(arrays), axis=axis)
+
+    def for_every_image(self, values: Any, like: Any) -> Any:
+        return ops.zeros_like(like if like.shape[1] == 1 else like[:, :1]) + values
 
     def to_numpy(self, array: Any) -> np.ndarray:
         if self.is_traced(array):
