@@ -34,7 +34,8 @@ def methods_of(model: Any, recipes: tuple[str, ...] = OURS, *, train: bool = Tru
     import sita_adapters as sita
     from sita_workbench.baselines import Memo, Tent
 
-    steps = ttach.Compose([ttach.HorizontalFlip(), ttach.Multiply([0.9, 1.1])])
+    steps = ttach.Compose([ttach.HorizontalFlip(), ttach.Multiply([1.1])])  # each with the identity: four views
+    assert len(list(steps)) == 4
     views = ttach.ClassificationTTAWrapper(model, steps)
     found = {"source": model, **{name: sita.adapt(model, name) for name in recipes}, "ttach, 4 views": views}
     return found | ({"TENT": Tent(model), "MEMO": Memo(model)} if train else {})
@@ -88,10 +89,10 @@ def compare(data: Path, limit: int, turns: int) -> dict[str, Any]:
 
 def throughput() -> None:
     """Print images per second of a DataLoader loop, batches of 32 and 128, as a table."""
-    import timm
-    from torch.utils.data import DataLoader, TensorDataset
+    import sita_workbench.models.torchvision_compat  # noqa: F401  (before timm)
 
-    import sita_workbench.models.torchvision_compat  # noqa: F401
+    import timm  # isort: skip
+    from torch.utils.data import DataLoader, TensorDataset
 
     torch.manual_seed(0)
     print("| network | batch | plain | auto | auto3 | ttach, 4 views |\n| --- | ---: | ---: | ---: | ---: | ---: |")

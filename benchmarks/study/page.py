@@ -31,8 +31,8 @@ recipes run on the same images. Parentheses show 95 % bootstrap intervals. The b
 paired. Gains are in percentage points of accuracy, or of mean IoU for the segmentation network. ECE is the expected calibration error in percent (15 bins, all kinds
 together). NLL is the negative log-likelihood.
 
-The rules and constants of the recipes were chosen on a separate set of images, the choosing half, with the networks marked ○. The recipes then ran once on the images of this page. There is one exception: after a first look at the
-results of `auto3` here, its third row was chosen again on the choosing half, and `auto3` ran a second time on these images. Everything was measured on a CPU.
+The rules and constants of the recipes were tuned on a separate set of images, the tuning half, with the networks marked ○. The recipes then ran once on the images used on this page. There is one exception: after a first look at the
+results of `auto3` here, its third row was tuned again on the tuning half, and `auto3` ran a second time on these images. Everything was measured on a CPU.
 
 The images are CIFAR-10 test images 1,000 to 1,999, every second one of 664 ImageNet validation images, and CamVid test images. The ImageNet images are an easy subset: compare recipes on them, but don't quote their accuracy.
 The corruptions are this project's own implementations (`sita corruptions`).
@@ -41,10 +41,10 @@ The corruptions are this project's own implementations (`sita corruptions`).
 | --- | --- |
 | bn | one row, λ = 16/17 |
 | shift | one row, λ by shift, at least 0.625 |
-| previous | the previous default: the mean of probabilities, 0.4 source and 0.6 adapted, half-area 200 positions |
+| previous | the previous default: the mean of probabilities, 0.4 source and 0.6 adapted, with a `half_area` of 200 positions |
 | auto | the default: two rows, mixed |
 | auto3 | three rows, mixed |
-| calibrated | one row, λ by the shift in excess of that of 128 clean images (from the choosing half) |
+| calibrated | one row, λ by the shift in excess of that of 128 clean images (from the tuning half) |
 | calibrated, mixed | like calibrated, mixed with the source |
 | calibrated, mirrored | like calibrated, averaged over the image and its mirror image (large networks: clean images and severity 5 only) |
 | ops | the paper's method, 22 rows (15 for segmentation), on fewer images. The last table of each network compares every recipe on these images |
@@ -130,9 +130,9 @@ def _network(name: str, found: Mapping[str, Any]) -> Iterator[str]:
         everything = found["clean"]["all"]
         some = ", ".join(f"{recipe} {gain(each['gain'])}" for recipe, each in everything.items() if recipe != "source")
         count = 2 * images["clean"]
-        yield f"On all {count} clean images, those of the choosing half too: source {everything['source']['score']:.1f}; {some}.\n"
+        yield f"On all {count} clean images, including the tuning half: source {everything['source']['score']:.1f}; {some}.\n"
     if "calibrate" in found:
-        yield f"On clean images of the choosing half, `sita.calibrate` chooses: {found['calibrate']['choice']}.\n"
+        yield f"On clean images of the tuning half, `sita.calibrate` chooses: {found['calibrate']['choice']}.\n"
     yield "| ECE, NLL | clean | severity 1 | severity 3 | severity 5 |"
     yield "| --- | --- | --- | --- | --- |"
     for recipe in conditions[0]:

@@ -30,7 +30,7 @@ it passes all of these checks:
   BatchNormalization.
 - An image gets the same answer when another image is in the batch.
 - The source model is bitwise unchanged afterwards.
-- Every BatchNorm that ran is adapted or reported as skipped. This includes `nn.BatchNorm`, `F.batch_norm` and frozen
+- Every BatchNorm that ran is adapted or reported as skipped. This includes `nn.BatchNorm*d`, `F.batch_norm` and frozen
   layers.
 
 A model is *refused* if the library raises an error that gives the reason. It then returns no answer. A note in
@@ -39,9 +39,9 @@ features), and a model that does not run in float64 is checked in float32.
 """
 
 _LEFT_OUT = """
-The zoo leaves out these models of transformers:
+The zoo leaves out these models from transformers:
 
-- models for sound (except CLAP), text and time series
+- models for audio (except CLAP), text and time series
 - models that take keypoints or text in addition to the image: SuperGlue, GroupViT, Grounding DINO, OmDet-Turbo, SAM 3
 - models that need another package or a larger configuration than their default: Depth Pro, Sapiens2, Emu3, OneFormer,
   LayoutLMv2, and the detectors of PP-OCRv5 server and PP-OCRv6
