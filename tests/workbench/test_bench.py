@@ -214,11 +214,10 @@ def test_a_damaged_line_of_the_log_is_refused(tmp_path: Path, damaged: bytes) ->
 
 def test_labels_that_cannot_be_the_models_are_refused(folder: Path) -> None:
     loaded = load_model(f"{folder / 'models.py'}:classifier")
-    images = np.zeros((4, 16, 16, 3), np.uint8)
     for name in ("cat", "dog"):
         (folder / "two" / name).mkdir(parents=True)
-        Image.fromarray(images[0]).save(folder / "two" / name / "1.png")
-    np.savez(folder / "eight.npz", images=images, labels=np.array([0, 1, 2, 7]))
+        Image.new("RGB", (16, 16)).save(folder / "two" / name / "1.png")
+    np.savez(folder / "eight.npz", images=np.zeros((2, 16, 16, 3), np.uint8), labels=np.array([0, 7]))
     for data, why in ((f"imagefolder:{folder / 'two'}", "2 classes"), (f"npz:{folder / 'eight.npz'}", "the label 7")):
         run = Run(loaded, open_data(data, corrupt="none"), make_methods("source", loaded.task))
         with pytest.raises(InputError, match=rf"{why}.*predicts 7"):
@@ -227,7 +226,8 @@ def test_labels_that_cannot_be_the_models_are_refused(folder: Path) -> None:
 
 def test_a_device_moves_the_model_or_the_error_says_why_not(folder: Path) -> None:
     loaded = load_model(f"{folder / 'models.py'}:classifier")
-    assert loaded.on("cpu") is loaded
-    assert next(loaded.on("meta").model.parameters()).is_meta
+    moved = loaded.on("meta")
+    assert (loaded.on("cpu"), next(moved.model.parameters()).is_meta) == (loaded, True)
+    assert moved.weights == "its own, on meta"  # results of another device are not reused
     with pytest.raises(InputError, match=r"--device: .*cannot be moved to 'nowhere': .*Try: leave it out"):
         loaded.on("nowhere")

@@ -152,8 +152,7 @@ def test_folders_are_classes_in_the_order_of_their_names(tmp_path: Path) -> None
     assert opened.classes == 3
     np.testing.assert_array_equal(load_all(opened, CLEAN)[1], [0, 1, 1, 2])
     named = open_data(spec, corrupt="none", size=16, names=("c_owl", "cow", "a_dog", "b_cat"))
-    assert named.classes == 4
-    np.testing.assert_array_equal(load_all(named, CLEAN)[1], [2, 3, 3, 0])
+    assert (named.classes, load_all(named, CLEAN)[1].tolist()) == (4, [2, 3, 3, 0])
     assert open_data(spec, limit=1).load(CLEAN, 0, 1)[0].shape == (1, 32, 40, 3)
     (tmp_path / "classes.txt").write_text("bird\nc_owl\nb_cat\na_dog\n\n")
     opened = open_data(spec, corrupt="none", size=16)
@@ -196,15 +195,6 @@ def test_imagenet_c_by_kind_severity_and_class(tmp_path: Path) -> None:
         images, labels = load_all(opened, Condition(condition, 5))
         np.testing.assert_array_equal(labels, [3, 1, 1])
         np.testing.assert_array_equal(images, [noise(16, 16, 3, seed=seed + len(place)) for seed in (2, 0, 1)])
-
-
-def test_a_thousand_classes_need_no_list(tmp_path: Path) -> None:
-    for number in range(1000):
-        (tmp_path / "fog" / "5" / f"n{number:04}").mkdir(parents=True)
-    write_image(tmp_path / "fog" / "5" / "n0734" / "x.png", noise(8, 8, 3))
-    opened = open_data(f"imagenet-c:{tmp_path}", corrupt="fog")
-    assert opened.classes == 1000
-    assert load_all(opened, Condition("fog", 5))[1].tolist() == [734]
 
 
 def test_photographs_and_label_maps_of_one_name(tmp_path: Path) -> None:

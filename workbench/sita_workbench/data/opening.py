@@ -44,8 +44,7 @@ def open_data(
 
     `size` is a side or (height, width). Images of an imagefolder are resized and cropped (`Fit`). Images in arrays and
     of ImageNet-C were cropped before, and are only resized. In segmentation, photographs and label maps are resized to
-    exactly this size. `ignore` is the label of pixels to ignore, 255 by default. `names` are
-    the model's classes, after which the folders of an imagefolder may be named.
+    exactly this size. `ignore` is the label of pixels to ignore (255). Folders may have the `names` of classes.
     """
     kind, _, place = spec.partition(":")
     if kind not in SPECS or not place:

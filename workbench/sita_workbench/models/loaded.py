@@ -74,10 +74,11 @@ class LoadedModel:
     def on(self, device: str) -> LoadedModel:
         """Return this PyTorch model on a device; its images follow. Other frameworks choose the device themselves."""
         try:
-            return self if device == "cpu" else replace(self, model=self.model.to(device))
+            moved = self.model if device == "cpu" else self.model.to(device)
         except (AttributeError, RuntimeError, AssertionError, NotImplementedError) as error:
             what = f"only PyTorch models can be moved, and {self.spec} cannot be moved to {device!r}: {error}"
             raise InputError(f"--device: {what}. Try: leave it out.") from error
+        return self if device == "cpu" else replace(self, model=moved, weights=f"{self.weights}, on {device}")
 
     def adapt(self, recipe: Recipe | str) -> Any:
         """Return the adapted model."""

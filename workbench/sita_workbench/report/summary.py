@@ -44,7 +44,7 @@ def summarize(results: Json, timing: Json | None) -> Summary:
     compared = [method for method in results["methods"] if gain_of(method, part)]
     if not compared:
         return Summary("Whether it helps is unknown: the comparison needs the source model and a recipe.")
-    if results["setup"]["weights"] == "random":
+    if results["setup"]["weights"].startswith("random"):
         return Summary("The weights are random: these scores say nothing about adaptation.")
     certain = [method for method in compared if _sense(gain_of(method, part)) == "gain"]
     # Among equal scores, the one with the fewest rows is best.
