@@ -227,11 +227,11 @@ def rows_of(cell: str, figures: list[dict[str, Any]]) -> list[str]:
     """Return a cell's lines of the table."""
     network, runtime = cell.split("/")
     plain, *recipes = figures
-    title = f"{NETWORKS[network][0]} | {runtime.replace('keras-', 'Keras, ')} | {plain['ms']:.0f}"
+    title = f"{NETWORKS[network][0]} | {runtime.replace('keras-', 'Keras, ')}"
     one, same = "{:.1f} ({:.1f}–{:.1f})", "{:.2f} ({:.2f}–{:.2f})"
     return [
-        f"| {title} | {each['method']} | {each['ms']:.0f} | {one.format(*each['times_one_row'])} "
-        f"| {same.format(*each['overhead'])} |"
+        f"| {title} | {one.format(*each['times_one_row'])} | {same.format(*each['overhead'])} "
+        f"| {plain['ms']:.0f} | {each['ms']:.0f} ({each['method']}) |"
         for each in recipes
     ]
 
@@ -239,8 +239,8 @@ def rows_of(cell: str, figures: list[dict[str, Any]]) -> list[str]:
 def table(kept: dict[str, Any]) -> str:
     """Return the whole table in Markdown."""
     lines = [
-        "| network | runtime | plain, ms | recipe | ms | × plain, 1 row | × plain, same rows |",
-        "| --- | --- | ---: | --- | ---: | ---: | ---: |",
+        "| network | runtime | × plain, 1 row | × plain, same rows | plain, ms | adapted, ms |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
     ]
     cells = [f"{network}/{runtime}" for network in NETWORKS for runtime in RUNTIMES]
     return "\n".join([*lines, *(line for c in cells if c in kept["cells"] for line in rows_of(c, kept["cells"][c]))])
