@@ -77,7 +77,7 @@ def backend_of(model: Any) -> Backend:
     hint = "make an instance of it" if isinstance(model, type) else "build the model, and load weights into it, first"
     if not frameworks:
         received, hint = f"{received}, and no such framework is installed", f"{install('torch')}, or [keras]"
-    raise ModelError(f"Expected a model of {' or '.join(frameworks or installed)}; received {received}. Try: {hint}.")
+    raise ModelError(f"Expected a {' or '.join(frameworks or installed)} model; received {received}. Try: {hint}.")
 
 
 @functools.cache

@@ -22,7 +22,7 @@ def enter_layer(name: str, x: Array, adaptation: Adaptation | None = None) -> Fo
     context = thread.context
     if context is None or (adaptation is not None and context.adaptation is not adaptation):
         raise ModelError(
-            f"The adapted layer {name!r} ran outside a call of the adapted model: a part of the model was called "
+            f"The adapted layer {name!r} ran outside a call to the adapted model: a part of the model was called "
             "directly, or a checkpointed backward pass ran it again. Try: call the adapted model itself, or use "
             "sita.unwrap(adapted) for the plain one."
         )

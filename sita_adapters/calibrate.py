@@ -80,11 +80,11 @@ def calibrate(
 
     Args:
         model: A plain model.
-        images: at least 128 clean images (N, …), encoded as the model expects. With fewer, the choice is noisy.
+        images: At least 128 clean images (N, …), encoded as the model expects. With fewer, the choice is noisy.
         labels: The true labels, (N, …), if you have them. They replace the source model's predictions.
         min_agreement: The share of the source model's predictions on the clean images that must stay the same. With
             labels, accuracy may fall by at most 1 − min_agreement.
-        progress: A function that is called with the completed share, from 0 to 1.
+        progress: A function that is called with the fraction completed, from 0 to 1.
         task: As for `adapt`.
         inputs: As for `adapt`.
         scores: As for `adapt`.
@@ -229,7 +229,7 @@ def _choose(tried: list[_Tried], count: int, min_agreement: float) -> Recipe:
         best = source
         warnings.warn(
             f"No recipe keeps {min_agreement:.0%} of the predictions on these images and gains on corrupted copies of "
-            "them. The recipe 'source' was chosen, which adapts nothing. Try: a lower min_agreement=, or images like "
+            "them. The recipe 'source', which does not adapt, was chosen. Try: a lower min_agreement=, or images like "
             "those that the model was trained on.",
             SitaWarning,
             stacklevel=3,

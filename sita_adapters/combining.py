@@ -188,7 +188,7 @@ def _vote(candidates: Candidates, call: Call) -> Vote | None:
     scores = candidates.arrays[found.index]
     if len(scores.shape) > 3 and any(map(plan.moves_pixels, plan.candidates)):
         raise OutputError(
-            "The model predicts every pixel, and views that move pixels cannot be averaged pixel by pixel. Try: "
+            "The model labels every pixel, and views that move pixels cannot be averaged pixel by pixel. Try: "
             "task='segmentation', or views that do not move pixels: augment='blur'."
         )
     return decide(

@@ -74,7 +74,7 @@ def compare(
         models: A dict of models by name, plain or adapted.
         images: A numpy array (N, h, w, channels), encoded as the models expect, with the channels last in every
             framework; or a dict with one array per model name.
-        recipe: The recipe to adapt the models with. They must be plain then. None: run all models unchanged.
+        recipe: The recipe to adapt the models with. They must then be plain. None: run all models unchanged.
         batch_size: Number of images per call. It limits memory and does not change the answers.
         **changes: Other arguments of `adapt`.
 
@@ -91,12 +91,12 @@ def compare(
         raise InputError(f"models: expected a dict of models by name; received {type(models).__name__}.")
     arrays = images if isinstance(images, Mapping) else dict.fromkeys(models, images)
     if set(arrays) != set(models) or len({len(array) for array in arrays.values()}) > 1:
-        raise InputError(f"images: expected one array, or equally many images for each of {', '.join(models)}.")
+        raise InputError(f"images: expected one array, or the same number of images for each of {', '.join(models)}.")
     found: list[Answers] = []
     for name, model in models.items():
         plain = backend_of(model).adaptation_of(model) is None
         if not plain and (recipe is not None or changes):
-            raise RecipeError(f"recipe: {name!r} is adapted already. Try: no recipe, or sita.unwrap(adapted).")
+            raise RecipeError(f"recipe: {name!r} is already adapted. Try: no recipe, or sita.unwrap(adapted).")
         if recipe is None and (given := {*changes} & {*Recipe.__dataclass_fields__}):
             raise RecipeError(f"{min(given)}: there is no recipe to change. Try: compare(models, images, 'ops', …).")
         adapted = adapt(model, recipe or "source", **changes) if plain else model

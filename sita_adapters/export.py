@@ -99,13 +99,13 @@ def replacing(target: Path, format: str) -> Iterator[Path]:
     is_folder = format == "saved_model"
     if target.exists() and (target.is_dir() != is_folder or (is_folder and any(target.iterdir()))):
         what = "a folder" if target.is_dir() else "a file"
-        raise ExportError(f"{str(target)!r} is {what} already. Try: another name, or remove it first.")
+        raise ExportError(f"{str(target)!r} is already {what}. Try: another name, or remove it first.")
     try:
         with tempfile.TemporaryDirectory(prefix=".sita-", dir=target.parent, ignore_cleanup_errors=True) as folder:
             made = Path(folder, f"model{ending}")
             yield made
             if more := [path.name for path in Path(folder).iterdir() if path != made]:
-                raise ExportError(f"The exporter wrote further files ({more[0]}, …): the model is too large for one.")
+                raise ExportError(f"The exporter wrote several files ({more[0]}, …): the model is too large for one.")
             made.replace(target)
     except OSError as error:
         raise ExportError(f"{str(target)!r} could not be written: {error}. Try: another name or folder.") from error
@@ -114,7 +114,7 @@ def replacing(target: Path, format: str) -> Iterator[Path]:
 def require_exporter(*packages: str, to: str) -> None:
     """Raise an ExportError unless these packages, which write a format, are installed."""
     if missing := [package for package in packages if find_spec(package) is None]:
-        message = f"Export to {TITLES[to]} needs {', '.join(missing)}, not installed here."
+        message = f"Export to {TITLES[to]} needs missing packages: {', '.join(missing)}."
         raise ExportError(f"{message} Try: {install('export')}, or pip install {' '.join(missing)}.")
 
 
@@ -126,7 +126,7 @@ def name_outputs(own: Sequence[tuple[str, Array]], diagnostics: Mapping[str, Arr
     paths = ["scores"] if len(own) == 1 else [path for path, _ in own]
     names = [path if path.isidentifier() else f"output_{place}" for place, path in enumerate(paths)]
     if diagnostics and (taken := sorted({*names} & {*NAMES})):
-        raise ExportError(f"diagnostics: the model has an output {taken[0]!r}, too. Try: export without diagnostics.")
+        raise ExportError(f"diagnostics: the model already outputs {taken[0]!r}. Try: export without diagnostics.")
     return {name: array for name, (_, array) in zip(names, own, strict=True)} | dict(diagnostics)
 
 
@@ -136,4 +136,4 @@ def resolve_format(path: Path, backend: Backend) -> str:
     if path.suffix.lower() in endings and path.name:
         return endings[path.suffix.lower()]
     expected = ", ".join(ending or "no ending (a SavedModel's folder)" for ending in endings)
-    raise ExportError(f"Expected a name that ends in {expected} for a model of {backend.label}; received '{path}'.")
+    raise ExportError(f"Expected a name that ends in {expected} for a {backend.label} model; received '{path}'.")

@@ -97,7 +97,7 @@ class Observation:
         try:
             values = {name: ops.to_numpy(array) for name, array in diagnostics.arrays.items() if name != "source"}
         except SymbolicError as error:
-            raise SitaError("A model is observed while it is compiled or exported. Try: call it uncompiled.") from error
+            raise SitaError("The model was observed during compilation or export. Try: call it uncompiled.") from error
         self.candidates, self.layers = diagnostics.candidates, diagnostics.layers
         self._calls.append(values | {name: values[name].astype(np.int64) for name in _INTEGERS if name in values})
 

@@ -123,7 +123,7 @@ def _map(output: Any, path: str, is_array: IsArray, function: Callable[[str, Any
         why = f", which cannot be rebuilt with other tensors ({error})"
     raise OutputError(
         f"The model returns an object of type {type(output).__name__}{f' at {path}' if path else ''}{why}. Expected "
-        "tensors, or tuples, lists, dicts, named tuples and dataclasses of these. Try: adapt a module that does so."
+        "tensors, or tuples, lists, dicts, named tuples and dataclasses of these. Try: adapt a module returning these."
     )
 
 
@@ -181,7 +181,7 @@ def _find(
         if not found:
             what = "nothing" if part is None else f"a {type(part).__name__} that is not a tensor of the output"
             if names := [path for path, array in zip(paths, arrays, strict=True) if array is part]:
-                what = f"{names[0]}, which is not floating-point scores with one entry per image"
+                what = f"{names[0]}, which does not hold floating-point scores with one entry per image"
             others = ", ".join(path for path in paths if path not in names)
             advice = f"one of {others}" if len(paths) > 1 else "leave output= out"
             raise OutputError(f"output={settings.output!r} gives {what}. Try: {advice}.")
@@ -208,7 +208,7 @@ def _resolve(values: np.ndarray, settings: Settings, usual: int | None) -> tuple
     if (given := settings.class_axis) is not None and said != "sigmoid_probabilities":
         axes = [axis for axis in axes if given in (axis, axis - values.ndim)]
         if not axes:
-            raise OutputError(f"class_axis: expected an axis of two classes or more of {shape}; received {given}.")
+            raise OutputError(f"class_axis: expected an axis of {shape} with at least two classes; received {given}.")
         usual = axes[0]
     kinds = normalized(values, axes)
     found = [(kind, axis) for kind, axis in kinds if said in (None, kind)]

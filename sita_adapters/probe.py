@@ -128,7 +128,7 @@ def _image_axes(results: Sequence[_Result]) -> list[int | None]:
             raise ModelError(f"The model runs {what}. Try: {leave_out(*other)}.")
         if some.parts != parts:
             raise OutputError(
-                f"The output of {count} images has other parts, or other numbers beside its tensors, than the output "
+                f"The output of {count} images has different parts, or different non-tensor values, from the output "
                 f"of two: {', '.join(other[:4])}. Try: adapt a module that returns tensors with one entry per image, "
                 "and nothing else that depends on their number."
             )
@@ -141,7 +141,7 @@ def _image_axes(results: Sequence[_Result]) -> list[int | None]:
             raise OutputError(
                 f"Expected one entry of {runs[0].name} per image, on one axis; received shapes "
                 f"{', '.join(map(str, shapes))} for {', '.join(map(str, counts))} images. Try: return one entry per "
-                "image, also for a single one (no squeeze())."
+                "image, even for a single image (no squeeze())."
             )
         axes.append(differing[0] if fits else None)
     return axes
@@ -205,7 +205,7 @@ def _close(x: np.ndarray, y: np.ndarray, every: np.ndarray, perturbed: np.ndarra
 
 def _layout(whole: _Result, axes: Sequence[int | None], adaptation: Adaptation, is_array: IsArray) -> OutputLayout:
     if all(axis is None for axis in axes):
-        raise OutputError("No output has one entry per image. Try: adapt a module that keeps the batch.")
+        raise OutputError("No output has one entry per image. Try: adapt a module that keeps the batch axis.")
     pairs = zip(whole.arrays, axes, strict=True)
     values = [None if axis is None else np.moveaxis(each.array, axis, 0) for each, axis in pairs]
     scores, why = resolve_scores(whole.output, values, adaptation, is_array)
@@ -232,7 +232,7 @@ def check_called(called: Collection[str], adaptation: Adaptation) -> None:
             f"{adaptation.model_name} calls none of its {len(names)} adapted layers. Expected layers that are called: "
             "a model that only reads their statistics (F.batch_norm) cannot be adapted."
         )
-    some = f"does not call {len(missed)} of its {len(names)} adapted layers, which have no effect: "
+    some = f"does not call {len(missed)} of its {len(names)} adapted layers, so these have no effect: "
     advice = f"{', '.join(missed[:4])}. Try: leave them out with layers=, if that is intended."
     warnings.warn(f"{adaptation.model_name} {some}{advice}", SitaWarning, stacklevel=2)
 

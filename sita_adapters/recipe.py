@@ -42,7 +42,7 @@ class Recipe:
         shared_views: Run the views once, under the lowest prior, for all priors.
         candidates: "priors": the image under each prior is a candidate; "views": the views are candidates too.
         combine: How several candidates are combined. "vote": the majority of the most confident; "mean": the mean
-            of the probabilities; "mix": a weighted mean of the source's and the adapted outputs, by the measured shift.
+            of the probabilities; "mix": a mean of the source's and the adapted outputs, weighted by the measured shift.
         top_k: Number of candidates that decide, those with the lowest entropy. None: 3 for a vote (5 with shared
             views), otherwise all.
         share: "image", or "batch": all images of a call share their statistics and influence each other's answers.
@@ -161,7 +161,7 @@ class Recipe:
             raise
         except (TypeError, ValueError, RecursionError) as error:
             raise RecipeError(
-                f"Expected a recipe that Recipe.to_json of this version stored; received {text!r:.200} ({error})."
+                f"Expected a recipe stored by this version's Recipe.to_json; received {text!r:.200} ({error})."
             ) from error
 
     def __str__(self) -> str:
@@ -252,7 +252,7 @@ def resolve_recipe(recipe: Recipe | str, changes: Mapping[str, Any], task: Task 
     changed = replace(chosen, **for_task)
     if "augment" in changes and changed.view_count == 0:
         raise RecipeError(
-            f"augment: {chosen.name!r} uses no views, and augment={changes['augment']!r} would do nothing. "
+            f"augment: {chosen.name!r} uses no views, so augment={changes['augment']!r} would do nothing. "
             "Try: 'augbn', or give n_views= as well."
         )
     return changed

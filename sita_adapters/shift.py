@@ -91,7 +91,7 @@ class ByExcessShift:
     def __post_init__(self) -> None:
         given: dict[str, Any] = dict(self.clean_shifts)
         if not given or not all(isinstance(d, Real) and 0.0 <= float(d) < math.inf for d in given.values()):
-            expected = "a number from 0 on for each layer"
+            expected = "a non-negative number for each layer"
             raise RecipeError(f"priors: clean_shifts: expected {expected}; received {given!r:.200}.")
         object.__setattr__(self, "clean_shifts", MappingProxyType({name: float(d) for name, d in given.items()}))
 

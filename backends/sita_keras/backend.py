@@ -81,7 +81,7 @@ def _check_model(model: Any) -> None:
     for path, layer in walk(model):
         if isinstance(layer, AdaptedModel | AdaptedCall):
             raise ModelError(
-                f"Expected a plain model, but {f'its {path!r}' if path else 'it'} is adapted already. "
+                f"Expected a plain model, but {f'its {path!r}' if path else 'it'} is already adapted. "
                 "Try: adapt the source model, or sita.unwrap(adapted) first."
             )
 

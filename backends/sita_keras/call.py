@@ -140,10 +140,10 @@ class AdaptedCall(keras.layers.Layer):
         return rebuild(output, arrays, KERAS.is_array)
 
     def check_source(self) -> None:
-        """Raise if the source has other variables than when it was adapted, which its clone does not see."""
+        """Raise if the source has different variables than when it was adapted, which its clone does not see."""
         if self.hidden.weights != [id(weight) for weight in self.hidden.source.weights]:
             raise ModelError(
-                f"{self.adaptation.model_name} has other variables than when it was adapted (after quantize or "
+                f"{self.adaptation.model_name} has different variables than when it was adapted (after quantize or "
                 "enable_lora, perhaps), which its adapted model does not have. Try: adapt it again, sita.adapt(model)."
             )
 

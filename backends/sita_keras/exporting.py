@@ -67,8 +67,8 @@ def write(adapted: AdaptedModel, path: Path, format: str, example: Any, diagnost
     image = adapted.inputs[0]
     if example is None and None in image.shape[1:]:
         raise ExportError(
-            f"example: the model takes images of any size, {tuple(image.shape)}, and a file is made for one. "
-            "Try: sita.export(adapted, path, example=images) of the size that you will run."
+            f"example: the model takes images of any size, {tuple(image.shape)}, but a file is made for one size. "
+            "Try: sita.export(adapted, path, example=images), with images of the size you will use."
         )
     images = random_images(image, example, ExportError)
     spec = keras.InputSpec(shape=(None, *images.shape[1:]), dtype=image.dtype, name=image.name)

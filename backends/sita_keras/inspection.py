@@ -118,7 +118,7 @@ def random_images(image: Any, example: Any, error: type[Exception]) -> np.ndarra
 def image_layout(model: Any, shape: tuple[int | None, ...], views: bool) -> tuple[SpatialKind, bool]:
     """Return what a model's images are (if a size is open, what every image is), and if their channels come first."""
     if len(shape) < 3:
-        raise InputError(f"Expected a model of images (N, …, C); its input has the shape {shape}.")
+        raise InputError(f"Expected a model that takes images (N, …, C); its input has the shape {shape}.")
     channels_first = _channels_come_first(model, views)
     space = shape[2:] if channels_first else shape[1:-1]
     return "rectangle" if len(space) > 1 and None in space[-2:] else spatial_kind(
@@ -133,14 +133,14 @@ def _channels_come_first(model: Any, views: bool) -> bool:
             if not views:
                 return False
             raise InputError(
-                f"{type(model).__name__} permutes the axes of its images before its first layer that tells where their "
+                f"{type(model).__name__} permutes the axes of its images before its first layer that shows where their "
                 "channels are. Try: a recipe without views ('auto', 'shift'), or permute them before the model."
             )
         if getattr(operation, "data_format", None) and not isinstance(operation, keras.layers.Flatten):
             first = bool(operation.data_format == "channels_first")
             if first and not runs_channels_first():
                 raise InputError(
-                    f"The layer {path!r} has its channels first, which TensorFlow runs on a GPU only; there is none. "
+                    f"The layer {path!r} has its channels first, which TensorFlow runs only on a GPU; none was found. "
                     "Try: KERAS_BACKEND=jax or torch, or a model with channels last."
                 )
             return first

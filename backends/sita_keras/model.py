@@ -57,7 +57,7 @@ class AdaptedModel(keras.Model):
         """Return an answer for every image."""
         if others:
             raise InputError(
-                f"Expected images alone; received {', '.join(others)}, too, which an adapted model cannot pass on. "
+                f"Expected only images; also received {', '.join(others)}, which an adapted model cannot pass on. "
                 "Try: adapt a model whose call takes the images, and passes the rest to the source model."
             )
         (images,), expected = keras.tree.flatten(inputs), self.inputs[0]
@@ -65,7 +65,7 @@ class AdaptedModel(keras.Model):
         if casts and not isinstance(self.adapted_call.hidden.source, Functional | Sequential):  # a graph casts, too
             raise InputError(
                 f"Expected images of {expected.dtype}; received {images.dtype}. Try: "
-                f"images.astype({expected.dtype!r}), or sita.adapt(model, example=images) for images of their type."
+                f"images.astype({expected.dtype!r}), or sita.adapt(model, example=images) for images of that type."
             )
         return super().call(inputs, training=training, mask=mask)
 

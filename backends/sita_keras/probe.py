@@ -80,7 +80,7 @@ def probe(layer: AdaptedCall, image: Any, example: Any) -> OutputLayout:
             if not KERAS.is_array(part):
                 where = f" at {'.'.join(map(str, path))}" if path else ""
                 raise OutputError(
-                    f"The model returns {part!r}{where}, which no graph of Keras can return. Expected tensors, or "
+                    f"The model returns {part!r}{where}, which no Keras graph can return. Expected tensors, or "
                     "tuples, lists and dicts of them. Try: adapt a model around it that returns these."
                 )
         return output
@@ -118,7 +118,7 @@ def _check_bypass(read: list[Any], layer: AdaptedCall) -> None:
     if names := dict.fromkeys("/".join(path[-2:-1]) for path in norms):
         raise ModelError(
             f"The clone of {layer.adaptation.model_name} runs {', '.join(names)} of the source model: "
-            "from a closure, a class, a global or an object that is no layer. Expected BatchNorm layers that are "
+            "from a closure, a class, a global or an object that is not a layer. Expected BatchNorm layers that are "
             "attributes of the layers that call them, alone or in lists and dicts. Try: make them such attributes."
         )
 
@@ -132,7 +132,7 @@ def _check_compiled(called: dict[str, Any], layer: AdaptedCall) -> None:
     if missed and compiled:
         raise ModelError(
             f"{layer.adaptation.model_name} does not call {', '.join(missed[:3])}, unless it does so inside "
-            f"{', '.join(sorted(compiled))}: functions that are compiled already, for the source model. Expected "
+            f"{', '.join(sorted(compiled))}: functions already compiled for the source model. Expected "
             "layers that the model calls itself. Try: leave compilation to Keras, which compiles the whole model."
         )
 

@@ -41,7 +41,7 @@ class TorchBackend:
         if adapted:
             part = f"its {adapted[0]!r}" if adapted[0] else "it"
             raise ModelError(
-                f"Expected a plain {type(source).__name__}, but {part} is adapted already. "
+                f"Expected a plain {type(source).__name__}, but {part} is already adapted. "
                 "Try: adapt the source model, or sita.unwrap(adapted) first."
             )
         found = find_layers(source)
@@ -89,7 +89,7 @@ class TorchBackend:
     def observing(self, adapted: Any) -> Iterator[object]:
         """Yield the adaptation; an eager module always has values to record."""
         if type(adapted).__name__ == "OptimizedModule":
-            raise ModelError("A torch.compile of a model cannot be observed. Try: observe the adapted model itself.")
+            raise ModelError("A torch.compile'd model cannot be observed. Try: observe the adapted model itself.")
         yield adaptation_of(adapted)
 
     def run(self, model: Any, images: np.ndarray, *, channels_last: bool = False) -> Any:

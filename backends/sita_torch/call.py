@@ -53,7 +53,7 @@ def run_call(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]
     if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
         raise InputError(
             f"An adapted {type(model).__name__} was called inside torch.func (vmap, jvp), which cannot trace it. "
-            "Try: give vmap's images as one batch; compute gradients with torch.autograd."
+            "Try: pass vmap's images as one batch; compute gradients with torch.autograd."
         )
     images = arguments.images
     dimensions = check_images(images, adaptation.spatial_axes)
@@ -110,7 +110,7 @@ def _probe_and_keep(model: nn.Module, adaptation: Adaptation, arguments: Argumen
     """Probe the model for such arguments, and keep what it establishes."""
     if is_exported():
         raise ModelError(
-            f"The adapted {type(model).__name__} is exported or traced before it was probed. Try: call it once, or "
+            f"The adapted {type(model).__name__} was exported or traced before it was probed. Try: call it once, or "
             "sita.adapt(model, example=images)."
         )
     layout = adaptation.layouts[arguments.signature] = probe(model, adaptation, arguments)

@@ -113,7 +113,7 @@ def _refuse_training(model: nn.Module, name: str, *args: bool, **kwargs: bool) -
     values = [*args, *kwargs.values()]
     if not values or values[0]:  # True is the default of both
         raise SharedWeightsError(
-            f"{_SHARED}Try: train the source model (in-place updates are visible here; gradients of images work)."
+            f"{_SHARED}Try: train the source model (in-place updates are visible here; input gradients work)."
         )
     getattr(type(model), name)(model, False)  # which may return nothing
     return model

@@ -95,7 +95,7 @@ def epsilon_of(layer: nn.Module) -> float:
     except Exception as error:
         raise ModelError(
             f"A {type(layer).__name__} has running_mean and running_var, but no eps, and does not behave like a "
-            f"BatchNorm layer ({error}). Try: give it an attribute eps, or leave it out with layers=."
+            f"BatchNorm layer ({error}). Try: give it an eps attribute, or leave it out with layers=."
         ) from error
 
 
@@ -111,7 +111,7 @@ def check_images(images: torch.Tensor, possible: tuple[int, ...]) -> int:
     fitting = [axes for extra in (2, 3) for axes in possible if rank == axes + extra]
     axes = fitting[0] if fitting else possible[0] if possible else max(0, min(rank - 2, 2))
     if rank < 2 or (possible and not fitting):
-        one = "image.unsqueeze(0) for one image, torch.stack(images) for a list" if rank == axes + 1 else "check it"
+        one = "image.unsqueeze(0) for one image, torch.stack(images) for a list" if rank == axes + 1 else "fix its rank"
         raise InputError(
             f"Expected a batch of images of rank {axes + 2} (N, C, …), or {axes + 3} with time; received rank {rank}, "
             f"shape {tuple(images.shape)}. Try: {one}."
@@ -127,7 +127,7 @@ def check_channels(images: torch.Tensor, weight: torch.Tensor) -> None:
     if images.ndim in (axes + 2, axes + 3) and images.shape[-axes - 1] != channels == images.shape[-1]:
         raise InputError(
             f"Expected images with channels first, (N, {channels}, …); received shape {tuple(images.shape)}, which "
-            "looks like channels last: views would turn and flip the wrong axes. Try: permute before the adapted "
+            "looks like channels last: views would rotate and flip the wrong axes. Try: permute before the adapted "
             "model, not inside it."
         )
 

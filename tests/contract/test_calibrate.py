@@ -116,7 +116,7 @@ def test_labels_say_what_is_right(backend: Any) -> None:
 def test_if_every_recipe_changes_predictions_it_warns(backend: Any) -> None:
     batch = images(COUNT)
     batch[: COUNT // 2] *= 40  # far from anything the network knows
-    with pytest.warns(sita.SitaWarning, match=r"No recipe keeps 100%.*'source' was chosen"):
+    with pytest.warns(sita.SitaWarning, match=r"No recipe keeps 100%.*'source', which does not adapt, was chosen"):
         recipe = sita.calibrate(backend.model(), backend.to_images(batch), min_agreement=1.0)
     assert recipe == sita.RECIPES["source"]
     assert "+0.0 points on corrupted images" in recipe.notes

@@ -83,7 +83,11 @@ def test_it_prints_as_a_table(backend: Any, model: Any) -> None:
         (lambda m, x: ({"m": m}, x.astype(str)), InputError, "array of numbers"),
         (lambda m, x: ({"m": m}, x.transpose(0, 3, 1, 2)), sita.SitaError, r"channels|shape"),
         (lambda m, x: ({"m": m, "n": m}, {"m": x}), InputError, "for each of m, n"),
-        (lambda m, x: ({"m": m, "n": m}, {"m": x, "n": x[:1]}), InputError, "equally many images for each of m, n"),
+        (
+            lambda m, x: ({"m": m, "n": m}, {"m": x, "n": x[:1]}),
+            InputError,
+            "the same number of images for each of m, n",
+        ),
         (lambda m, x: ({"m": m, "n": object()}, x), ModelError, "received an object"),
     ],
 )
@@ -101,7 +105,7 @@ def test_models_of_other_classes_are_refused(backend: Any, model: Any) -> None:
 
 @pytest.mark.parametrize("given", [{"recipe": "ops"}, {"priors": 0.5}, {"scores": "logits"}])
 def test_an_adapted_model_takes_no_recipe(model: Any, given: dict[str, Any]) -> None:
-    with pytest.raises(RecipeError, match=r"'m' is adapted already.*sita\.unwrap"):
+    with pytest.raises(RecipeError, match=r"'m' is already adapted.*sita\.unwrap"):
         sita.compare({"m": sita.adapt(model, "bn")}, images(2), **given)
 
 

@@ -42,7 +42,7 @@ def test_importing_the_library_imports_no_framework(module: str) -> None:
     ("missing", "message"),
     [
         ("torch=None, keras=None", "no such framework is installed. Try: pip install 'sita-adapters[torch]'"),
-        ("keras=None", "Expected a model of torch; received"),
+        ("keras=None", "Expected a torch model; received"),
     ],
 )
 def test_only_frameworks_that_are_installed_are_offered(missing: str, message: str) -> None:

@@ -84,7 +84,7 @@ def test_what_is_unclear_is_explained(output: Any, settings: dict[str, Any], wor
         (Z, {"class_axis": 4}, "class_axis: expected an axis"),
         (Z, {"class_axis": 0}, "class_axis: expected an axis"),
         ({"a": Z}, {"output": "b"}, "output='b' gives nothing"),
-        ({"a": Z.argmax(1), "b": Z}, {"output": "a"}, "gives a, which is not .* Try: one of b"),
+        ({"a": Z.argmax(1), "b": Z}, {"output": "a"}, "gives a, which does not .* Try: one of b"),
         ({"a": Z}, {"output": lambda output: 2 * output["a"]}, "not a tensor of the output"),
     ],
 )

@@ -148,7 +148,7 @@ if BACKEND == "tensorflow":
         model = odd.built(Compiling(lambda model: lambda x: apply_norm(model.norm, x)))
         for size in (1, 2, 3):
             model(batch_of(size))
-        with pytest.warns(SitaWarning, match="does not call 1 of its 2 adapted layers, which have no effect: inner"):
+        with pytest.warns(SitaWarning, match="does not call 1 of its 2 adapted layers, so these have no effect: inner"):
             sita.adapt(model)
 
     def test_a_compiled_part_without_batchnorm_is_fine() -> None:

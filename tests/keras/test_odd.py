@@ -213,7 +213,7 @@ def test_a_call_on_more_than_images_is_refused() -> None:
         sita.adapt(recording, "augbn")
     model = odd.Gained()
     model(batch, gain=gain)
-    with pytest.raises(InputError, match="received gain, too"):
+    with pytest.raises(InputError, match="also received gain"):
         sita.adapt(model, "augbn")(batch, gain=gain)
 
 

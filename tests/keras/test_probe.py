@@ -81,7 +81,7 @@ REFUSED = {
     "the largest": (lambda: returning(lambda scores: {"logits": scores, "top": ops.max(scores)}), "whole batch"),
     "one number for the batch": (lambda: returning(lambda scores: (scores, ops.mean(scores))), "whole batch"),
     "a number of Python's": (lambda: returning(lambda scores: {"logits": scores, "n": int(scores.shape[0])}), "at n"),
-    "a list of Python's": (lambda: returning(lambda z: [z[i] for i in range(z.shape[0])]), "other parts"),
+    "a list of Python's": (lambda: returning(lambda z: [z[i] for i in range(z.shape[0])]), "different parts"),
     "draws with a seed of its own": (lambda: before_a_norm(Noise(True)), "not deterministic"),
     "nothing": (lambda: returning(lambda scores: {"logits": scores, "loss": None}), "None at loss"),
     "takes two images alone": (

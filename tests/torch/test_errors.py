@@ -181,7 +181,7 @@ def test_entry_points_around_the_adaptation_are_named(kind: type[nn.Module]) -> 
     """Promise 6."""
     adapted = sita.adapt(SmallNet(kind).eval(), "ops")
     for run in (lambda: adapted.forward_features(batch()), lambda: adapted.block(images(1, 8, 16, 16))):
-        with pytest.raises(ModelError, match=r"outside a call of the adapted model.*sita.unwrap"):
+        with pytest.raises(ModelError, match=r"outside a call to the adapted model.*sita.unwrap"):
             run()
 
 

@@ -90,10 +90,10 @@ BAD = {
     "labels in a list": (
         lambda s, f: {"logits": s, "labels": s.argmax(1).tolist()},
         {},
-        "other numbers",
+        "different non-tensor values",
     ),
     "similarities": (lambda s, f: (s, s @ s.t()), {}, r"one entry.*\[1\]"),
-    "a selection": (lambda s, f: (s, s[s[:, 0] > s[:, 0].mean()]), {}, r"\[1\]|other parts"),
+    "a selection": (lambda s, f: (s, s[s[:, 0] > s[:, 0].mean()]), {}, r"\[1\]|different parts"),
 }
 
 

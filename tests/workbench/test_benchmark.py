@@ -91,7 +91,7 @@ ZEROS = np.zeros(2, int)
     ("change", "message"),
     [
         ({"model": lambda: small().train()}, r"Try: model.eval\(\)"),
-        ({"model": lambda: sita.adapt(small())}, "it is adapted already"),
+        ({"model": lambda: sita.adapt(small())}, "it is already adapted"),
         ({"data": (images(2, 3, 8, 8), np.eye(2))}, "argmax"),
         ({"data": (images(2, 3, 8, 8), ZEROS - 1)}, f"labels from 0 to {CLASSES - 1}.*received -1"),
         ({"data": (images(2, 3, 8, 8), ZEROS[:1])}, "whole numbers"),

@@ -205,7 +205,7 @@ def test_a_bad_image_and_nan_are_failures_and_the_rest_is_predicted() -> None:
     reasons = {entry["file"]: entry["reason"] for entry in printed["failed"]}
     assert "returned NaN" in reasons["white.png"]
     assert "cannot be read" in reasons["cut.png"]
-    with pytest.raises(InputError, match="None of 1 images has a prediction"):
+    with pytest.raises(InputError, match="None of the 1 images could be labeled"):
         invoke("predict", "net.py:moody", "white.png")
 
 

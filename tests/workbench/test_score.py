@@ -238,7 +238,7 @@ def test_the_command_names_the_classes() -> None:
     draw_images(Path("images"), 4)
     Path("names.txt").write_text("ant\nbee\ncat\ndog\n")
     told = invoke("score", NET, "--input=images", "--output=out", "--labels=names.txt", "--recipe=bn")
-    assert "4 images have an answer, 0 failed." in told
+    assert "4 images scored, 0 failed." in told
     for row in read_rows():
         assert row["class_name"] == ["ant", "bee", "cat", "dog"][row["label"]]
 

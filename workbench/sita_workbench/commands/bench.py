@@ -54,13 +54,13 @@ def bench(
         int | None, typer.Option(help="For segmentation:DIR, the label of pixels to ignore. By default 255.")
     ] = None,
     timing: Annotated[
-        int, typer.Option(min=0, help="How often to time each recipe, one image at a time. 0 skips it.")
+        int, typer.Option(min=0, help="Timed runs per recipe, one image at a time. 0 skips timing.")
     ] = 15,
     device: Annotated[str, typer.Option(help="Where to run a PyTorch model: cpu, cuda, cuda:1, mps.")] = "cpu",
     out: Annotated[Path, typer.Option(help="The folder for the results and the report.")] = Path("sita-bench"),
     trust: Trust = False,
 ) -> None:
-    """Measure whether adaptation helps on your model and images, and its cost.
+    """Measure whether adaptation helps your model on your images, and what it costs.
 
     It corrupts your labeled images, runs the source model and the recipes on
     them, and compares their accuracy. To use images that are already shifted,

@@ -86,7 +86,7 @@ def calibrate(
     write_text(out, recipe.to_json() + "\n")
     advice = f"Use it: --recipe {out}, or Recipe.from_json in Python."
     if recipe.name == "source":
-        advice = "It does not adapt: no other recipe suits. Try: a lower --min-agreement, or other images."
+        advice = "It does not adapt: no other recipe qualified. Try: a lower --min-agreement, or other images."
     Console(highlight=False).print(Text(f"{recipe.notes}\nWrote {out}: {recipe}. {advice}"), soft_wrap=True)
 
 

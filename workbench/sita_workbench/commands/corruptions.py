@@ -32,7 +32,7 @@ def corruptions(
     """See what the corruptions of sita bench do to an image.
 
     It draws one sheet that shows an image under 19 corruptions at severity 1
-    to 5. 15 of them are those of ImageNet-C and CIFAR-10-C (noise, blur,
+    to 5. Of these, 15 come from ImageNet-C and CIFAR-10-C (noise, blur,
     weather, digital). Use the other 4 (holdout) to choose settings, so you
     can test on the 15. sita predict --corrupt applies the same corruptions.
 

@@ -30,7 +30,7 @@ def demo(
     """See adaptation at work in about a minute, without a download.
 
     A small ResNet was trained on clean handwritten digits. The demo corrupts
-    other digits by noise, blur, weather, lighting or lost detail, and runs
+    other digits with noise, blur, weather, lighting or lost detail, and runs
     the network on them with and without adaptation. It prints a table of
     accuracies and draws a figure.
 
@@ -69,7 +69,7 @@ def _make_table(result: DemoResult) -> Table:
     """Return a table of accuracies, one row per condition and one column per recipe, the best of each row marked."""
     from ..demo.demo import row_count
 
-    title = f"% right of {len(result.labels)} digits, {result.framework} (* best)"
+    title = f"% correct on {len(result.labels)} digits, {result.framework} (* best)"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("corruption", no_wrap=True)
     for recipe in result.recipes:

@@ -43,7 +43,7 @@ def inspect(
 
     It lists the BatchNorm layers. For every recipe, it shows how many rows
     each image becomes and how long an image takes on this machine. You need
-    no weights: by default they are random, which takes the same time.
+    no weights: by default they are random, which does not affect the times.
 
     Examples:
       sita inspect cifar10-resnet20

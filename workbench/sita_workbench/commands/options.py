@@ -40,7 +40,7 @@ AnyModel = Annotated[
 Weights = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE", help="A file (.safetensors, .pt, .weights.h5, …), pretrained (to download them), or random."
+        metavar="FILE", help="A file (.safetensors, .pt, .weights.h5, …), pretrained (downloads weights), or random."
     ),
 ]
 

@@ -113,7 +113,7 @@ def predict(
                 entries.append(_make_entry(path, answers, _check_names(given, loaded.names, answers), top, out))
             advance()
     if not entries:
-        raise InputError(f"None of {len(paths)} images has a prediction. The first: {failed[0]['reason']}")
+        raise InputError(f"None of the {len(paths)} images could be labeled. First error: {failed[0]['reason']}")
     report: dict[str, Any] = {"model": loaded.spec, "weights": loaded.weights, "recipe": predictor.recipe}
     report |= {"corrupted": f"{corrupt}, severity {severity}" if corrupt else None, "images": entries, "failed": failed}
     if as_json:

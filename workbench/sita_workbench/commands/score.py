@@ -12,7 +12,7 @@ from . import options
 
 _INPUT = "A folder of images, or a text file with one path per line."
 _ENGINE = "Run worker processes on this machine, or actors on a Ray cluster."
-_ADDRESS = "The address of a Ray cluster, or auto for the cluster of this machine. By default, starts a local cluster."
+_ADDRESS = "The address of a Ray cluster, or auto for this machine's cluster. By default, a local cluster is started."
 _WORKERS = "The number of processes, each with its own model and one thread. By default, one per core."
 
 
@@ -82,7 +82,7 @@ def score(
     except KeyboardInterrupt:
         progress.say(f"Stopped. Finished parts are in {output}; rerun the same command to resume.")
         raise typer.Exit(130) from None
-    typer.echo(f"{scored.rows:,} images have an answer, {scored.failed:,} failed.")
+    typer.echo(f"{scored.rows:,} images scored, {scored.failed:,} failed.")
     if scored.changed is not None:
         typer.echo(f"{100 * scored.changed:.1f} % of the labels differ from the source model's.")
     for reason in scored.reasons:

@@ -20,7 +20,7 @@ def serve(
     *,
     weights: options.Weights = None,
     recipe: options.OptionalRecipe = None,
-    host: Annotated[str, typer.Option(help="The address to listen on. 0.0.0.0 admits other machines.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on. 0.0.0.0 is open to other machines.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
     workers: Annotated[int, typer.Option(min=1, help="The number of processes, each with its own model.")] = 1,
     threads: Annotated[int | None, typer.Option(min=1, help=_THREADS, show_default=False)] = None,
@@ -47,7 +47,7 @@ def serve(
     sita_answers_changed_total by sita_answers_compared_total: it is the share
     of answers that adaptation changes.
 
-    Waiting images run as one batch, but the model adapts to each one
+    Queued images run as one batch, but the model adapts to each one
     independently. The server listens on this machine only, unless you set
     --host. It has no authentication and no encryption: use a proxy for these.
 

@@ -129,7 +129,9 @@ def _read_label_list(folder: Path) -> dict[str, int]:
         raise InputError(f"Expected {{file name: label}} in {file}; it is not JSON: {error}.") from error
     for name, label in listed.items() if isinstance(listed, dict) else [("no dictionary", repr(listed))]:
         if type(label) is not int or label < 0:
-            raise InputError(f"Expected {{file name: whole number from 0 on}} in {file}; received {name}: {label!r}.")
+            raise InputError(
+                f"Expected {{file name: non-negative whole number}} in {file}; received {name}: {label!r}."
+            )
     if differing := listed.keys() ^ set(list_images(folder / "images")):
         raise InputError(
             f"Expected the same names in {file} and in {folder / 'images'}; in one of them only: {_some(differing)}."
