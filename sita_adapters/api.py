@@ -7,13 +7,13 @@ from typing import Any, Literal, TypeVar, cast
 
 from .backend import adaptation_of, backend_of
 from .description import Description, describe_adaptation
-from .engine import Settings
 from .errors import OutputError, expect_integer, expect_one_of
 from .inputs import Inputs, resolve_inputs
 from .outputs import Selector, check_selector
 from .plan import make_plan, resolve_max_rows
 from .recipe import DEFAULT, Prior, Recipe, RecipeName, Task, resolve_recipe
 from .selection import Layers
+from .state import Settings
 from .views import Augment, check_inputs
 from .voting import SCORES, Scores
 
@@ -26,7 +26,7 @@ def adapt(
     *,
     task: Task = "classification",
     inputs: Inputs | str | None = None,
-    scores: Scores | None = None,
+    scores: Scores | Literal["none"] | None = None,
     output: Selector = None,
     class_axis: int | None = None,
     layers: Layers = None,
@@ -58,7 +58,8 @@ def adapt(
         task: "segmentation" selects suitable views for a named recipe with views.
         inputs: How pixels are encoded ("imagenet", …, or `Inputs`). Only views that distort colors need it.
         scores: What the class scores are: "logits", "probabilities", "log_probabilities", "sigmoid" (logits of
-            independent labels) or "sigmoid_probabilities". None: inferred from the values.
+            independent labels) or "sigmoid_probabilities"; "none" if the output holds none. Only class scores are
+            averaged. None: inferred from the values.
         output: Which part of a tuple, dict or record holds the scores: a key, a position, or a function of the output.
         class_axis: The class axis of the scores. None: inferred from the values, or the framework's default.
         layers: Which BatchNorm layers to adapt: names, globs, or a predicate of (name, layer). None: all.
@@ -104,7 +105,7 @@ def adapt(
     chosen = resolve_recipe(recipe, changes, task)
     check_selector(output)
     if scores is not None:
-        expect_one_of("scores", scores, SCORES, OutputError)
+        expect_one_of("scores", scores, (*SCORES, "none"), OutputError)
     class_axis = None if class_axis is None else expect_integer("class_axis", class_axis, -99, OutputError)
     rows = resolve_max_rows(max_rows, chosen)
     settings = Settings(resolve_inputs(inputs), scores, output, class_axis, rows)

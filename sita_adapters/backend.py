@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from .engine import Adaptation, Settings, latest_layout
+from .engine import Answer
 from .errors import BackendImportError, InputError, ModelError, expect_integer, install
 from .ops import Ops
-from .outputs import ScoresLayout, flatten
+from .outputs import ScoresLayout
 from .recipe import Recipe
 from .selection import Layers
+from .state import Adaptation, Settings
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -44,8 +45,11 @@ class Backend(Protocol):
     def observing(self, adapted: Any) -> AbstractContextManager[object]:
         """Return a context in which calls of an adapted model have concrete values; it yields the Adaptation."""
 
-    def run(self, model: Any, images: np.ndarray, *, channels_last: bool = False) -> Any:
-        """Return the model's output for numpy images in its own layout, or with the channels last."""
+    def call(self, model: Any, images: np.ndarray, *, channels_last: bool = False) -> Any:
+        """Return any model's output for numpy images in its own layout, or with the channels last."""
+
+    def run(self, adapted: Any, images: np.ndarray, *, channels_last: bool = False) -> Answer:
+        """Return an adapted model's Answer for such images. The framework may compile the call."""
 
     def write(self, adapted: Any, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
         """Write an adapted model to a file for any number of images; return the shape of its input."""
@@ -105,8 +109,5 @@ def run_batches(
     """Run an adapted model on numpy images; yield each batch's scores, with the images first, and their layout."""
     backend, size = backend_of(adapted), expect_integer("batch_size", batch_size, 1, InputError)
     for start in range(0, len(images), size):
-        output = backend.run(adapted, images[start : start + size], channels_last=channels_last)
-        layout = latest_layout(adaptation_of(adapted))
-        scores = layout.require_scores()
-        array = backend.ops.to_numpy(flatten(output, backend.ops.is_array)[scores.index][1])
-        yield np.moveaxis(array, layout.axes[scores.index] or 0, 0), scores
+        answer = backend.run(adapted, images[start : start + size], channels_last=channels_last)
+        yield backend.ops.to_numpy(answer.scores), answer.layout.require_scores()

@@ -1,7 +1,7 @@
-"""Combine the outputs of an image's rows into one answer, in the structure that the model returns.
+"""Combine the outputs of an image's rows into one answer.
 
 The candidates are the rows whose outputs may become the answer. A single candidate's output is the answer. Several
-candidates are mixed, vote, or are averaged.
+candidates are mixed, vote, or are averaged. Only class scores are ever averaged: every other output comes from one row.
 """
 
 from __future__ import annotations
@@ -9,19 +9,30 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .diagnostics import CandidateMeasurement, Diagnostics, diagnose_candidates, measure_candidates
 from .errors import OutputError
 from .ops import Array, Ops
-from .outputs import flatten, rebuild
+from .outputs import flatten
+from .shift import area_weight, shift_of
+from .state import Call, ForwardContext
 from .voting import Scores, Vote, decide, entropy, from_logits, select_lowest, to_logits
-
-if TYPE_CHECKING:
-    from .engine import Call, ForwardContext
 
 SOURCE_SHIFT = 0.05
 """d_0: at this shift, with equal confidence, the source's and the adapted output have equal weight in a mix."""
+
+SELECTION_SHIFT = 0.2
+"""d_1: the same without confidences, where one of the two supplies all outputs of an image."""
+
+
+@dataclass(frozen=True)
+class CandidateMeasurement:
+    """What the L layer calls measured for one candidate of B images."""
+
+    layers: tuple[str, ...]
+    shifts: Array  # D (B,)
+    layer_shifts: Array  # (B, L)
+    layer_priors: Array | None  # (B, L), if a rule sets λ
 
 
 @dataclass(frozen=True)
@@ -30,161 +41,180 @@ class Candidates:
 
     output: Any  # as the model returned it; the answer has the same structure
     arrays: list[Array]  # (images, candidates, …) if the output has an entry per row; constants unchanged
-    measured: list[CandidateMeasurement | None]
+    measured: list[CandidateMeasurement | None]  # None for λ = 1, which is not measured
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The answer for every image: arrays, with the images first, to fill the structure of `output`."""
+class Combined:
+    """The arrays of the answer, and how they came about."""
 
-    output: Any
-    arrays: list[Array]
-    axes: tuple[int | None, ...]
-    diagnostics: Diagnostics | None = None
-
-    def rebuild(self, ops: Ops) -> Any:
-        """Return the answer in the model's structure."""
-        pairs = zip(self.arrays, self.axes, strict=True)
-        arrays = [ops.xp.moveaxis(array, 0, axis) if axis else array for array, axis in pairs]
-        return rebuild(self.output, arrays, ops.is_array)
+    arrays: list[Array]  # the images first
+    weights: Array | None = None  # (B, P), of each candidate in a mix: 1 for the row that supplies all outputs, if one does
+    vote: Vote | None = None
 
 
 def keep_candidates(output: Any, context: ForwardContext) -> Candidates:
     """(B·R, …) → (B, P, …): keep the candidate rows of every array that has an entry for each row."""
-    ops, plan, layout = context.ops, context.plan, context.layout
-    assert layout is not None
-    found = flatten(output, ops.is_array)
-    if tuple(path for path, _ in found) != layout.paths:
+    ops, plan = context.ops, context.plan
+    assert context.probe is not None
+    layout, found = context.probe.layout, flatten(output, ops.is_array)
+    if tuple([path for path, _ in found]) != layout.paths:
         raise OutputError(
             f"The output has {', '.join(path for path, _ in found)}; it had {', '.join(layout.paths)} in the probe. "
-            "Expected the same for inputs of the same kind. Try: adapt a second model for these inputs, "
-            "sita.adapt(model, example=…)."
+            f"{_OTHER_INPUTS}"
         )
     arrays = []
-    for (path, array), axis in zip(found, layout.axes, strict=True):
+    for (path, array), axis, rank in zip(found, layout.axes, layout.ranks, strict=True):
+        if len(array.shape) != rank:
+            raise OutputError(
+                f"Expected {path} of rank {rank}, as in the probe; received shape {tuple(array.shape)}. {_OTHER_INPUTS}"
+            )
         if axis is None:
             arrays.append(array)
             continue
-        size = array.shape[axis] if axis < len(array.shape) else 0
-        if not (ops.is_symbol(size) or ops.is_symbol(context.rows)) and size != context.rows:
+        size = array.shape[axis]
+        if size != context.rows and not (ops.is_symbol(size) or ops.is_symbol(context.rows)):
             raise OutputError(
                 f"Expected {context.rows} entries of {path} on axis {axis}, one per row, as in the probe; "
                 f"received shape {tuple(array.shape)}. Try: adapt a module that returns one entry per image."
             )
-        first = ops.xp.moveaxis(array, axis, 0) if axis else array
-        rows = ops.xp.reshape(first, (-1, plan.rows, *ops.shape(first)[1:]))
+        first = ops.moveaxis(array, axis, 0) if axis else array
+        rows = ops.reshape(first, (-1, plan.rows, *ops.shape(first)[1:]))
         every = plan.candidates == tuple(range(plan.rows))
-        arrays.append(rows if every else ops.xp.stack([rows[:, row] for row in plan.candidates], axis=1))
-    return Candidates(output, arrays, measure_candidates(context))
+        arrays.append(rows if every else ops.stack([rows[:, row] for row in plan.candidates], axis=1))
+    return Candidates(output, arrays, _measured_candidates(context))
 
 
-def combine(parts: Sequence[Candidates], call: Call, *, diagnose: bool) -> Answer:
-    """(B, P, …) → (B, …): combine the candidates of all parts of a Plan into the answer."""
-    measured = [each for part in parts for each in part.measured]
-    candidates = Candidates(
-        parts[0].output, _join([part.arrays for part in parts], call.layout.axes, 1, call.ops), measured
-    )
-    several, how = len(call.plan.candidates) > 1, call.adaptation.recipe.combine
-    vote = _vote(candidates, call) if (several and how != "mix") or diagnose else None
-    if not several:
-        pairs = zip(candidates.arrays, call.layout.axes, strict=True)
-        arrays = [array if axis is None else array[:, 0] for array, axis in pairs]
-    elif how == "mix":
-        arrays = _mix(candidates, call)
-    else:
-        assert vote is not None
-        arrays = _take_vote(candidates, vote, call)
-    diagnostics = diagnose_candidates(candidates, vote, arrays, call) if diagnose else None
-    return Answer(candidates.output, arrays, call.layout.axes, diagnostics)
+_OTHER_INPUTS = (
+    "Expected the same for inputs of the same kind. Try: adapt a second model for these inputs, "
+    "sita.adapt(model, example=…)."
+)
 
 
-def concatenate(answers: Sequence[Answer], ops: Ops) -> Answer:
-    """Return the answers of several rounds joined into one."""
-    first = answers[0]
-    return Answer(first.output, _join([each.arrays for each in answers], first.axes, 0, ops), first.axes)
+def _measured_candidates(context: ForwardContext) -> list[CandidateMeasurement | None]:
+    """Return what a forward pass measured for each candidate; None for a candidate with λ = 1, which is not measured.
+
+    D = Σ_l a_l · d_l / Σ_l a_l,   with a_l from `area_weight`; D is 0 if every layer has a single position
+    """
+    measurements, plan, ops = context.measurements, context.plan, context.ops
+    if not measurements:
+        return [None] * len(plan.candidates)
+    names = tuple([each.name for each in measurements])
+    shifts = shift_of(ops.concat([each.divergence for each in measurements], axis=-1))  # (B, R, L)
+    areas = [area_weight(each.positions, measurements[0].positions) for each in measurements]
+    known = all([isinstance(area, float) for area in areas])
+    weights = ops.constant(areas, shifts) if known else ops.cast(ops.stack(areas), shifts)
+    total = ops.sum(shifts * weights, axis=-1) / ((math.fsum(areas) if known else ops.sum(weights)) + 1e-30)
+    priors = None if not plan.has_rule else ops.concat([each.priors for each in measurements], axis=-1)
+    found: list[CandidateMeasurement | None] = []
+    for row in (candidate - plan.first_blended for candidate in plan.candidates):
+        layer_priors = None if priors is None else priors[:, row]
+        found.append(None if row < 0 else CandidateMeasurement(names, total[:, row], shifts[:, row], layer_priors))
+    return found
 
 
-def _join(parts: Sequence[list[Array]], axes: Sequence[int | None], along: int, ops: Ops) -> list[Array]:
-    """Return the arrays of several outputs joined into one list; constants come from the first output."""
+def join_parts(parts: Sequence[Candidates], call: Call) -> Candidates:
+    """Return the candidates of all parts of a Plan."""
     if len(parts) == 1:
         return parts[0]
+    arrays = join_arrays([part.arrays for part in parts], call.layout.axes, 1, call.ops)
+    return Candidates(parts[0].output, arrays, [each for part in parts for each in part.measured])
+
+
+def join_arrays(parts: Sequence[list[Array]], axes: Sequence[int | None], along: int, ops: Ops) -> list[Array]:
+    """Return the arrays of several outputs joined into one list; constants come from the first output."""
     pairs = zip(axes, zip(*parts, strict=True), strict=True)
     return [each[0] if axis is None else ops.concat(each, axis=along) for axis, each in pairs]
 
 
-def _mix(candidates: Candidates, call: Call) -> list[Array]:
-    """Return the arrays of the answer: a convex combination of the candidates', one weight per candidate and image.
+def combine(candidates: Candidates, call: Call) -> Combined:
+    """(B, P, …) → (B, …): combine the candidates into the answer."""
+    if len(call.plan.candidates) == 1:
+        pairs = zip(candidates.arrays, call.layout.axes, strict=True)
+        return Combined([array if axis is None else array[:, 0] for array, axis in pairs])
+    return _mix(candidates, call) if call.adaptation.recipe.combine == "mix" else _vote(candidates, call)
+
+
+def _mix(candidates: Candidates, call: Call) -> Combined:
+    """Return a convex combination of the candidates' class scores; or all outputs of the candidate with most weight.
 
     answer = Σ_p u_p · y_p / Σ_p u_p,    u_p = s_p² · c_p
 
     For an adapted candidate, s is D, the shift that it measured over all layers. For the source, s is √n · d_0 beside n
-    adapted candidates, which therefore share the weight of one. c is the candidate's confidence, or 1 if the output is
-    not class scores. An adapted output gets more weight if the image is far from the source's statistics, and if it is
-    more confident than the source.
+    adapted candidates, which therefore share the weight of one. c is the candidate's confidence. Without class scores,
+    c is 1, and d_1 takes the place of d_0. An adapted output gets more weight if the image is far from the source's
+    statistics, and if it is more confident than the source.
     """
-    ops, scores = call.ops, call.layout.scores
-    some = next(each.shifts for each in candidates.measured if each is not None)
-    source_shift = SOURCE_SHIFT * math.sqrt(sum(each is not None for each in candidates.measured))
-    shifts = [0 * some + source_shift if each is None else each.shifts for each in candidates.measured]
+    ops, scores, mixed = call.ops, call.layout.scores, call.layout.mixed
+    adapted = [each for each in candidates.measured if each is not None]
+    source_shift = (SELECTION_SHIFT if scores is None else SOURCE_SHIFT) * math.sqrt(len(adapted))
+    of_source = 0 * adapted[0].shifts + source_shift
+    shifts = ops.stack([of_source if each is None else each.shifts for each in candidates.measured], axis=1)
     confidences = None
     if scores is not None:
-        confidences = confidence(ops.precise(candidates.arrays[scores.index]), scores.kind, scores.class_axis, ops.xp)
-        confidences = ops.cast(confidences, some)
-    weights = mix_weights(ops.xp.stack(shifts, axis=1), confidences, ops.xp)
+        confidences = confidence(ops.precise(candidates.arrays[scores.index]), scores.kind, scores.class_axis, ops)
+        confidences = ops.cast(confidences, shifts)
+    weights = mix_weights(shifts, confidences, ops)
+    pairs = enumerate(zip(candidates.arrays, call.layout.axes, strict=True))
+    if mixed and scores is not None:
+        kind, axis = scores.kind, scores.class_axis
+        arrays = [mix_scores(a, weights, kind, axis, ops) if index in mixed else a for index, (a, _) in pairs]
+        return Combined(arrays, weights)
     # If weights are NaN, `select_lowest` takes the first: an overflow must show in the answer.
-    adapted_first = sorted(range(len(shifts)), key=lambda place: candidates.measured[place] is None)
-    mixed = []
-    for index, (array, axis) in enumerate(zip(candidates.arrays, call.layout.axes, strict=True)):
-        if axis is None:
-            mixed.append(array)
-        elif call.layout.has_integers:  # they cannot be averaged: the candidate with the largest weight answers
-            mixed.append(select_lowest(array, -weights, adapted_first, ops.xp))
-        elif scores is not None and index == scores.index:
-            mixed.append(mix_scores(array, weights, scores.kind, scores.class_axis, ops))
-        else:
-            mixed.append(mix_arrays(array, weights, ops))
-    return mixed
+    order = sorted(range(len(candidates.measured)), key=lambda place: candidates.measured[place] is None)
+    chosen = [a if axis is None else select_lowest(a, -weights, order, ops) for _, (a, axis) in pairs]
+    every = ops.constant([[float(p == q) for q in range(len(order))] for p in range(len(order))], weights)
+    return Combined(chosen, select_lowest(0 * weights[:, :, None] + every, -weights, order, ops))
 
 
-def confidence(scores: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
+def confidence(scores: Array, kind: Scores, class_axis: int, ops: Ops) -> Array:
     """Return c = e^−H (B, P) of scores (B, P, …): 1 if one class is certain, 1/K if K classes are equally likely.
 
     H is the entropy, averaged over pixels or labels. e^H is the perplexity.
     """
-    entropies = entropy(scores, kind, class_axis, xp)
+    entropies = entropy(scores, kind, class_axis, ops)
     others = tuple(range(2, len(entropies.shape)))
-    return xp.exp(-(xp.mean(entropies, axis=others) if others else entropies))
+    return ops.exp(-(ops.mean(entropies, axis=others) if others else entropies))
 
 
-def mix_weights(shifts: Array, confidences: Array | None, xp: Any) -> Array:
+def mix_weights(shifts: Array, confidences: Array | None, ops: Ops) -> Array:
     """Return the weights (B, P), which sum to 1 for every image, from s (B, P) and c (B, P)."""
-    shares = shifts / xp.sum(shifts, axis=1, keepdims=True)  # the square of a huge shift would overflow
+    shares = shifts / ops.sum(shifts, axis=1, keepdims=True)  # the square of a huge shift would overflow
     u = shares * shares if confidences is None else shares * shares * confidences
-    return u / xp.sum(u, axis=1, keepdims=True)
-
-
-def mix_arrays(array: Array, weights: Array, ops: Ops) -> Array:
-    """Return Σ_p w_p · y_p for candidates (B, P, …) and weights (B, P), in the dtype of the candidates."""
-    y = ops.precise(array)
-    column = ops.xp.reshape(ops.cast(weights, y), (-1, y.shape[1], *[1] * (len(y.shape) - 2)))
-    return ops.cast(ops.xp.sum(y * column, axis=1), array)
+    return u / ops.sum(u, axis=1, keepdims=True)
 
 
 def mix_scores(array: Array, weights: Array, kind: Scores, class_axis: int, ops: Ops) -> Array:
-    """Return mixed scores of the same kind. Probabilities are mixed as logarithms or log-odds.
+    """Return Σ_p w_p · y_p for candidates (B, P, …) of a kind and weights (B, P), in the dtype of the candidates.
 
-    Models with and without a final softmax then agree.
+    Probabilities are mixed as logarithms or log-odds: models with and without a final softmax then agree.
     """
-    mixed = mix_arrays(to_logits(ops.precise(array), kind, ops.xp), weights, ops)
-    return ops.cast(from_logits(mixed, kind, class_axis, ops.xp), array)
+    y = to_logits(ops.precise(array), kind, ops)
+    column = ops.reshape(ops.cast(weights, y), (-1, y.shape[1], *[1] * (len(y.shape) - 2)))
+    return ops.cast(from_logits(ops.sum(y * column, axis=1), kind, class_axis, ops), array)
 
 
-def _vote(candidates: Candidates, call: Call) -> Vote | None:
-    """Return the vote; None if there are no class scores and the answer does not need them (one candidate, a mix)."""
-    recipe, plan = call.adaptation.recipe, call.plan
-    if call.layout.scores is None and (recipe.combine == "mix" or len(plan.candidates) == 1):
-        return None
-    found = call.layout.require_scores()
+def _vote(candidates: Candidates, call: Call) -> Combined:
+    """Return the voted scores, and the other outputs of the most confident candidate.
+
+    Views that move pixels cannot supply the other outputs: their feature maps would be rotated or flipped.
+    """
+    ops, plan, scores, vote = call.ops, call.plan, call.layout.require_scores(), find_vote(candidates, call)
+    pixels = tuple(range(2, len(vote.entropies.shape)))
+    entropies = ops.mean(vote.entropies, axis=pixels) if pixels else vote.entropies
+    eligible = [index for index, row in enumerate(plan.candidates) if not plan.moves_pixels(row)]
+    arrays = []
+    for index, (array, axis) in enumerate(zip(candidates.arrays, call.layout.axes, strict=True)):
+        if index == scores.index:
+            arrays.append(ops.cast(vote.scores, array))
+        else:
+            arrays.append(array if axis is None else select_lowest(array, entropies, eligible, ops))
+    return Combined(arrays, vote=vote)
+
+
+def find_vote(candidates: Candidates, call: Call) -> Vote:
+    """Return the vote of the candidates, or, of a mix, which does not vote, what they would decide."""
+    recipe, plan, found = call.adaptation.recipe, call.plan, call.layout.require_scores()
     scores = candidates.arrays[found.index]
     if len(scores.shape) > 3 and any(map(plan.moves_pixels, plan.candidates)):
         raise OutputError(
@@ -194,26 +224,8 @@ def _vote(candidates: Candidates, call: Call) -> Vote | None:
     return decide(
         call.ops.precise(scores),
         top_k=min(recipe.effective_top_k, len(plan.candidates)),
-        combine="vote" if recipe.combine == "mix" else recipe.combine,  # a mix does not vote; for diagnostics only
+        combine="vote" if recipe.combine == "mix" else recipe.combine,
         kind=found.kind,
         class_axis=found.class_axis,
         ops=call.ops,
     )
-
-
-def _take_vote(candidates: Candidates, vote: Vote, call: Call) -> list[Array]:
-    """Return the arrays of the answer: the voted scores, and the other outputs of the most confident candidate.
-
-    Views that move pixels cannot supply the other outputs: their feature maps would be rotated or flipped.
-    """
-    xp, plan, scores = call.ops.xp, call.plan, call.layout.require_scores()
-    pixels = tuple(range(2, len(vote.entropies.shape)))
-    entropies = xp.mean(vote.entropies, axis=pixels) if pixels else vote.entropies
-    eligible = [index for index, row in enumerate(plan.candidates) if not plan.moves_pixels(row)]
-    arrays = []
-    for index, (array, axis) in enumerate(zip(candidates.arrays, call.layout.axes, strict=True)):
-        if index == scores.index:
-            arrays.append(call.ops.cast(vote.scores, array))
-        else:
-            arrays.append(array if axis is None else select_lowest(array, entropies, eligible, xp))
-    return arrays

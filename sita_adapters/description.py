@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .engine import Adaptation
 from .inputs import ENCODINGS
 from .outputs import OutputLayout
 from .recipe import RECIPES, Recipe
 from .selection import LayerInfo
+from .state import Adaptation
 from .version import __version__
 
 IN_WORDS = {
@@ -59,10 +59,10 @@ class Description:
 
 def describe_adaptation(adaptation: Adaptation, backend: str) -> Description:
     """Return the description of an adapted model."""
-    recipe, settings, plans = adaptation.recipe, adaptation.settings, [plan for plan, _ in adaptation.plans.values()]
+    recipe, settings, plans = adaptation.recipe, adaptation.settings, list(adaptation.plans.values())
     adapted = tuple(layer.name for layer in adaptation.layers if layer.adapted)
     skipped = tuple(layer.name for layer in adaptation.layers if not layer.adapted)
-    layout = next(reversed(adaptation.layouts.values()), None)
+    probe = adaptation.latest_probe if adaptation.probes else None
     drawn = f"{recipe.view_count}, drawn for every image" if recipe.resample else ""
     names = [name for name, encoding in ENCODINGS.items() if encoding == settings.inputs]
     facts = [
@@ -71,25 +71,29 @@ def describe_adaptation(adaptation: Adaptation, backend: str) -> Description:
         ("rows", _each(f"{plan.rows} per image" for plan in plans)),
         ("", "" if settings.max_rows is None else f"at most {settings.max_rows} at once"),
         ("views", drawn or _each(", ".join(view.name for view in plan.views[1:]) for plan in plans)),
-        ("output", _describe_output(layout)),
-        *(("note", note) for note in (layout.notes if layout else ())),
+        ("output", describe_output(probe.layout, recipe) if probe else "unknown before the first call"),
+        *(("note", note) for note in (probe.notes if probe else ())),
         ("inputs", names[0] if names else str(settings.inputs or "")),
         ("layers", f"{len(adapted)} of {len(adaptation.layers)} adapted"),
         ("skipped", ", ".join(skipped[:5]) + (", …" if len(skipped) > 5 else "")),
     ]
     table = "\n".join(f"{name:<8}{text}" for name, text in facts if text)
-    scores = None if layout is None or layout.scores is None else layout.scores.kind
+    scores = None if probe is None or probe.layout.scores is None else probe.layout.scores.kind
     name, layers, rows = adaptation.model_name, adaptation.layers, plans[0].rows
     return Description(name, backend, recipe, rows, layers, adapted, skipped, scores, table)
 
 
-def _describe_output(layout: OutputLayout | None) -> str:
-    if layout is None or layout.scores is None:
-        return f"no class scores assumed. {layout.why_no_scores}" if layout else "unknown before the first call"
-    where = "" if len(layout.paths) == 1 else f" in {layout.paths[layout.scores.index]}"
-    kind = layout.scores.kind.replace("_", " ")
+def describe_output(layout: OutputLayout, recipe: Recipe) -> str:
+    """Return what was found in an output, and what follows for a mix, in one line."""
+    scores, mixes = layout.scores, recipe.combine == "mix"
+    if scores is None:
+        follows = ". One row supplies all outputs of an image, chosen by shift" if mixes else ""
+        return f"no class scores assumed{follows}. {layout.why_no_scores}"
+    where = "" if len(layout.paths) == 1 else f" in {layout.paths[scores.index]}"
+    kind = scores.kind.replace("_", " ")
     what = f"assumed to be class logits{where}" if kind == "logits" else f"class scores{where}: {kind}"
-    return f"{what}, classes on axis {layout.scores.class_axis}"
+    beside = "; beside other outputs, so one row supplies all outputs of an image" if mixes and not layout.mixed else ""
+    return f"{what}, classes on axis {scores.class_axis}{beside}"
 
 
 def _each(texts: Iterable[str]) -> str:

@@ -9,15 +9,19 @@ from typing import Any
 import numpy as np
 
 from .backend import backend_of
-from .diagnostics import Diagnostics
-from .engine import thread
+from .engine import Answer
 from .errors import InputError, SitaError
 from .ops import Ops, SymbolicError
+from .plan import Plan
 from .recipe import Prior, prior_text
 from .shift import Rule
+from .state import thread
 
 _INTEGERS = ("votes", "labels", "answers")
-_ARRAYS = ("entropies", "confidences", "kept", "candidate_priors", "shifts", "layer_priors", "layer_shifts", *_INTEGERS)
+_ARRAYS = (
+    *("entropies", "confidences", "kept", "candidate_priors", "weights", "shifts", "layer_priors", "layer_shifts"),
+    *("source", *_INTEGERS),
+)
 
 
 class Observation:
@@ -27,6 +31,7 @@ class Observation:
 
     Attributes:
         candidates: λ of each of the P candidates, or the rule that sets it.
+        plan: The Plan of the latest call: its rows, views and candidates.
         layers: Names of the layers, one for each of the L layer calls, in the order in which they ran.
         entropies: Entropy of each candidate, in nats: (N, P, …).
         kept: Whether each candidate is one of the most confident, which vote: (N, P, …).
@@ -35,6 +40,8 @@ class Observation:
         confidences: Probability that each candidate assigns to its label: (N, P, …).
         answers: Label of the answer: (N, …).
         candidate_priors: λ of each candidate; if a rule sets it, the mean over the layers: (N, P).
+        weights: Weight of each candidate in a mix: (N, P). If one row supplies all outputs of an image, it is 1 for that row.
+        source: The source model's class scores, if λ = 1 is a candidate: (N, …), as the model returns them.
         shifts: D, the shift that each candidate measured over all layers: (N, P); NaN for λ = 1.
         layer_priors: λ of each candidate in each layer call, if a rule sets it: (N, P, L).
         layer_shifts: d, the shift that each candidate measured in each layer call: (N, P, L); NaN for λ = 1.
@@ -43,13 +50,14 @@ class Observation:
     def __init__(self) -> None:
         self.candidates: tuple[Prior, ...] = ()
         self.layers: tuple[str, ...] = ()
-        self._calls: list[dict[str, np.ndarray]] = []
+        self.plan: Plan | None = None
+        self._values: list[dict[str, np.ndarray]] = []
 
     def __getattr__(self, name: str) -> np.ndarray:
         if name not in _ARRAYS:
             raise AttributeError(name)
-        found = [call[name] for call in self._calls if name in call]
-        if not found or len(found) < len(self._calls):
+        found = [values[name] for values in self._values if name in values]
+        if not found or len(found) < len(self._values):
             raise SitaError(
                 f"{name}: Nothing was observed. Try: call the adapted model itself in this block and thread; adapt "
                 "with output= and scores= for class scores; or use a recipe that measures shift ('auto')."
@@ -60,7 +68,7 @@ class Observation:
 
     def __len__(self) -> int:
         """Number of images observed."""
-        return sum(len(call["candidate_priors"]) for call in self._calls)
+        return sum(len(values["candidate_priors"]) for values in self._values)
 
     def __repr__(self) -> str:
         return f"Observation of {len(self)} images with {len(self.candidates)} candidates each"
@@ -92,14 +100,16 @@ class Observation:
         changed = (labels[:, self.candidates.index(1.0)] != answers).mean()
         return f"{text}\nchanged         {100 * changed:.1f}% of labels differ from the source model's"
 
-    def append(self, diagnostics: Diagnostics, ops: Ops) -> None:
+    def append(self, answer: Answer, ops: Ops) -> None:
         """Record one call."""
+        diagnostics = answer.diagnostics
+        assert diagnostics is not None  # the engine makes them for every observer
         try:
-            values = {name: ops.to_numpy(array) for name, array in diagnostics.arrays.items() if name != "source"}
+            values = {name: ops.to_numpy(array) for name, array in diagnostics.arrays.items()}
         except SymbolicError as error:
             raise SitaError("The model was observed during compilation or export. Try: call it uncompiled.") from error
-        self.candidates, self.layers = diagnostics.candidates, diagnostics.layers
-        self._calls.append(values | {name: values[name].astype(np.int64) for name in _INTEGERS if name in values})
+        self.candidates, self.layers, self.plan = diagnostics.candidates, diagnostics.layers, answer.plan
+        self._values.append(values | {name: values[name].astype(np.int64) for name in _INTEGERS if name in values})
 
 
 @contextmanager

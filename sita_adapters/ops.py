@@ -6,12 +6,19 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 Array: TypeAlias = Any
 """An array of the current framework: numpy, PyTorch, or Keras' backend."""
+
+FUNCTIONS = (
+    *("exp", "log", "sqrt", "matmul", "maximum", "where", "clip"),
+    *("sum", "mean", "max", "min"),
+    *("reshape", "moveaxis", "swapaxes", "squeeze", "stack", "flip", "take", "zeros_like"),
+)
+"""The functions that `Ops` has under numpy's names, with numpy's arguments."""
 
 
 class SymbolicError(ValueError):
@@ -19,12 +26,33 @@ class SymbolicError(ValueError):
 
 
 class Ops:
-    """Array operations on numpy. `xp` is a namespace with numpy's function names.
+    """Array operations on numpy. A `like` argument gives the dtype and the device of the result.
 
-    A `like` argument gives the dtype and the device of the result.
+    A subclass names the module that its `FUNCTIONS` come from: `class TorchOps(Ops, functions=torch)`. It may define
+    some of them itself.
     """
 
-    xp: Any = np
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # FUNCTIONS
+
+    def __init_subclass__(cls, functions: Any = None) -> None:
+        super().__init_subclass__()
+        for name in FUNCTIONS if functions is not None else ():
+            if name not in vars(cls):
+                setattr(cls, name, staticmethod(getattr(functions, name)))
+
+    def lerp(self, start: Array, end: Array, weight: Any) -> Array:
+        """Return (1 − w) · start + w · end."""
+        return (1 - weight) * start + weight * end
+
+    def addcmul(self, addend: Array, x: Array, y: Array) -> Array:
+        """Return addend + x · y."""
+        return addend + x * y
+
+    def addcdiv(self, addend: Array, x: Array, y: Array) -> Array:
+        """Return addend + x / y."""
+        return addend + x / y
 
     def is_array(self, value: Any) -> bool:
         """Whether this is an array that a model takes or returns."""
@@ -89,15 +117,15 @@ class Ops:
 
     def stack_rows(self, rows: Sequence[Array], like: Array) -> Array:
         """Return R arrays (B, …) as one (B·R, …), with consecutive rows per image, in the memory format of `like`."""
-        return self.xp.reshape(self.xp.stack(rows, axis=1), (-1, *self.shape(rows[0])[1:]))
+        return self.reshape(self.stack(rows, axis=1), (-1, *self.shape(rows[0])[1:]))
 
     def repeat_rows(self, array: Array, times: int) -> Array:
         """Return an array with each of its entries repeated in place."""
-        return self.xp.repeat(array, times, axis=0)
+        return np.repeat(array, times, axis=0)
 
     def for_every_image(self, values: Array, like: Array) -> Array:
         """Return values (C,) once for every image of an array (B, R, C): (B, 1, C)."""
-        return self.xp.zeros_like(like[:, :1]) + values
+        return self.zeros_like(like[:, :1]) + values
 
     def to_numpy(self, array: Array) -> np.ndarray:
         """Return an array's values; raise a SymbolicError if it has none."""
@@ -113,4 +141,8 @@ class Ops:
         return contextlib.nullcontext()
 
 
-NUMPY = Ops()
+class _NumpyOps(Ops, functions=np):
+    """The same, with numpy's own functions."""
+
+
+NUMPY = _NumpyOps()

@@ -5,7 +5,7 @@ Every method compiles to a Plan. The engine runs Plans and has no method-specifi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -27,8 +27,13 @@ class Plan:
     weights: Matrix  # row r's target statistics are Σ_q weights[r][q] · statistics of row q; each line sums to 1
     priors: tuple[Prior, ...]  # λ of row r: a number, or a rule
     candidates: tuple[int, ...]  # the rows whose outputs may answer
+    kind: SpatialKind = "square"  # of the images
+    parts: tuple[Plan, ...] = ()  # run in sequence in place of this Plan if it has more rows than may run at once
 
     # Computed now, not on demand, so a compiler that traces a call sees plain numbers.
+    rows: int = field(init=False)  # R, the number of rows an image becomes
+    has_views: bool = field(init=False)  # whether any row runs a view of the image
+    blends: bool = field(init=False)  # whether any row is normalized with other statistics than the source's
     first_blended: int = field(init=False)  # the first row with λ < 1; blended rows use only each other's statistics
     independent: bool = field(init=False)  # whether each row uses its own statistics only, as without views
     blended_weights: Matrix = field(init=False)  # `weights` of the blended rows
@@ -42,6 +47,9 @@ class Plan:
         weights = tuple(line[first:] for line in self.weights[first:])
         last = [max(row for row, weight in enumerate(line) if weight) for line in weights]
         vars(self).update(
+            rows=len(self.view_of_row),
+            has_views=any(self.view_of_row),
+            blends=first < len(self.view_of_row),
             first_blended=first,
             independent=all(line[row] == 1.0 for row, line in enumerate(weights)),
             blended_weights=weights,
@@ -52,19 +60,9 @@ class Plan:
         )
 
     @property
-    def rows(self) -> int:
-        """R, the number of rows an image becomes."""
-        return len(self.view_of_row)
-
-    @property
     def blended_priors(self) -> tuple[tuple[Prior], ...]:
         """λ of the blended rows, as a column."""
         return tuple((prior,) for prior in self.priors[self.first_blended :])
-
-    @property
-    def blends(self) -> bool:
-        """Whether any row is normalized with other statistics than the source's."""
-        return self.first_blended < self.rows
 
     def moves_pixels(self, row: int) -> bool:
         """Whether this row runs a view that moves pixels."""
@@ -77,8 +75,8 @@ def _runs(priors: tuple[Prior, ...]) -> tuple[tuple[Prior, int, int], ...]:
     return tuple((priors[end - 1], start, end) for start, end in zip([0, *ends], ends, strict=False))
 
 
-def make_plan(recipe: Recipe, kind: SpatialKind = "square") -> Plan:
-    """Compile a recipe for images of this kind.
+def make_plan(recipe: Recipe, kind: SpatialKind = "square", max_rows: int | None = None) -> Plan:
+    """Compile a recipe for images of this kind, of which at most `max_rows` rows may run at once.
 
     Each prior gets one row for the image and one for each of the n views. In the target statistics, the image has
     weight ½ and each view 1/2n. λ = 1 needs no statistics, so it gets views only if views are candidates. With
@@ -107,7 +105,8 @@ def make_plan(recipe: Recipe, kind: SpatialKind = "square") -> Plan:
     answering = 1 + len(views) if recipe.candidates == "views" else 1
     candidates = tuple(row for prior in recipe.prior_values for row in groups[prior][:answering])
     lines = tuple(map(tuple, weights.tolist()))
-    return Plan((IMAGE, *views), tuple(view_of_row), lines, tuple(priors), candidates)
+    plan = Plan((IMAGE, *views), tuple(view_of_row), lines, tuple(priors), candidates, kind)
+    return replace(plan, parts=_split(plan, max_rows))
 
 
 def resampling_error(what: str) -> RecipeError:
@@ -128,14 +127,14 @@ def resolve_max_rows(max_rows: Any, recipe: Recipe) -> int | None:
     return None if max_rows is None else expect_integer("max_rows", max_rows, 1, RecipeError)
 
 
-def split(plan: Plan, max_rows: int | None) -> tuple[Plan, ...]:
-    """Return a Plan for each candidate, in order, if the whole Plan has more than `max_rows` rows.
+def _split(plan: Plan, max_rows: int | None) -> tuple[Plan, ...]:
+    """Return a Plan for each candidate, in order, if the whole Plan has more than `max_rows` rows; else none.
 
     Each part contains the candidate and every row that its statistics depend on, directly or indirectly, so the outputs
     are the same. Shared views run once in each part.
     """
     if max_rows is None or plan.rows <= max_rows:
-        return (plan,)
+        return ()
     drawn_from = np.linalg.matrix_power(np.asarray(plan.weights) > 0, plan.rows)
     needed = [np.flatnonzero(drawn_from[candidate]).tolist() for candidate in plan.candidates]
     least = max(map(len, needed))
@@ -171,4 +170,5 @@ def _restrict(plan: Plan, rows: list[int], candidates: list[int]) -> Plan:
         tuple(tuple(plan.weights[row][other] for other in rows) for row in rows),
         tuple(plan.priors[row] for row in rows),
         tuple(map(rows.index, candidates)),
+        plan.kind,
     )

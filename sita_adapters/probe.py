@@ -1,8 +1,8 @@
 """The probe: it runs a model before the first answer, to check the contract and to find the layout of the output.
 
-Two random images a and b run without adaptation in four batches. Then a runs again, on a fresh copy of the model:
+Two random images a and b run without adaptation. First, a runs on a fresh copy of the model; then, on another copy:
 
-    [a, b]      [b, a]      [b]      [a]      [a]
+    [a]      [a, b]      [b, a]      [b]      [a]
 
 The batch dimension is the axis whose size is the number of images. An image's part of every output, and of the input of
 every adapted layer, must be the same in every batch. A constant has no batch dimension and never changes. Each image is
@@ -16,16 +16,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from .errors import InputError, ModelError, OutputError, SitaError, SitaWarning
 from .ops import Array, Ops
-from .outputs import IsArray, OutputLayout, flatten, leaves, resolve_scores
-
-if TYPE_CHECKING:
-    from .engine import Adaptation
+from .outputs import OutputLayout, flatten, leaves
+from .scores import find_mixed, resolve_scores
+from .state import Adaptation, ProbeResult
 
 Run: TypeAlias = Callable[..., Any]
 """run(which, perturbed=False, fresh=False) runs the plain model on the random images with these indices, and returns
@@ -68,19 +67,31 @@ class InputRecorder:
 
     def record(self, name: str, x: Array) -> None:
         """Keep about 512 values of every entry of a layer's input (N, …)."""
-        flat = x.reshape(x.shape[0], -1) if isinstance(x, np.ndarray) else self.ops.xp.reshape(x, (x.shape[0], -1))
+        flat = x.reshape(x.shape[0], -1) if isinstance(x, np.ndarray) else self.ops.reshape(x, (x.shape[0], -1))
         step = max(1, flat.shape[1] // 512) | 1  # odd, so it doesn't lock onto a power-of-two stride
         self.layers.append(self.values(name, flat[:, ::step]))
 
     def values(self, name: str, x: Array) -> _Values:
-        """Return the values of an array."""
+        """Return a copy of the values of an array: what it is a view of need not stay in memory."""
         rounding = next((value for dtype, value in _ROUNDING.items() if dtype in str(x.dtype)), 0.0)
-        return _Values(name, self.ops.to_numpy(x), rounding)
+        return _Values(name, np.array(self.ops.to_numpy(x)), rounding)
 
 
-def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model: str, images: Array) -> OutputLayout:
-    """Return the layout of a model's output for images like these; raise a SitaError if it violates the contract."""
-    is_array = recorder.ops.is_array
+def probe_model(
+    run: Run,
+    recorder: InputRecorder,
+    adaptation: Adaptation,
+    images: Array,
+    *,
+    image_rank: int,
+    channel_axis: Callable[[], int | None],
+) -> ProbeResult:
+    """Return what is established about a model for images like these; raise a SitaError if it violates the contract.
+
+    `channel_axis` is called after the runs. It returns the class axis of logits of the images' rank, 1 or −1, or None
+    if it is unknown.
+    """
+    is_array, model = recorder.ops.is_array, adaptation.model_name
 
     def result(which: Sequence[int], **how: bool) -> _Result:
         recorder.layers = []
@@ -99,8 +110,9 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
         others = [f"{path}={leaf!r}" for path, leaf in leaves(output, is_array) if not is_array(leaf)]
         return _Result(output, [*(each.name for each in (*arrays, *layers)), *others], arrays, layers)
 
+    again = result(BATCHES[-1], fresh=True)  # first: when the other copy is made, this one is gone
     results = [result(which) for which in BATCHES]
-    one, again = results[-1], result(BATCHES[-1], fresh=True)
+    one = results[-1]
     pairs = zip(one.arrays, again.arrays, strict=False)  # they may differ in the order of sums on a GPU
     twice = [(x.array[None], y.array[None], 0.1 * y.rounding) for x, y in pairs]
     if one.parts != again.parts or not all(_close(x, y, y, y, rounding) for x, y, rounding in twice):
@@ -115,7 +127,11 @@ def probe_model(run: Run, recorder: InputRecorder, adaptation: Adaptation, model
             mixed = _mixed(results, axes, noisy) if noisy.parts == whole.parts else mixed
     if mixed:
         raise _mixing_error(whole, mixed, axes)
-    return _layout(whole, axes[: len(whole.arrays)], adaptation, is_array)
+    layout = _layout(whole, axes[: len(whole.arrays)], adaptation, is_array, image_rank, channel_axis())
+    entries: dict[str, tuple[int, ...]] = {}
+    for each in whole.layers:
+        entries[each.name] = (*entries.get(each.name, ()), each.array.shape[1])
+    return ProbeResult(layout, entries)
 
 
 def _image_axes(results: Sequence[_Result]) -> list[int | None]:
@@ -203,17 +219,33 @@ def _close(x: np.ndarray, y: np.ndarray, every: np.ndarray, perturbed: np.ndarra
     return bool((gaps <= rounding * size + 1e-3 * spread).all() or np.linalg.norm(gaps / size) <= magnified)
 
 
-def _layout(whole: _Result, axes: Sequence[int | None], adaptation: Adaptation, is_array: IsArray) -> OutputLayout:
+def _layout(  # noqa: PLR0917
+    whole: _Result,
+    axes: Sequence[int | None],
+    adaptation: Adaptation,
+    is_array: Callable[[Any], bool],
+    image_rank: int,
+    channel_axis: int | None,
+) -> OutputLayout:
+    """Return the layout of the output: its images, its class scores, and what may be averaged."""
     if all(axis is None for axis in axes):
         raise OutputError("No output has one entry per image. Try: adapt a module that keeps the batch axis.")
     pairs = zip(whole.arrays, axes, strict=True)
-    values = [None if axis is None else np.moveaxis(each.array, axis, 0) for each, axis in pairs]
-    scores, why = resolve_scores(whole.output, values, adaptation, is_array)
-    integers = any(array is not None and array.dtype.kind != "f" for array in values)
-    entries: dict[str, tuple[int, ...]] = {}
-    for each in whole.layers:
-        entries[each.name] = (*entries.get(each.name, ()), each.array.shape[1])
-    return OutputLayout(tuple(each.name for each in whole.arrays), tuple(axes), scores, why, integers, entries)
+    values = [None if axis is None else np.moveaxis(_precise(each.array), axis, 0) for each, axis in pairs]
+    settings = adaptation.settings
+    scores, why = resolve_scores(
+        whole.output, values, settings, is_array, image_rank=image_rank, channel_axis=channel_axis
+    )
+    paths, ranks = tuple(each.name for each in whole.arrays), tuple(each.array.ndim for each in whole.arrays)
+    layout = OutputLayout(paths, tuple(axes), ranks, scores, why, find_mixed(scores, values))
+    recipe = adaptation.recipe
+    if recipe.candidate_count > 1 and recipe.combine != "mix":
+        layout.require_scores()
+    return layout
+
+
+def _precise(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
 def leave_out(*names: str) -> str:
@@ -225,7 +257,7 @@ def check_called(called: Collection[str], adaptation: Adaptation) -> None:
     """Raise an error if a model calls none of its adapted layers; warn if it does not call some of them."""
     names = [info.name for info in adaptation.layers if info.adapted]
     missed = [name for name in names if name not in called]
-    if not missed or not any(plan.blends for plan, _ in adaptation.plans.values()):
+    if not missed or not any(plan.blends for plan in adaptation.plans.values()):
         return
     if len(missed) == len(names):
         raise ModelError(

@@ -23,7 +23,7 @@ class LayerInfo:
     adapted: bool
 
 
-def select(found: Mapping[str, Any], layers: Layers) -> set[str]:
+def match_layers(found: Mapping[str, Any], layers: Layers) -> set[str]:
     """Return the names of the found layers that `layers` selects; None selects all."""
     if layers is None:
         return set(found)

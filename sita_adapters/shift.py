@@ -118,7 +118,7 @@ class ByExcessShift:
         # Neither `minimum` nor `maximum`: compiled by XLA, they may hide NaN.
         clean = ops.scalar(max(2 * self.clean_shifts[name], 1e-12), divergence)
         doubled = divergence - 1
-        return clean / ops.xp.where(doubled < clean, clean, doubled) + 0 * divergence
+        return clean / ops.where(doubled < clean, clean, doubled) + 0 * divergence
 
 
 Rule: TypeAlias = ByShift | ByExcessShift
@@ -126,7 +126,7 @@ Rule: TypeAlias = ByShift | ByExcessShift
 
 
 def scaled_divergence(
-    mean: Array, variance: Array, source_mean: Array, source_variance: Array, *, epsilon: Any, xp: Any
+    mean: Array, variance: Array, source_mean: Array, source_variance: Array, *, epsilon: Any, ops: Ops
 ) -> Array:
     """Return E (B, R, 1) of statistics (B, R, C) from the source's (C,), with ε added to both variances.
 
@@ -136,10 +136,8 @@ def scaled_divergence(
     """
     variance, source_variance = variance + epsilon, source_variance + epsilon
     offset = mean - source_mean
-    logarithm = xp.log(source_variance / variance)
-    if hasattr(xp, "addcmul"):  # PyTorch's, which computes each of these in one operation
-        return xp.mean(xp.addcdiv(logarithm, xp.addcmul(variance, offset, offset), source_variance), -1, keepdims=True)
-    return xp.mean((variance + offset * offset) / source_variance + logarithm, axis=-1, keepdims=True)
+    squares = ops.addcmul(variance, offset, offset)
+    return ops.mean(ops.addcdiv(ops.log(source_variance / variance), squares, source_variance), axis=-1, keepdims=True)
 
 
 def shift_of(divergence: Array) -> Array:

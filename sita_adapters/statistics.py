@@ -1,26 +1,26 @@
 """The arithmetic of the statistics: from the moments of every row to the statistics that normalize it.
 
-Arrays are (images, rows, channels), in any namespace `xp` with numpy's function names. Variances are biased.
+Arrays are (images, rows, channels). Variances are biased.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from .ops import Array
+from .ops import Array, Ops
 
 
-def pool(means: Array, variances: Array, *, axis: int, xp: Any) -> tuple[Array, Array]:
+def pool(means: Array, variances: Array, *, axis: int, ops: Ops) -> tuple[Array, Array]:
     """Return the moments of several parts of equal size, pooled along an axis.
 
     m = mean(m_i),   v = mean(v_i + (m_i − m)²)
     """
-    mean = xp.mean(means, axis=axis, keepdims=True)
-    variance = xp.mean(variances + (means - mean) ** 2, axis=axis, keepdims=False)
-    return xp.sum(mean, axis=axis, keepdims=False), variance
+    mean = ops.mean(means, axis=axis, keepdims=True)
+    variance = ops.mean(variances + (means - mean) ** 2, axis=axis, keepdims=False)
+    return ops.sum(mean, axis=axis, keepdims=False), variance
 
 
-def target(means: Array, variances: Array, *, weights: Array, references: Array, xp: Any) -> tuple[Array, Array]:
+def target(means: Array, variances: Array, *, weights: Array, references: Array, ops: Ops) -> tuple[Array, Array]:
     """Return the target statistics of every row, (B, R, C) (paper, eq. 3).
 
     m_t = Σ_q w_q · m_q,   v_t = Σ_q w_q · (v_q + (m_q − m_t)²)
@@ -29,16 +29,16 @@ def target(means: Array, variances: Array, *, weights: Array, references: Array,
     Σ_q w_q · d_q² − (Σ_q w_q · d_q)² with d_q = m_q − m_o. The reference row o is one of the rows with w_q > 0: line r
     of `references`, (R, R), has a 1 there. Without a reference, large means would cancel and lose precision.
     """
-    reference = xp.matmul(references, means)
+    reference = ops.matmul(references, means)
     offsets = means - reference
-    offset = xp.matmul(weights, offsets)
-    variance = xp.matmul(weights, variances + offsets * offsets) - offset * offset
+    offset = ops.matmul(weights, offsets)
+    variance = ops.matmul(weights, variances + offsets * offsets) - offset * offset
     # Rounding may leave it below 0. (Not `maximum`: compiled by XLA, the maximum of NaN and 0 is 0.)
-    return reference + offset, xp.where(variance < 0, 0.0, variance)
+    return reference + offset, ops.where(variance < 0, 0.0, variance)
 
 
 def blend_with_source(
-    mean: Array, variance: Array, source_mean: Array, source_variance: Array, *, priors: Any, xp: Any
+    mean: Array, variance: Array, source_mean: Array, source_variance: Array, *, priors: Any, ops: Ops
 ) -> tuple[Array, Array]:
     """Return the statistics to normalize every row with (paper, eq. 4).
 
@@ -46,16 +46,11 @@ def blend_with_source(
 
     `priors` broadcast to (B, R, 1); the source's statistics are (C,). λ = 1 gives the source's statistics exactly.
     """
-    lerp = getattr(xp, "lerp", _lerp)
-    return lerp(mean, source_mean, priors), lerp(variance, source_variance, priors)
-
-
-def _lerp(start: Array, end: Array, weight: Array) -> Array:
-    return (1 - weight) * start + weight * end
+    return ops.lerp(mean, source_mean, priors), ops.lerp(variance, source_variance, priors)
 
 
 def input_affine(
-    mean: Array, variance: Array, *, source_mean: Array, source_variance: Array, epsilon: float, xp: Any
+    mean: Array, variance: Array, *, source_mean: Array, source_variance: Array, epsilon: float, ops: Ops
 ) -> tuple[Array, Array]:
     """Return the scale and shift of a layer's input that make the layer normalize with (mean, variance).
 
@@ -63,16 +58,16 @@ def input_affine(
 
     Then (x · scale + shift − m_s) / sqrt(v_s + ε) = (x − m) / sqrt(v + ε), and the layer itself is unchanged.
     """
-    scale = xp.sqrt((source_variance + epsilon) / (variance + epsilon))
+    scale = ops.sqrt((source_variance + epsilon) / (variance + epsilon))
     return scale, source_mean - mean * scale
 
 
 def output_affine(
-    mean: Array, variance: Array, *, gamma: Array, beta: Array, epsilon: float, xp: Any
+    mean: Array, variance: Array, *, gamma: Array, beta: Array, epsilon: float, ops: Ops
 ) -> tuple[Array, Array]:
     """Return the scale and shift for which x · scale + shift is a layer's output with (mean, variance).
 
     scale = γ / sqrt(v + ε),   shift = β − m · scale
     """
-    scale = gamma / xp.sqrt(variance + epsilon)
+    scale = gamma / ops.sqrt(variance + epsilon)
     return scale, beta - mean * scale

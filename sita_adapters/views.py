@@ -38,7 +38,6 @@ class ImageLayout:
     """The layout of image arrays, with axes counted from the end, and the array operations."""
 
     ops: Ops
-    kind: SpatialKind
     channel: int
     axes: tuple[int, ...]
     inputs: Inputs | None = None
@@ -73,7 +72,7 @@ IMAGE = View("image")
 
 def flip(x: Array, layout: ImageLayout, axis: Literal[0, -1]) -> Array:
     """Reverse the height (axis 0) or the width (axis −1)."""
-    return layout.ops.xp.flip(x, axis=layout.axes[axis])
+    return layout.ops.flip(x, axis=layout.axes[axis])
 
 
 def transpose(x: Array, layout: ImageLayout) -> Array:
@@ -84,28 +83,28 @@ def transpose(x: Array, layout: ImageLayout) -> Array:
             f"A quarter turn or transposition needs square images; received {height}×{width}. "
             "Try: views that keep the shape ('vflip', 'hflip', 'rot180')."
         )
-    return layout.ops.xp.swapaxes(x, *layout.axes)
+    return layout.ops.swapaxes(x, *layout.axes)
 
 
 def rotate(x: Array, layout: ImageLayout, degrees: float) -> Array:
     """Turn counter-clockwise about the center: bilinear, with the border mirrored (…2 1 0 1 2…)."""
-    ops, xp = layout.ops, layout.ops.xp
+    ops = layout.ops
     first, second = sorted(axis % len(x.shape) for axis in layout.axes)
     height, width, after = x.shape[first], x.shape[second], tuple(x.shape[second + 1 :])
     indices, weights = ops.as_constants(rotation_taps, height, width, degrees)
-    flat = xp.reshape(x, (-1, *x.shape[1:first], height * width, *after))  # N may be open in a graph
+    flat = ops.reshape(x, (-1, *x.shape[1:first], height * width, *after))  # N may be open in a graph
     turned = 0.0
     for index, weight in zip(indices, weights.reshape(4, -1, *[1] * len(after)), strict=True):
-        turned = turned + xp.take(flat, ops.indices(index, x), axis=first) * ops.constant(weight, x)
-    return xp.reshape(turned, (-1, *x.shape[1:]))
+        turned = turned + ops.take(flat, ops.indices(index, x), axis=first) * ops.constant(weight, x)
+    return ops.reshape(turned, (-1, *x.shape[1:]))
 
 
 def blur(x: Array, layout: ImageLayout, sigma: float) -> Array:
     """Smooth with a Gaussian of this standard deviation in pixels, cut off at 4σ, the border mirrored."""
-    xp = layout.ops.xp
+    ops = layout.ops
     for axis in layout.axes:
         (kernel,) = layout.ops.as_constants(blur_matrix, x.shape[axis], sigma)
-        x = xp.swapaxes(xp.matmul(xp.swapaxes(x, axis, -1), layout.ops.constant(kernel, x)), axis, -1)
+        x = ops.swapaxes(ops.matmul(ops.swapaxes(x, axis, -1), layout.ops.constant(kernel, x)), axis, -1)
     return x
 
 
@@ -114,7 +113,7 @@ def color(x: Array, layout: ImageLayout, *changes: tuple[str, float]) -> Array:
 
     On RGB intensities u in [0, 1] with luma l: u · f, f · u + (1 − f) · mean(l), and f · u + (1 − f) · l.
     """
-    inputs, xp, channels = layout.inputs, layout.ops.xp, x.shape[layout.channel]
+    inputs, ops, channels = layout.inputs, layout.ops, x.shape[layout.channel]
     assert inputs is not None  # check_inputs
     if channels not in (1, 3) or {len(inputs.mean), len(inputs.std)} - {1, channels}:
         raise InputError(
@@ -130,10 +129,10 @@ def color(x: Array, layout: ImageLayout, *changes: tuple[str, float]) -> Array:
         if name == "brightness":
             u = u * factor
         else:
-            gray = xp.sum(u * luma, axis=layout.channel, keepdims=True)
-            gray = xp.mean(gray, axis=layout.axes, keepdims=True) if name == "contrast" else gray
+            gray = ops.sum(u * luma, axis=layout.channel, keepdims=True)
+            gray = ops.mean(gray, axis=layout.axes, keepdims=True) if name == "contrast" else gray
             u = u * factor + gray * (1 - factor)
-        u = xp.clip(u, 0.0, 1.0)
+        u = ops.clip(u, 0.0, 1.0)
     return (u * inputs.white - mean) / std
 
 

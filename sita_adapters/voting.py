@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from .ops import Array, Ops
+from .ops import NUMPY, Array, Ops
 
 Scores: TypeAlias = Literal["logits", "probabilities", "log_probabilities", "sigmoid", "sigmoid_probabilities"]
 """The kind of scores: of mutually exclusive classes, or ("sigmoid", "sigmoid_probabilities") of independent labels."""
@@ -52,41 +52,40 @@ def decide(
 
     Each sigmoid label is decided as two classes with logits (0, z).
     """
-    xp = ops.xp
-    z = to_logits(candidates, kind, xp)
+    z = to_logits(candidates, kind, ops)
     if kind in ("sigmoid", "sigmoid_probabilities"):
-        zeros = xp.where(z == z, 0.0, z)  # noqa: PLR0124 (a NaN must stay one)
-        pairs = xp.stack([zeros, z], axis=-1)
+        zeros = ops.where(z == z, 0.0, z)  # noqa: PLR0124 (a NaN must stay one)
+        pairs = ops.stack([zeros, z], axis=-1)
         vote = decide(pairs, top_k=top_k, combine=combine, kind="logits", class_axis=-1, ops=ops)
-        answer = from_logits(vote.scores[..., 1] - vote.scores[..., 0], kind, class_axis, xp)
+        answer = from_logits(vote.scores[..., 1] - vote.scores[..., 0], kind, class_axis, ops)
         return Vote(answer, *(each[..., 0] for each in (vote.labels, vote.entropies, vote.kept, vote.votes)))
-    log_p = log_softmax(z, class_axis, xp)
-    entropies = _entropy(log_p, class_axis, xp)
+    log_p = log_softmax(z, class_axis, ops)
+    entropies = _entropy(log_p, class_axis, ops)
     # A NaN candidate counts as the least confident: every comparison with NaN is false, so it would get rank 0.
-    entropies = xp.where(entropies == entropies, entropies, float("inf"))  # noqa: PLR0124
+    entropies = ops.where(entropies == entropies, entropies, float("inf"))  # noqa: PLR0124
     labels, ranks = first_largest(z, class_axis, ops), _ranks(entropies, ops)
     kept = ranks < top_k
-    votes = xp.sum(ops.cast((labels[:, :, None] == labels[:, None]) & kept[:, None], labels), axis=2)
+    votes = ops.sum(ops.cast((labels[:, :, None] == labels[:, None]) & kept[:, None], labels), axis=2)
     if combine == "mean":
-        z = log_of(_mean(xp.exp(log_p), kept, ops), xp)
+        z = log_of(_mean(ops.exp(log_p), kept, ops), ops)
     else:
-        z = _mean(z, _winners(labels, kept, votes, ranks, xp), ops)
-    return Vote(from_logits(z, kind, class_axis, xp), labels, entropies, kept, votes)
+        z = _mean(z, _winners(labels, kept, votes, ranks, ops), ops)
+    return Vote(from_logits(z, kind, class_axis, ops), labels, entropies, kept, votes)
 
 
-def to_logits(scores: Array, kind: Scores, xp: Any) -> Array:
+def to_logits(scores: Array, kind: Scores, ops: Ops) -> Array:
     """Return scores as logits: the logarithm of probabilities, or the log-odds of sigmoid probabilities."""
     if kind == "probabilities":
-        return log_of(scores, xp)
-    return log_of(scores, xp) - log_of(1 - scores, xp) if kind == "sigmoid_probabilities" else scores
+        return log_of(scores, ops)
+    return log_of(scores, ops) - log_of(1 - scores, ops) if kind == "sigmoid_probabilities" else scores
 
 
-def from_logits(z: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
+def from_logits(z: Array, kind: Scores, class_axis: int, ops: Ops) -> Array:
     """Return logits as scores of a kind."""
     if kind in ("probabilities", "log_probabilities"):
-        z = log_softmax(z, class_axis, xp)
-        return xp.exp(z) if kind == "probabilities" else z
-    return 1 / (1 + xp.exp(-z)) if kind == "sigmoid_probabilities" else z
+        z = log_softmax(z, class_axis, ops)
+        return ops.exp(z) if kind == "probabilities" else z
+    return 1 / (1 + ops.exp(-z)) if kind == "sigmoid_probabilities" else z
 
 
 def probabilities(values: np.ndarray, kind: Scores, class_axis: int) -> np.ndarray:
@@ -94,53 +93,53 @@ def probabilities(values: np.ndarray, kind: Scores, class_axis: int) -> np.ndarr
     if kind in ("probabilities", "sigmoid_probabilities"):
         return values
     wanted: Scores = "sigmoid_probabilities" if kind == "sigmoid" else "probabilities"
-    return np.asarray(from_logits(values, wanted, class_axis, np))
+    return np.asarray(from_logits(values, wanted, class_axis, NUMPY))
 
 
-def largest_probability(scores: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
+def largest_probability(scores: Array, kind: Scores, class_axis: int, ops: Ops) -> Array:
     """Return the largest class probability, without the class axis; for sigmoid labels, max(p, 1 − p) of each."""
     if kind in ("sigmoid", "sigmoid_probabilities"):
-        p = 1 / (1 + xp.exp(-scores)) if kind == "sigmoid" else scores
-        return xp.where(p > 0.5, p, 1 - p)
+        p = 1 / (1 + ops.exp(-scores)) if kind == "sigmoid" else scores
+        return ops.where(p > 0.5, p, 1 - p)
     if kind == "probabilities":
-        return xp.max(scores, axis=class_axis)
-    top = xp.max(scores, axis=class_axis, keepdims=True)
-    return 1 / xp.sum(xp.exp(scores - top), axis=class_axis)
+        return ops.max(scores, axis=class_axis)
+    top = ops.max(scores, axis=class_axis, keepdims=True)
+    return 1 / ops.sum(ops.exp(scores - top), axis=class_axis)
 
 
-def _entropy(log_p: Array, class_axis: int, xp: Any) -> Array:
+def _entropy(log_p: Array, class_axis: int, ops: Ops) -> Array:
     """Return H = −Σ p · log p in nats, with the class axis kept."""
-    return -xp.sum(xp.exp(log_p) * xp.maximum(log_p, _LEAST), axis=class_axis, keepdims=True)
+    return -ops.sum(ops.exp(log_p) * ops.maximum(log_p, _LEAST), axis=class_axis, keepdims=True)
 
 
-def entropy(scores: Array, kind: Scores, class_axis: int, xp: Any) -> Array:
+def entropy(scores: Array, kind: Scores, class_axis: int, ops: Ops) -> Array:
     """Return H of scores in nats, without the class axis. Each sigmoid label has two classes."""
-    z = to_logits(scores, kind, xp)
+    z = to_logits(scores, kind, ops)
     if kind in ("sigmoid", "sigmoid_probabilities"):
-        z, class_axis = xp.stack([xp.zeros_like(z), z], axis=-1), -1
-    return xp.squeeze(_entropy(log_softmax(z, class_axis, xp), class_axis, xp), axis=class_axis)
+        z, class_axis = ops.stack([ops.zeros_like(z), z], axis=-1), -1
+    return ops.squeeze(_entropy(log_softmax(z, class_axis, ops), class_axis, ops), axis=class_axis)
 
 
-def log_of(values: Array, xp: Any) -> Array:
+def log_of(values: Array, ops: Ops) -> Array:
     """Return the logarithm of probabilities, clipped below at the smallest normal float."""
-    return xp.log(xp.where(values < _TINY, _TINY, values))
+    return ops.log(ops.where(values < _TINY, _TINY, values))
 
 
-def log_softmax(z: Array, axis: int, xp: Any) -> Array:
+def log_softmax(z: Array, axis: int, ops: Ops) -> Array:
     """Return z − log Σ exp(z)."""
-    shifted = z - xp.max(z, axis=axis, keepdims=True)
-    return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
+    shifted = z - ops.max(z, axis=axis, keepdims=True)
+    return shifted - ops.log(ops.sum(ops.exp(shifted), axis=axis, keepdims=True))
 
 
 def first_largest(z: Array, axis: int, ops: Ops) -> Array:
     """Return min {c : z_c ≥ max z}, as a float; the number of classes if there is none (NaN)."""
     count = z.shape[axis]
-    indices = ops.xp.reshape(ops.constant(list(range(count)), z), (count, *[1] * (-axis - 1)))
-    largest = z >= ops.xp.max(z, axis=axis, keepdims=True)
-    return ops.xp.min(ops.xp.where(largest, indices, float(count)), axis=axis, keepdims=True)
+    indices = ops.reshape(ops.constant(list(range(count)), z), (count, *[1] * (-axis - 1)))
+    largest = z >= ops.max(z, axis=axis, keepdims=True)
+    return ops.min(ops.where(largest, indices, float(count)), axis=axis, keepdims=True)
 
 
-def select_lowest(array: Array, entropies: Array, candidates: Sequence[int], xp: Any) -> Array:
+def select_lowest(array: Array, entropies: Array, candidates: Sequence[int], ops: Ops) -> Array:
     """Return, for each image, the part of an array (B, P, …) of the candidate with the lowest key in `entropies`.
 
     Each candidate is compared with the best so far, because not every exporter supports argmin.
@@ -150,31 +149,31 @@ def select_lowest(array: Array, entropies: Array, candidates: Sequence[int], xp:
     column = (-1, *lowest.shape[1:], *[1] * (len(array.shape) - len(entropies.shape)))
     for candidate in others:
         better = entropies[:, candidate] < lowest
-        chosen = xp.where(xp.reshape(better, column), array[:, candidate], chosen)
-        lowest = xp.where(better, entropies[:, candidate], lowest)
+        chosen = ops.where(ops.reshape(better, column), array[:, candidate], chosen)
+        lowest = ops.where(better, entropies[:, candidate], lowest)
     return chosen
 
 
 def _ranks(entropies: Array, ops: Ops) -> Array:
     """rank_p = Σ_q [H_q < H_p, or H_q = H_p and q < p]: a permutation of 0 … P−1."""
     count, trailing = entropies.shape[1], len(entropies.shape) - 2
-    order = ops.xp.reshape(ops.constant(list(range(count)), entropies), (1, count, *[1] * trailing))
+    order = ops.reshape(ops.constant(list(range(count)), entropies), (1, count, *[1] * trailing))
     p, q = entropies[:, :, None], entropies[:, None]
     ahead = (q < p) | ((q == p) & (order[:, None] < order[:, :, None]))
-    return ops.xp.sum(ops.cast(ahead, entropies), axis=2)
+    return ops.sum(ops.cast(ahead, entropies), axis=2)
 
 
-def _winners(labels: Array, kept: Array, votes: Array, ranks: Array, xp: Any) -> Array:
+def _winners(labels: Array, kept: Array, votes: Array, ranks: Array, ops: Ops) -> Array:
     """Return which candidates are kept and have the winning label: most votes, then lowest rank."""
     count = labels.shape[1]
-    standing = xp.where(kept, votes * count - ranks, -float(count))
-    leads = standing >= xp.max(standing, axis=1, keepdims=True)
-    winning = xp.min(xp.where(leads, labels, float("inf")), axis=1, keepdims=True)
+    standing = ops.where(kept, votes * count - ranks, -float(count))
+    leads = standing >= ops.max(standing, axis=1, keepdims=True)
+    winning = ops.min(ops.where(leads, labels, float("inf")), axis=1, keepdims=True)
     return kept & (labels == winning)
 
 
 def _mean(values: Array, chosen: Array, ops: Ops) -> Array:
     """Return the mean over the chosen candidates. The others are ignored, even if they are infinite."""
     weights = ops.cast(chosen, values)
-    total = ops.xp.sum(ops.xp.where(chosen, values, 0.0) * weights, axis=1)
-    return total / ops.xp.sum(weights, axis=1)
+    total = ops.sum(ops.where(chosen, values, 0.0) * weights, axis=1)
+    return total / ops.sum(weights, axis=1)

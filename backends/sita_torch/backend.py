@@ -14,16 +14,17 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from sita_adapters.backend import adaptation_of
-from sita_adapters.engine import Settings
+from sita_adapters.engine import Answer, read_answer
 from sita_adapters.errors import ModelError, SitaWarning
 from sita_adapters.recipe import Recipe
-from sita_adapters.selection import LayerInfo, Layers, select
+from sita_adapters.selection import LayerInfo, Layers, match_layers
+from sita_adapters.state import Settings
 
-from .batchnorm import attach, detach, is_attached
-from .call import Adaptation, install_forward, probe_example
-from .clone import clone, unguard
+from .batchnorm import adapt_layer, is_adapted, restore_layer
+from .call import Arguments, install_forward, probe_example, remove_forward
+from .clone import clone
 from .exporting import FORMATS, write
-from .inspection import find_layers, named_modules, named_tensors, source_statistics, spatial_axes
+from .inspection import Adaptation, find_layers, named_modules, named_tensors, source_statistics, spatial_axes
 from .ops import TORCH
 
 
@@ -37,7 +38,7 @@ class TorchBackend:
     def adapt(self, model: Any, recipe: Recipe, settings: Settings, layers: Layers, example: Any) -> nn.Module:
         """Return an adapted clone in eval mode."""
         source = _module_of(model, warn=True)
-        adapted = [name for name, each in named_modules(source) if "_sita" in vars(each) or is_attached(each)]
+        adapted = [name for name, each in named_modules(source) if "_sita" in vars(each) or is_adapted(each)]
         if adapted:
             part = f"its {adapted[0]!r}" if adapted[0] else "it"
             raise ModelError(
@@ -45,7 +46,7 @@ class TorchBackend:
                 "Try: adapt the source model, or sita.unwrap(adapted) first."
             )
         found = find_layers(source)
-        chosen = select(found, layers)
+        chosen = match_layers(found, layers)
         axes = spatial_axes(source)
         adaptation = Adaptation(
             recipe=recipe,
@@ -62,7 +63,7 @@ class TorchBackend:
         cloned = clone(source)
         cloned.eval()
         for name, layer in find_layers(cloned).items():
-            attach(layer, adaptation, name, adapted=name in chosen)
+            adapt_layer(layer, adaptation, name, adapted=name in chosen)
         install_forward(cloned, adaptation)
         if example is not None:
             probe_example(cloned, example)
@@ -71,13 +72,9 @@ class TorchBackend:
     def unwrap(self, adapted: Any) -> nn.Module:
         plain = clone(_module_of(adapted))
         adaptation: Adaptation = vars(_module_of(adapted))["_sita"]
-        for name in ("_sita", "forward"):
-            vars(plain).pop(name, None)  # some graph modules copy neither
-        if "_sita_forward" in vars(plain):
-            vars(plain)["forward"] = vars(plain).pop("_sita_forward")
-        unguard(plain)
+        remove_forward(plain)
         for layer in find_layers(plain).values():
-            detach(layer)
+            restore_layer(layer)
         for name, parameter in nn.Module.named_parameters(plain):
             parameter.requires_grad_(name in adaptation.trainable)
         return plain
@@ -92,14 +89,19 @@ class TorchBackend:
             raise ModelError("A torch.compile'd model cannot be observed. Try: observe the adapted model itself.")
         yield adaptation_of(adapted)
 
-    def run(self, model: Any, images: np.ndarray, *, channels_last: bool = False) -> Any:
+    def call(self, model: Any, images: np.ndarray, *, channels_last: bool = False) -> Any:
         """Return the module's output, without gradients, on the device and in the precision of its weights."""
-        images = np.moveaxis(images, -1, 1) if channels_last else images
-        batch = torch.from_numpy(np.array(images, order="C"))
-        like = next((tensor for _, tensor in named_tensors(model)), batch)
-        floating = like.is_floating_point() and batch.is_floating_point()
         with torch.no_grad():
-            return model(batch.to(like.device, like.dtype if floating else batch.dtype))
+            return model(_as_batch(model, images, channels_last))
+
+    def run(self, adapted: Any, images: np.ndarray, *, channels_last: bool = False) -> Answer:
+        """Return the Answer of an adapted module, or of a wrapper that runs one."""
+        batch, adaptation = _as_batch(adapted, images, channels_last), adaptation_of(adapted)
+        with torch.no_grad():
+            output = adapted(batch)
+        probed = adaptation.probes[Arguments((batch,), {}).signature]
+        plan = adaptation.plan_of(batch.shape[batch.ndim - probed.spatial_axes :])
+        return read_answer(output, probed.layout, plan, TORCH)
 
     def write(self, adapted: Any, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
         return write(_module_of(adapted), path, format, example, diagnostics)
@@ -122,3 +124,11 @@ def _module_of(model: Any, *, warn: bool = False) -> nn.Module:
         note = f"{type(model).__name__}: its inner module was adapted, and is returned without the wrapper."
         warnings.warn(note, SitaWarning, stacklevel=4)
     return _module_of(inner)
+
+
+def _as_batch(model: nn.Module, images: np.ndarray, channels_last: bool) -> torch.Tensor:
+    """Return numpy images as a tensor on the device and in the precision of a model's weights."""
+    batch = torch.from_numpy(np.array(np.moveaxis(images, -1, 1) if channels_last else images, order="C"))
+    like = next((tensor for _, tensor in named_tensors(model)), batch)
+    floating = like.is_floating_point() and batch.is_floating_point()
+    return batch.to(like.device, like.dtype if floating else batch.dtype)

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from sita_adapters.blending import blend, enter_layer
-from sita_adapters.engine import Adaptation, ForwardContext
 from sita_adapters.errors import SharedWeightsError
+from sita_adapters.layer import LayerCall
+from sita_adapters.state import ForwardContext
 from sita_adapters.statistics import input_affine, output_affine
 
-from .inspection import epsilon_of, source_statistics
+from .inspection import Adaptation, epsilon_of, source_statistics
 from .ops import TRACED, TorchOps
 
 _ADAPTED: dict[type[nn.Module], type[nn.Module]] = {
@@ -36,7 +36,7 @@ _AFTERWARDS: dict[str, tuple[str, ...]] = {
 """The classes whose arithmetic is known, by name (timm need not be installed), and what they run afterwards."""
 
 
-def attach(layer: nn.Module, adaptation: Adaptation, name: str, adapted: bool) -> None:
+def adapt_layer(layer: nn.Module, adaptation: Adaptation, name: str, adapted: bool) -> None:
     """Make this layer of a clone blend its statistics; or, if it is skipped, refuse to change them."""
     kind = f"{type(layer).__module__}.{type(layer).__qualname__}"
     if not adapted:
@@ -49,21 +49,21 @@ def attach(layer: nn.Module, adaptation: Adaptation, name: str, adapted: bool) -
         layer.register_forward_pre_hook(hook, with_kwargs=True)
 
 
-def detach(layer: nn.Module) -> nn.Module:
-    """Make an attached layer a plain one again."""
-    if _is_ours(vars(layer).get("forward")):
+def restore_layer(layer: nn.Module) -> nn.Module:
+    """Make a layer of an adapted model a plain one again."""
+    if is_ours(vars(layer).get("forward")):
         del vars(layer)["forward"]
         layer.__class__ = next((kind for kind, ours in _ADAPTED.items() if ours is type(layer)), type(layer))
     for key, hook in list(layer._forward_pre_hooks.items()):
-        if _is_ours(hook):
+        if is_ours(hook):
             del layer._forward_pre_hooks[key]
             layer._forward_pre_hooks_with_kwargs.pop(key, None)
     return layer
 
 
-def is_attached(layer: nn.Module) -> bool:
+def is_adapted(layer: nn.Module) -> bool:
     """Whether this layer belongs to an adapted model."""
-    return _is_ours(vars(layer).get("forward")) or any(map(_is_ours, layer._forward_pre_hooks.values()))
+    return is_ours(vars(layer).get("forward")) or any(map(is_ours, layer._forward_pre_hooks.values()))
 
 
 def is_known(layer: nn.Module) -> bool:
@@ -72,7 +72,8 @@ def is_known(layer: nn.Module) -> bool:
     return isinstance(forward, partial) and forward.func is blended_forward
 
 
-def _is_ours(function: Any) -> bool:
+def is_ours(function: Any) -> bool:
+    """Whether this is a hook or a forward method of this file."""
     return isinstance(function, partial) and function.func in (blended_forward, rewrite_input, refuse_training)
 
 
@@ -82,13 +83,14 @@ def blended_forward(
     """`forward` of a BatchNorm layer of a known class, which takes one tensor, with the blended statistics."""
     (x,) = (*args, *kwargs.values())
     refuse_training(name, layer)
-    context = enter_layer(name, x, adaptation)
-    if not context.plan.blends:
+    call = LayerCall(name, x, adaptation)
+    if not call.blends:
         return type(layer).forward(layer, x)  # type: ignore[no-any-return]
-    ops, source = _ops(context), (layer._buffers["running_mean"], layer._buffers["running_var"])  # without a search
+    source = layer._buffers["running_mean"], layer._buffers["running_var"]  # without a search
+    ops = _ops(call.context)
     positions = ops.positions(x, 1)
     with _without_autocast(x):
-        mean, variance = blend(partial(measure, x, ops), source, layer.eps, x.shape[0], positions, context, name)
+        mean, variance = call.blend(measure(x, call, ops), source, layer.eps, positions)
         out = _normalize(x, mean, variance, layer, positions, ops)
     for module in afterwards:
         out = getattr(layer, module)(out)
@@ -109,17 +111,16 @@ def rewrite_input(  # noqa: PLR0917
     key = None if args else next(key for key, value in kwargs.items() if isinstance(value, torch.Tensor))
     x: torch.Tensor = args[0] if key is None else kwargs[key]
     refuse_training(name, layer)
-    context = enter_layer(name, x, adaptation)
-    if not context.plan.blends:
+    call = LayerCall(name, x, adaptation)
+    if not call.blends:
         return None
-    assert context.layout is not None
-    axis = context.layout.channel_axes.get(name, 1)
-    features, ops, source = x.movedim(axis, 1), _ops(context), source_statistics(layer)
-    positions = ops.positions(features, 1)
+    assert call.context.probe is not None
+    axis = call.context.probe.channel_axes.get(name, 1)
+    features, ops, source = x.movedim(axis, 1), _ops(call.context), source_statistics(layer)
     with _without_autocast(x):
-        mean, variance = blend(partial(measure, features, ops), source, epsilon, x.shape[0], positions, context, name)
+        mean, variance = call.blend(measure(features, call, ops), source, epsilon, ops.positions(features, 1))
         m_s, v_s = (ops.cast(each, mean) for each in source)
-        scale, shift = input_affine(mean, variance, source_mean=m_s, source_variance=v_s, epsilon=epsilon, xp=ops.xp)
+        scale, shift = input_affine(mean, variance, source_mean=m_s, source_variance=v_s, epsilon=epsilon, ops=ops)
         rewritten = ops.cast(_affine(ops.precise(features), scale, shift), x).movedim(1, axis)
     return ((rewritten, *args[1:]), kwargs) if key is None else (args, {**kwargs, key: rewritten})
 
@@ -144,14 +145,13 @@ def _without_autocast(x: torch.Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _UNCHANGED
 
 
-def measure(x: torch.Tensor, ops: TorchOps, n: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return mean and biased variance (B, n − first, C) of features (N, C, …), in float32 or better.
+def measure(x: torch.Tensor, call: LayerCall, ops: TorchOps) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return mean and biased variance (B, entries − first, C) of features (N, C, …), in float32 or better.
 
-    Each image has n entries, of which those from `first` on are measured. Two passes, because the formula for one loses
-    precision where the mean is large.
+    Two passes, because the formula for one loses precision where the mean is large.
     """
     rows = ops.precise(x)
-    rows = rows.unsqueeze(1) if n == 1 else rows.view(-1, n, *x.shape[1:])[:, first:]
+    rows = rows.unsqueeze(1) if call.entries == 1 else rows.view(-1, call.entries, *x.shape[1:])[:, call.first :]
     axes = tuple(range(3, rows.ndim))
     if not axes:
         return rows, torch.zeros_like(rows)
@@ -181,7 +181,7 @@ def _normalize(  # noqa: PLR0917
     compiled = ops is TRACED and torch.compiler.is_compiling() and not torch.compiler.is_exporting()
     if compiled or mean.requires_grad or not precise.is_contiguous() or x.ndim == 2:
         affine = {"gamma": 1.0 if gamma is None else gamma, "beta": 0.0 if beta is None else beta}
-        scale, shift = output_affine(mean, variance, **affine, epsilon=layer.eps, xp=ops.xp)
+        scale, shift = output_affine(mean, variance, **affine, epsilon=layer.eps, ops=ops)
         return ops.cast(_affine(precise, scale, shift), x)
     gamma, beta = (each if each is None else _repeat(each, mean, ops) for each in (gamma, beta))
     flat, mean, variance = precise.reshape(1, -1, positions, 1), mean.reshape(-1), variance.reshape(-1)

@@ -6,9 +6,7 @@ import functools
 import inspect
 import itertools
 import sys
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,70 +15,64 @@ from torch import nn
 
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, OutputError
-from sita_adapters.outputs import OutputLayout, flatten, normalized
-from sita_adapters.views import ImageLayout, spatial_kind
+from sita_adapters.outputs import OutputLayout, flatten
+from sita_adapters.scores import find_normalized
+from sita_adapters.state import Call, ProbeResult
+from sita_adapters.views import ImageLayout
 
-from .clone import guard, own_forward
-from .inspection import check_images
+from .clone import guard, unguard
+from .hooks import check_hooks
+from .inspection import Adaptation, rank_error
 from .ops import TORCH, TRACED, is_exported, is_traced
 from .probe import probe
 
 
-@dataclass(eq=False)
-class Adaptation(engine.Adaptation):
-    """What makes a clone an adapted model; it is the clone's attribute `_sita`."""
-
-    spatial_axes: tuple[int, ...] = ()
-    """The possible numbers of spatial axes of the images; empty if unknown."""
-    trainable: frozenset[str] = frozenset()
-    """The parameters that the source trains; the clone's need no gradients."""
-
-
 def adapted_forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Run the adapted model. A module-level function, because exporters and pickle cannot handle closures."""
-    return run_call(model, Arguments(args, kwargs), engine.predict)
+    return run_call(model, Arguments(args, kwargs)).rebuild(TORCH)
 
 
-def forward_with_diagnostics(model: nn.Module, images: torch.Tensor) -> tuple[Any, dict[str, torch.Tensor]]:
-    """Run the adapted model on images; return its output, and the diagnostics by name."""
-    answer = run_call(model, Arguments((images,), {}), functools.partial(engine.answer, diagnose=True))
-    return answer.rebuild(TORCH), answer.diagnostics.outputs(TORCH)
-
-
-def run_call(model: nn.Module, arguments: Arguments, predict: Callable[..., Any]) -> Any:
-    """Return what `predict` makes of this call of an adapted model, after its probe if that is due."""
+def run_call(model: nn.Module, arguments: Arguments, *, diagnosed: bool = False) -> engine.Answer:
+    """Return the Answer of one call of an adapted model, after its probe if that is due."""
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
     if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
         raise InputError(
             f"An adapted {type(model).__name__} was called inside torch.func (vmap, jvp), which cannot trace it. "
             "Try: pass vmap's images as one batch; compute gradients with torch.autograd."
         )
-    images = arguments.images
-    dimensions = check_images(images, adaptation.spatial_axes)
-    layout, ops = adaptation.layouts.get(arguments.signature), TRACED if is_traced() else TORCH
-    if layout is None:
+    images, ops = arguments.images, TRACED if is_traced() else TORCH
+    probed = adaptation.probes.get(arguments.signature)
+    if probed is None:
         probe_now: Any = _probe_and_keep
         if "torch._dynamo" in sys.modules:  # a compiler must not trace the probe; `disable` would import it
             probe_now = torch.compiler.disable(_probe_and_keep)  # type: ignore[no-untyped-call]
-        layout = probe_now(model, adaptation, arguments)
+        probed = probe_now(model, adaptation, arguments)
+    elif images.shape[0] == 0:
+        _refuse_empty(images)
 
     def forward(rows: list[torch.Tensor]) -> Any:
-        args, kwargs = arguments.fill(rows, layout.aligned)
+        args, kwargs = arguments.fill(rows, probed.aligned)
         output = own_forward(model, args, kwargs)
         if arguments.has_values and ops is TORCH:
-            _check_kind(output, layout)
+            _check_kind(output, probed.layout)
         return output
 
-    axes = tuple(range(-min(dimensions, 2), 0))
-    kind = spatial_kind(images.shape[images.ndim - dimensions :])
-    image_layout = ImageLayout(ops, kind, -(dimensions + 1), axes, adaptation.settings.inputs)
-    call = engine.Call(adaptation, forward, image_layout, layout)
-    for tensor in arguments.tensors[1:]:
-        _check_map(tensor, images, call)
-    return predict(call, arguments.batch(layout.aligned))
+    space = probed.spatial_axes
+    plan = adaptation.plan_of(images.shape[images.ndim - space :])
+    axes = tuple(range(-min(space, 2), 0))
+    layout = ImageLayout(ops, -(space + 1), axes, adaptation.settings.inputs)
+    call = Call(adaptation, plan, probed, layout, forward, arguments.batch(probed.aligned))
+    if plan.has_views:
+        for tensor in arguments.tensors[1:]:
+            _check_map(tensor, images, call)
+    return engine.answer(call, diagnosed=diagnosed)
 
 
-def _check_map(argument: torch.Tensor, images: torch.Tensor, call: engine.Call) -> None:
+def _refuse_empty(images: torch.Tensor) -> None:
+    raise InputError(f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}.")
+
+
+def _check_map(argument: torch.Tensor, images: torch.Tensor, call: Call) -> None:
     """Raise if an argument belongs to the images pixel by pixel (a mask), and views move their pixels."""
     space = len(call.image_layout.axes)
     is_map = argument.ndim >= space > 0 and argument.shape[-space:] == images.shape[-space:]
@@ -97,7 +89,7 @@ def _check_kind(output: Any, layout: OutputLayout) -> None:
     if scores is None or scores.kind.startswith("sigmoid") or len(found) != len(layout.paths):
         return
     values = TORCH.to_numpy(found[scores.index][1].movedim(layout.axes[scores.index] or 0, 0)[:1])
-    kinds = [kind for kind, _ in normalized(values, [scores.class_axis])]
+    kinds = [kind for kind, _ in find_normalized(values, [scores.class_axis])]
     changed = bool(kinds) if scores.kind == "logits" else scores.kind not in kinds
     if changed and np.isfinite(values).all():
         raise OutputError(
@@ -106,15 +98,23 @@ def _check_kind(output: Any, layout: OutputLayout) -> None:
         )
 
 
-def _probe_and_keep(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> OutputLayout:
+def _probe_and_keep(model: nn.Module, adaptation: Adaptation, arguments: Arguments) -> ProbeResult:
     """Probe the model for such arguments, and keep what it establishes."""
     if is_exported():
         raise ModelError(
             f"The adapted {type(model).__name__} was exported or traced before it was probed. Try: call it once, or "
             "sita.adapt(model, example=images)."
         )
-    layout = adaptation.layouts[arguments.signature] = probe(model, adaptation, arguments)
-    return layout
+    images = arguments.images
+    if images.ndim == 0 or images.shape[0] == 0:
+        _refuse_empty(images)
+
+    def run(network: nn.Module, rows: list[torch.Tensor], aligned: tuple[bool, ...]) -> Any:
+        args, kwargs = arguments.fill(rows, aligned)
+        return own_forward(network, args, kwargs)
+
+    found = adaptation.probes[arguments.signature] = probe(model, adaptation, arguments.tensors, run)
+    return found
 
 
 def probe_example(model: nn.Module, example: Any) -> None:
@@ -122,13 +122,12 @@ def probe_example(model: nn.Module, example: Any) -> None:
     args = example if isinstance(example, tuple) else () if isinstance(example, dict) else (example,)
     arguments = Arguments(args, example if isinstance(example, dict) else {})
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
-    check_images(arguments.images, adaptation.spatial_axes)
-    if arguments.signature not in adaptation.layouts:
+    if arguments.signature not in adaptation.probes:
         _probe_and_keep(model, adaptation, arguments)
 
 
 def install_forward(model: nn.Module, adaptation: Adaptation) -> None:
-    """Make a clone, whose layers are attached, run its calls through the engine."""
+    """Make a clone, whose layers are adapted, run its calls through the engine."""
     if "forward" in vars(model):  # an instance's own
         vars(model)["_sita_forward"] = vars(model).pop("forward")
     forward = functools.partial(adapted_forward, model)
@@ -141,6 +140,21 @@ def install_forward(model: nn.Module, adaptation: Adaptation) -> None:
     guard(model)
 
 
+def remove_forward(model: nn.Module) -> None:
+    """Make a copy of a clone run its own forward again."""
+    for name in ("_sita", "forward"):
+        vars(model).pop(name, None)  # some graph modules copy neither
+    if "_sita_forward" in vars(model):
+        vars(model)["forward"] = vars(model).pop("_sita_forward")
+    unguard(model)
+
+
+def own_forward(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the forward of the source model: an instance's own, or its class's."""
+    own = vars(model).get("_sita_forward")
+    return type(model).forward(model, *args, **kwargs) if own is None else own(*args, **kwargs)
+
+
 _IMAGE_KEYWORDS = ("pixel_values", "image", "images", "img", "x", "input", "inputs")
 """Keyword names that are searched for images first. The first four always mean images, and win over positions."""
 
@@ -150,7 +164,9 @@ class Arguments:
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args, self.kwargs = args, kwargs
-        images = _first_tensor([{name: kwargs.get(name) for name in _IMAGE_KEYWORDS[:4]}, *args, kwargs])
+        images = args[0] if args and not kwargs else None
+        if not isinstance(images, torch.Tensor):
+            images = _first_tensor([{name: kwargs.get(name) for name in _IMAGE_KEYWORDS[:4]}, *args, kwargs])
         if images is None:
             received = ", ".join(type(value).__name__ for value in (*args, *kwargs.values()))
             raise InputError(

@@ -6,46 +6,49 @@ In-place changes of the source are visible in the clone; tensors or layers that 
 from __future__ import annotations
 
 import copy
+import warnings
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import nn
 
-from sita_adapters.errors import ModelError, SharedWeightsError
+from sita_adapters.errors import ModelError, SharedWeightsError, SitaWarning
 
 from .inspection import named_modules, named_tensors
 
 
-def clone(model: nn.Module, *, keep: object = None, shared: bool = True) -> nn.Module:
-    """Return a copy of the module tree with tensors that share the model's memory, or have their own.
+def clone(model: nn.Module, *, keep: object = None, own: Literal["nothing", "buffers", "all"] = "nothing") -> nn.Module:
+    """Return a copy of the module tree with tensors that share the model's memory, or `own` theirs.
 
     `keep` stays the same object in the copy.
     """
     memo: dict[int, Any] = {id(keep): keep}
     with torch.inference_mode(False), torch.no_grad():
         for module in nn.Module.modules(model):
-            for tensor in (*module._parameters.values(), *module._buffers.values()):
+            tensors = [(tensor, own == "all") for tensor in module._parameters.values()]
+            tensors += [(tensor, own != "nothing") for tensor in module._buffers.values()]
+            for tensor, copied in tensors:
                 if tensor is not None and id(tensor) not in memo:
-                    memo[id(tensor)] = _new_tensor(tensor, shared)
+                    memo[id(tensor)] = _new_tensor(tensor, copied)
             for value in vars(module).values():
                 if isinstance(value, torch.Tensor) and not value.is_leaf:  # a cached feature, which deepcopy refuses
                     memo[id(value)] = value.detach().clone()
         try:
-            copied = copy.deepcopy(model, memo)
+            made = copy.deepcopy(model, memo)
         except Exception as error:
             raise ModelError(
                 f"{type(model).__name__} cannot be copied: {error}. Expected a model that copy.deepcopy can copy. "
                 "Try: remove what cannot be copied from the model while you adapt it, or give it a __deepcopy__."
             ) from error
-    for module, new in zip(nn.Module.modules(model), nn.Module.modules(copied), strict=False):
+    for module, new in zip(nn.Module.modules(model), nn.Module.modules(made), strict=False):
         new.training = module.training  # graph modules lose it when they are copied
-    return copied
+    return made
 
 
-def _new_tensor(tensor: torch.Tensor, shared: bool) -> torch.Tensor:
+def _new_tensor(tensor: torch.Tensor, copied: bool) -> torch.Tensor:
     """Return a new tensor of the same class on the same memory, or on its own; it never requires gradients."""
-    data = tensor.detach() if shared else tensor.detach().clone(memory_format=torch.preserve_format)
+    data = tensor.detach().clone(memory_format=torch.preserve_format) if copied else tensor.detach()
     new = data
     if type(tensor) is nn.Parameter:
         new = nn.Parameter(data, False)
@@ -55,20 +58,14 @@ def _new_tensor(tensor: torch.Tensor, shared: bool) -> torch.Tensor:
     return new
 
 
-def own_forward(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run the forward of the source model: an instance's own, or its class's."""
-    own = vars(model).get("_sita_forward")
-    return type(model).forward(model, *args, **kwargs) if own is None else own(*args, **kwargs)
-
-
-def apply_to_all(model: nn.Module, function: Any, recurse: bool = True) -> nn.Module:
+def apply_to_all(model: nn.Module, function: Any, *recurse: bool) -> nn.Module:
     """Replace `_apply`, which implements `.to`, `.half` and `.cuda`: either all tensors get new memory or none do.
 
     `.to(memory_format=torch.channels_last)` replaces four-dimensional weights only; later changes of the source would
     reach the others.
     """
     before = {name: tensor.data_ptr() for name, tensor in named_tensors(model)}
-    nn.Module._apply(model, function, recurse)  # type: ignore[no-untyped-call]
+    type(model)._apply(model, function, *recurse)  # type: ignore[no-untyped-call]  # a class may have its own
     after = {name: tensor.data_ptr() for name, tensor in named_tensors(model)}
     for name, tensor in named_tensors(model) if before != after else ():
         if before.get(name) == after[name]:
@@ -86,13 +83,17 @@ _REFUSED = {
 }
 """Methods, most of them private, through which PyTorch would bypass the adaptation."""
 _TRAINING = ("train", "requires_grad_")
+_FUSE = "fuse"
+"""The method with which ultralytics' models, and others, fuse their BatchNorm layers into convolutions."""
 
 
 def guard(model: nn.Module) -> None:
     """Make a clone refuse training, loaded weights and replication, and share all of its memory or none."""
     vars(model)["_apply"] = partial(apply_to_all, model)
-    vars(model).update({name: partial(_refuse_training, model, name) for name in _TRAINING})
+    vars(model).update({name: partial(_accept_false, model, name) for name in _TRAINING})
     vars(model).update({name: partial(_refuse, name) for name in _REFUSED})
+    if callable(getattr(model, _FUSE, None)):
+        vars(model)[_FUSE] = partial(_stay_unfused, model)
     for _, module in named_modules(model):
         if not isinstance(module, torch.jit.ScriptModule):  # scripted ones have no weights, and take no hook
             module._register_load_state_dict_pre_hook(_refuse_load)  # type: ignore[no-untyped-call]
@@ -100,7 +101,7 @@ def guard(model: nn.Module) -> None:
 
 def unguard(model: nn.Module) -> None:
     """Remove the guards of a clone."""
-    for name in ("_apply", *_TRAINING, *_REFUSED):
+    for name in ("_apply", *_TRAINING, *_REFUSED, _FUSE):
         vars(model).pop(name, None)
     for _, module in named_modules(model):
         hooks = module._load_state_dict_pre_hooks
@@ -108,7 +109,7 @@ def unguard(model: nn.Module) -> None:
             del hooks[key]
 
 
-def _refuse_training(model: nn.Module, name: str, *args: bool, **kwargs: bool) -> nn.Module:
+def _accept_false(model: nn.Module, name: str, *args: bool, **kwargs: bool) -> nn.Module:
     """`train` and `requires_grad_` of an adapted model accept only False, which is what eval() passes."""
     values = [*args, *kwargs.values()]
     if not values or values[0]:  # True is the default of both
@@ -116,6 +117,16 @@ def _refuse_training(model: nn.Module, name: str, *args: bool, **kwargs: bool) -
             f"{_SHARED}Try: train the source model (in-place updates are visible here; input gradients work)."
         )
     getattr(type(model), name)(model, False)  # which may return nothing
+    return model
+
+
+def _stay_unfused(model: nn.Module, *_: Any, **__: Any) -> nn.Module:
+    """`fuse` of an adapted model: a pipeline that calls it goes on with the adapted model."""
+    warnings.warn(
+        f"{type(model).__name__}.fuse() was called on an adapted model, and changed nothing: fused layers cannot adapt.",
+        SitaWarning,
+        stacklevel=2,
+    )
     return model
 
 

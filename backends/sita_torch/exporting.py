@@ -14,7 +14,7 @@ from sita_adapters.errors import ExportError, SitaError
 from sita_adapters.export import name_outputs, require_exporter
 from sita_adapters.outputs import flatten
 
-from .call import forward_with_diagnostics, probe_example
+from .call import Arguments, probe_example, run_call
 from .inspection import named_tensors
 from .ops import TORCH
 
@@ -54,7 +54,9 @@ class Exportable(nn.Module):
     def forward(self, images: torch.Tensor) -> Any:
         """Return the answer, and the diagnostics if asked."""
         if self.diagnostics:
-            output, found = forward_with_diagnostics(self.adapted, images)
+            answer = run_call(self.adapted, Arguments((images,), {}), diagnosed=True)
+            assert answer.diagnostics is not None
+            output, found = answer.rebuild(TORCH), answer.diagnostics.outputs(TORCH)
         else:
             output, found = self.adapted(images), {}
         named = name_outputs(flatten(output, TORCH.is_array), found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,18 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
+from sita_adapters import state
 from sita_adapters.errors import InputError, ModelError
+
+
+@dataclass(eq=False)
+class Adaptation(state.Adaptation):
+    """What makes a clone an adapted model; it is the clone's attribute `_sita`."""
+
+    spatial_axes: tuple[int, ...] = ()
+    """The possible numbers of spatial axes of the images; empty if unknown."""
+    trainable: frozenset[str] = frozenset()
+    """The parameters that the source trains; the clone's need no gradients."""
 
 
 def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -105,31 +117,32 @@ def spatial_axes(model: nn.Module) -> tuple[int, ...]:
     return tuple(dict.fromkeys(len(module.kernel_size) for module in found))
 
 
-def check_images(images: torch.Tensor, possible: tuple[int, ...]) -> int:
-    """Return the number of spatial axes of a batch of images, one of the possible ones, after checking it."""
+def count_axes(images: torch.Tensor, possible: tuple[int, ...]) -> int:
+    """Return the number of spatial axes of a batch of images: one of the possible ones, if their rank fits."""
     rank = images.ndim
     fitting = [axes for extra in (2, 3) for axes in possible if rank == axes + extra]
-    axes = fitting[0] if fitting else possible[0] if possible else max(0, min(rank - 2, 2))
-    if rank < 2 or (possible and not fitting):
-        one = "image.unsqueeze(0) for one image, torch.stack(images) for a list" if rank == axes + 1 else "fix its rank"
-        raise InputError(
-            f"Expected a batch of images of rank {axes + 2} (N, C, …), or {axes + 3} with time; received rank {rank}, "
-            f"shape {tuple(images.shape)}. Try: {one}."
-        )
-    if images.shape[0] == 0:
-        raise InputError(f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}.")
-    return axes
+    if fitting:
+        return fitting[0]
+    return max(0, min(rank - 2, *possible) if possible else min(rank - 2, 2))
 
 
-def check_channels(images: torch.Tensor, weight: torch.Tensor) -> None:
-    """Raise if images have their channels last, for a first convolution with this weight."""
+def rank_error(images: torch.Tensor, possible: tuple[int, ...]) -> InputError | None:
+    """Return the error for images whose rank fits none of the possible numbers of spatial axes; None if it fits one."""
+    rank = images.ndim
+    if any(rank in (axes + 2, axes + 3) for axes in possible) or (not possible and rank > 1):
+        return None
+    axes = possible[0] if possible else 2
+    one = "image.unsqueeze(0) for one image, torch.stack(images) for a list" if rank == axes + 1 else "fix its rank"
+    return InputError(
+        f"Expected a batch of images of rank {axes + 2} (N, C, …), or {axes + 3} with time; received rank {rank}, "
+        f"shape {tuple(images.shape)}. Try: {one}."
+    )
+
+
+def has_channels_last(images: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether images look as if they had their channels last, for a first convolution with this weight."""
     axes, channels = weight.ndim - 2, weight.shape[1]
-    if images.ndim in (axes + 2, axes + 3) and images.shape[-axes - 1] != channels == images.shape[-1]:
-        raise InputError(
-            f"Expected images with channels first, (N, {channels}, …); received shape {tuple(images.shape)}, which "
-            "looks like channels last: views would rotate and flip the wrong axes. Try: permute before the adapted "
-            "model, not inside it."
-        )
+    return images.ndim in (axes + 2, axes + 3) and images.shape[-axes - 1] != channels == images.shape[-1]
 
 
 def _nothing_to_adapt(model: nn.Module, modules: dict[str, nn.Module]) -> ModelError:

@@ -6,7 +6,6 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import array_api_compat.torch as compat
@@ -38,41 +37,20 @@ def _as_tensor(value: float, dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(value, dtype=dtype, device="cpu")
 
 
-def _mean(x: torch.Tensor, axis: Any, keepdims: bool = False) -> torch.Tensor:
-    """Return the mean along one axis or several; along one, in less time than `torch.mean` takes for a few numbers."""
-    if type(axis) is not int or x.shape[axis] == 0:
-        return torch.mean(x, axis, keepdims)
-    return torch.sum(x, axis, keepdims) * TORCH.scalar(1 / x.shape[axis], x)  # type: ignore[no-any-return]
-
-
-# Every layer computes with these; they skip array_api_compat's checks of the types, which are the same here.
-_EAGER: dict[str, Callable[..., torch.Tensor]] = {
-    "matmul": torch.matmul,
-    "sqrt": torch.sqrt,
-    "log": torch.log,
-    "sum": torch.sum,
-    "mean": _mean,
-    "where": torch.where,
-    "maximum": torch.clamp_min,
-    "reshape": torch.reshape,
-    "lerp": torch.lerp,
-    "addcmul": torch.addcmul,
-    "addcdiv": torch.addcdiv,
-}
-# In ONNX, PyTorch's own would be more nodes: a choice between two formulas, a factor of 1.
-_TRACED: dict[str, Callable[..., torch.Tensor]] = {
-    "mean": torch.mean,
-    "lerp": lambda start, end, weight: (1 - weight) * start + weight * end,
-    "addcmul": lambda addend, x, y: addend + x * y,
-    "addcdiv": lambda addend, x, y: addend + x / y,
-}
-_COMPAT = {name: getattr(compat, name) for name in dir(compat) if not name.startswith("__")}
-
-
-class TorchOps(Ops):
+class TorchOps(Ops, functions=compat):
     """Array operations on tensors, run at once."""
 
-    xp = SimpleNamespace(**_COMPAT | _EAGER)
+    # Every layer computes with these; they skip array_api_compat's checks of the types, which are the same here.
+    matmul, sqrt, log, exp = (staticmethod(each) for each in (torch.matmul, torch.sqrt, torch.log, torch.exp))
+    sum, where, reshape = (staticmethod(each) for each in (torch.sum, torch.where, torch.reshape))
+    maximum, lerp = staticmethod(torch.clamp_min), staticmethod(torch.lerp)
+    addcmul, addcdiv = staticmethod(torch.addcmul), staticmethod(torch.addcdiv)
+
+    def mean(self, x: torch.Tensor, axis: Any, keepdims: bool = False) -> torch.Tensor:
+        """Return the mean along one axis or several; along one, in less time than `torch.mean` takes for few numbers."""
+        if type(axis) is not int or x.shape[axis] == 0:
+            return torch.mean(x, axis, keepdims)
+        return torch.sum(x, axis, keepdims) * self.scalar(1 / x.shape[axis], x)  # type: ignore[no-any-return]
 
     def is_array(self, value: Any) -> bool:
         """Whether this is a dense (strided) tensor, not a sparse or nested one."""
@@ -130,13 +108,15 @@ class TorchOps(Ops):
     def to_numpy(self, array: torch.Tensor) -> np.ndarray:
         """Return a tensor as numpy's, which has no bfloat16."""
         values = array.detach().cpu()
-        return np.asarray((values.double() if values.is_floating_point() else values).numpy())
+        return np.asarray((values.float() if values.dtype is torch.bfloat16 else values).numpy())
 
 
 class TracedOps(TorchOps):
     """The same while a compiler or exporter traces: tensors have no values, and sizes may be symbols or tensors."""
 
-    xp = SimpleNamespace(**_COMPAT | _EAGER | _TRACED)
+    # In ONNX, PyTorch's own would be more nodes: a choice between two formulas, a factor of 1.
+    mean = staticmethod(torch.mean)  # type: ignore[assignment]
+    lerp, addcmul, addcdiv = Ops.lerp, Ops.addcmul, Ops.addcdiv  # type: ignore[assignment]
 
     def is_traced(self, array: torch.Tensor) -> bool:
         return True

@@ -1,0 +1,134 @@
+"""The work at an adapted BatchNorm layer.
+
+    call = LayerCall(name, x)      which entries of the layer's batch to measure
+    means, variances = …           the backend measures them
+    call.blend(means, variances)   the statistics to normalize every entry with
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .errors import InputError, ModelError
+from .ops import Array
+from .shift import scaled_divergence
+from .state import Adaptation, LayerMeasurement, thread
+from .statistics import blend_with_source, pool, target
+
+
+class LayerCall:
+    """One call of an adapted layer on a batch x (N, …), with several entries per image.
+
+    Attributes:
+        context: The forward pass that the layer runs in.
+        blends: Whether the layer normalizes with blended statistics. If not, it runs as in the source model.
+        entries: The number of consecutive batch entries of an image.
+        first: The first of these to measure. The entries before it keep the source's statistics.
+    """
+
+    def __init__(self, name: str, x: Array, adaptation: Adaptation | None = None) -> None:
+        context = thread.context
+        if context is None or (adaptation is not None and context.adaptation is not adaptation):
+            raise ModelError(
+                f"The adapted layer {name!r} ran outside a call to the adapted model: a part of the model was called "
+                "directly, or a checkpointed backward pass ran it again. Try: call the adapted model itself, or use "
+                "sita.unwrap(adapted) for the plain one."
+            )
+        if context.record is not None:
+            context.record(name, x)
+        self.name, self.context, self.blends = name, context, context.plan.blends
+        if self.blends:
+            self._per_row = self._entries_per_row(x.shape[0])
+            self.entries = context.plan.rows * self._per_row
+            self.first = context.plan.first_blended * self._per_row
+
+    def _entries_per_row(self, entries: Any) -> int:
+        """Count this call; return the layer's batch entries per row, which must be the same as in the probe."""
+        context, name = self.context, self.name
+        call = context.calls.get(name, 0)
+        context.calls[name] = call + 1
+        known = None if context.probe is None else context.probe.entries_per_row.get(name)
+        # A layer may run more often than in the probe (a loop) if every call in the probe had the same number of entries.
+        if known is None or (call >= len(known) and len(set(known)) > 1):
+            raise ModelError(
+                f"Layer {name!r} ran {call + 1} times in one call, but {len(known or ())} times in the probe. Expected "
+                "the same layers for inputs of the same kind. Try: adapt a second model for these inputs, "
+                "sita.adapt(model, example=…)."
+            )
+        factor = known[min(call, len(known) - 1)]
+        is_symbol = context.ops.is_symbol
+        if entries != factor * context.rows and not (is_symbol(entries) or is_symbol(context.rows)):
+            raise InputError(
+                f"Layer {name!r} received {entries} batch entries for {context.rows} rows; expected "
+                f"{factor * context.rows}, as in the probe. Try: if the model runs its batch in chunks of n images, "
+                "sita.adapt(model, max_rows=n); if it folds inputs of this size into its batch in another way, adapt a "
+                "second model for them, sita.adapt(model, example=…)."
+            )
+        return factor
+
+    def blend(
+        self, moments: tuple[Array, Array], source: tuple[Array, Array], epsilon: float, positions: Any
+    ) -> tuple[Array, Array]:
+        """Return the mean and variance, (…, C), to normalize each batch entry with, in batch order.
+
+        `moments` holds the mean and biased variance of the measured entries, (B, entries − first, C). `source` holds
+        the source's, (C,). `positions` is A, the number of spatial positions.
+        """
+        context, (means, variances), factor = self.context, moments, self._per_row
+        ops, plan = context.ops, context.plan
+        source_mean, source_variance = ops.cast(source[0], means), ops.cast(source[1], means)
+        if factor > 1:  # the model folds time or tokens into its batch: a row has several entries
+            shape = (-1, plan.rows - plan.first_blended, factor, int(source_mean.shape[-1]))
+            means, variances = pool(ops.reshape(means, shape), ops.reshape(variances, shape), axis=2, ops=ops)
+            positions = positions * factor
+        if context.first_positions is None:
+            context.first_positions = positions
+        if not plan.independent or context.adaptation.recipe.share == "batch":
+            means, variances = self._target(means, variances)
+        divergence = None
+        if plan.has_rule or context.measurements is not None:
+            eps = ops.scalar(epsilon, means)
+            divergence = scaled_divergence(means, variances, source_mean, source_variance, epsilon=eps, ops=ops)
+        priors = self._priors(divergence, positions, means)
+        if context.measurements is not None:
+            context.measurements.append(LayerMeasurement(self.name, positions, divergence, priors))
+        means, variances = blend_with_source(means, variances, source_mean, source_variance, priors=priors, ops=ops)
+        if not plan.has_rule:  # turn an overflow into NaN (a rule's λ is NaN then): x / sqrt(∞) = 0 looks like an answer
+            variances = ops.where(variances < float("inf"), variances, float("nan"))
+        if plan.first_blended or factor > 1:
+            return self._for_all_entries(means, source_mean), self._for_all_entries(variances, source_variance)
+        return means, variances
+
+    def _target(self, means: Array, variances: Array) -> tuple[Array, Array]:
+        """Return the target statistics of the blended rows of each image, (B, R, C)."""
+        context, ops, shared = self.context, self.context.ops, self.context.adaptation.recipe.share == "batch"
+        every_image = ops.zeros_like(means) if shared else 0.0
+        if shared:
+            means, variances = (moment[None] for moment in pool(means, variances, axis=0, ops=ops))
+        if not context.plan.independent:
+            weights, references = (context.constant(name, means) for name in ("blended_weights", "references"))
+            means, variances = target(means, variances, weights=weights, references=references, ops=ops)
+        return (means + every_image, variances + every_image) if shared else (means, variances)
+
+    def _priors(self, divergence: Array, positions: Any, like: Array) -> Any:
+        """Return λ of the blended rows: one number if all share it, a column (R, 1), or (B, R, 1) if a rule sets any."""
+        context, runs = self.context, self.context.plan.prior_runs
+        if not context.plan.has_rule:
+            return runs[0][0] if len(runs) == 1 else context.constant("blended_priors", like)
+        found = []
+        for prior, first, end in runs:
+            measured = divergence if len(runs) == 1 else divergence[:, first:end]
+            if isinstance(prior, float):
+                found.append(0 * measured + prior)
+            else:
+                found.append(prior.priors(measured, self.name, positions, context.first_positions, context.ops))
+        return found[0] if len(runs) == 1 else context.ops.concat(found, axis=1)
+
+    def _for_all_entries(self, blended: Array, source: Array) -> Array:
+        """Return a statistic for all entries: the source's, (C,), for its rows, and (B, R, C) for the blended rows."""
+        ops, first = self.context.ops, self.context.plan.first_blended
+        if first:
+            blended = ops.concat([*[ops.for_every_image(source, blended)] * first, blended], axis=1)
+        if self._per_row > 1:
+            blended = ops.repeat_rows(ops.reshape(blended, (-1, int(source.shape[-1]))), self._per_row)
+        return blended

@@ -1,0 +1,196 @@
+"""Which output holds the class scores, and what may be averaged: established by the probe, from values and arguments.
+
+Only class scores are averaged. Scores are what the arguments of `adapt` say, and values that are normalized along one
+axis: non-negative, with a sum of 1 (probabilities), or with a log-sum-exp of 0 (log-probabilities). Other real values
+are taken for logits if their rank is 2 or that of the images, unless the values of the random images look like
+something else: labels, sorted detections, unit vectors, non-negative features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from .errors import OutputError
+from .outputs import IsArray, ScoresLayout, flatten, part_of
+from .state import Settings
+from .voting import Scores
+
+_SORTED = 10
+"""The least number of values that can show that an output is sorted."""
+
+_ROUNDING = 5e-3
+"""The rounding error of a sum or a length in half precision."""
+
+
+class _Unclear(Exception):
+    """The scores, or their kind, cannot be inferred. The message says why, and what to try."""
+
+
+def resolve_scores(
+    output: Any,
+    values: Sequence[np.ndarray | None],
+    settings: Settings,
+    is_array: IsArray,
+    *,
+    image_rank: int,
+    channel_axis: int | None,
+) -> tuple[ScoresLayout | None, str]:
+    """Return the layout of the scores, or None and the reason; raise an OutputError if values contradict the settings.
+
+    `values` has the values of each array of the output, with the images first; None if an array is a constant.
+    `channel_axis` is the class axis of logits of the images' rank, 1 or −1; None if it is unknown.
+    """
+    try:
+        if settings.scores == "none":
+            raise _Unclear("scores='none'. Try: the kind of scores, or leave it out.")
+        index, scores = _find(output, values, settings, is_array)
+        kind, axis = _resolve(scores, settings, image_rank, channel_axis)
+    except _Unclear as why:
+        return None, str(why)
+    return ScoresLayout(index, kind, axis - scores.ndim), ""
+
+
+def find_mixed(scores: ScoresLayout | None, values: Sequence[np.ndarray | None]) -> tuple[int, ...]:
+    """Return the arrays that a mix averages: the scores, and auxiliary heads of the same kind, rank and class count.
+
+    If there is any other array, nothing is averaged: one row supplies all outputs of an image.
+    """
+    if scores is None:
+        return ()
+    main = cast("np.ndarray", values[scores.index])
+    indices = tuple(index for index, array in enumerate(values) if array is not None)
+    return indices if all(_is_same_kind(cast("np.ndarray", values[i]), main, scores) for i in indices) else ()
+
+
+def _is_same_kind(array: np.ndarray, main: np.ndarray, scores: ScoresLayout) -> bool:
+    """Whether an array is scores like the main ones."""
+    if array is main:
+        return True
+    axis = scores.class_axis
+    if array.dtype.kind != "f" or array.ndim != main.ndim or array.shape[axis] != main.shape[axis]:
+        return False
+    kinds = [kind for kind, _ in find_normalized(array, [axis % array.ndim])]
+    if scores.kind == "sigmoid_probabilities":
+        return bool(array.min() >= 0 and array.max() <= 1)
+    return scores.kind in kinds if scores.kind.endswith("probabilities") else not kinds and _unlike_logits(array) == ""
+
+
+def _find(
+    output: Any, values: Sequence[np.ndarray | None], settings: Settings, is_array: IsArray
+) -> tuple[int, np.ndarray]:
+    """Return the index and values of the scores: the selected array, a known name, or the only eligible array."""
+    paths, arrays = zip(*flatten(output, is_array), strict=True)
+    axes = 1 if (settings.scores or "").startswith("sigmoid") else 2
+    floats = {index: array for index, array in enumerate(values) if array is not None and array.dtype.kind == "f"}
+    eligible = {index: array for index, array in floats.items() if array.size and array.ndim >= axes}
+    # transformers and torchvision name the scores "logits" and "out"
+    found = [index for index in eligible if paths[index] in ("logits", "out")] or list(eligible)
+    if settings.output is not None:
+        part = part_of(output, settings.output, is_array)
+        found = [index for index in eligible if arrays[index] is part]
+        if not found:
+            what = "nothing" if part is None else f"a {type(part).__name__} that is not a tensor of the output"
+            if names := [path for path, array in zip(paths, arrays, strict=True) if array is part]:
+                what = f"{names[0]}, which does not hold floating-point scores with one entry per image"
+            others = ", ".join(path for path in paths if path not in names)
+            advice = f"one of {others}" if len(paths) > 1 else "leave output= out"
+            raise OutputError(f"output={settings.output!r} gives {what}. Try: {advice}.")
+    if not found:
+        raise _Unclear(
+            f"Found no class scores (N, classes, …) in the model's {type(output).__name__}, which has "
+            f"{', '.join(paths)}. Try: a recipe that needs none ('auto', 'augbn'), or adapt a module that returns them."
+        )
+    if len(found) > 1:
+        raise _Unclear(
+            f"Several outputs could be the class scores: {', '.join(paths[index] for index in found)}. Try: output= "
+            "with a key, a position, or a function of the output."
+        )
+    return found[0], eligible[found[0]]
+
+
+def _resolve(
+    values: np.ndarray, settings: Settings, image_rank: int, channel_axis: int | None
+) -> tuple[Scores, int]:
+    """Return the kind and class axis of scores (N, …)."""
+    said, shape = cast("Scores | None", settings.scores), f"(N, {', '.join(map(str, values.shape[1:]))})"
+    in_unit_interval = bool(values.min() >= 0.0 and values.max() <= 1.0)
+    if said == "sigmoid" or (said == "sigmoid_probabilities" and in_unit_interval):
+        return said, values.ndim - 1
+    usual = 1 if values.ndim == 2 else None
+    if values.ndim == image_rank > 2 and channel_axis is not None:
+        usual = channel_axis % values.ndim
+    axes = [axis for axis in range(1, values.ndim) if values.shape[axis] > 1]
+    if (given := settings.class_axis) is not None and said != "sigmoid_probabilities":
+        axes = [axis for axis in axes if given in (axis, axis - values.ndim)]
+        if not axes:
+            raise OutputError(f"class_axis: expected an axis of {shape} with at least two classes; received {given}.")
+        usual = axes[0]
+    kinds = find_normalized(values, axes)
+    found = [(kind, axis) for kind, axis in kinds if said in (None, kind)]
+    if (said == "logits" and kinds) or (said not in (None, "logits") and not found):
+        expected = {"logits": "that are not normalized", "sigmoid_probabilities": "from 0 to 1"}
+        raise OutputError(
+            f"scores={said!r}: expected values {expected.get(said, 'that sum to 1 along one axis')}; received values "
+            f"from {values.min():.3g} to {values.max():.3g} on random images. Try: leave scores= out."
+        )
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise _Unclear(f"Scores of shape {shape} sum to 1 along several axes. Try: class_axis=.")
+    if said is None and (not axes or in_unit_interval):
+        raise _Unclear(
+            f"Scores of shape {shape} have {'values from 0 to 1 that do not sum to 1' if axes else 'a single class'}: "
+            "whether these are logits or probabilities is unclear. Try: scores='sigmoid' or 'sigmoid_probabilities' if "
+            "labels are independent, 'logits' if they are logits."
+        )
+    if said is None and settings.output is None and given is None and (looks := _unlike_logits(values)):
+        raise _Unclear(f"The output of shape {shape} {looks}. Try: scores='logits' if it holds logits.")
+    if usual not in axes:
+        wanted = "scores='sigmoid' if labels are independent"
+        raise _Unclear(f"The class axis of scores of shape {shape} is unclear. Try: class_axis=, or {wanted}.")
+    return "logits", usual
+
+
+def find_normalized(values: np.ndarray, axes: Iterable[int]) -> list[tuple[Scores, int]]:
+    """Return the pairs of kind and axis for which values (N, …) are normalized."""
+    forms: dict[Scores, np.ndarray] = {"probabilities": values, "log_probabilities": np.exp(np.minimum(values, 1.0))}
+    sums = [
+        (kind, axis, form.sum(axis=axis)) for kind, form in forms.items() for axis in axes if form.min() >= -_ROUNDING
+    ]
+    return [(kind, axis) for kind, axis, total in sums if np.abs(total - 1).max() <= _ROUNDING]
+
+
+def _unlike_logits(values: np.ndarray) -> str:
+    """Return what values (N, …) of random images look like, if they do not look like logits; else an empty string."""
+    if values.min() >= 0:
+        return "has no negative value, like features or boxes"
+    for axis in range(1, values.ndim):
+        if values.shape[axis] > 1 and np.abs(np.linalg.norm(values, axis=axis) - 1).max() <= _ROUNDING:
+            return f"has vectors of unit length along axis {axis}"
+    for axis, index, column in _columns(values, values == np.rint(values)):
+        if column.min() < column.max():
+            return f"holds whole numbers at index {index} of axis {axis}, like labels"
+    for axis in _sorting_axes(values):
+        steps = np.diff(values, axis=axis)
+        for ordered in (steps <= 0, steps >= 0):
+            found = _columns(values, ordered, skip=axis) if values.ndim > 2 else ordered.all() * [(axis, 0, values)]
+            if any((np.ptp(column.reshape(len(column), -1), axis=1) > 0).all() for *_, column in found):
+                return f"is sorted along axis {axis}, like detections"
+    return ""
+
+
+def _sorting_axes(values: np.ndarray) -> list[int]:
+    """Return the axes along which values may be sorted. Maps of several dimensions are left out: they may be smooth."""
+    return [axis for axis in range(1, values.ndim) if values.shape[axis] >= _SORTED and values.ndim <= 3]
+
+
+def _columns(values: np.ndarray, right: np.ndarray, skip: int = 0) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Yield the axis, index and values of each slice of which everything is right."""
+    for axis in range(1, values.ndim):
+        if axis != skip:
+            others = tuple(other for other in range(values.ndim) if other != axis)
+            for index in np.flatnonzero(right.all(axis=others)):
+                yield axis, int(index), values.take(index, axis=axis)
