@@ -21,7 +21,7 @@ from sita_adapters.state import Call, ProbeResult
 from sita_adapters.views import ImageLayout
 
 from .clone import guard, unguard
-from .hooks import check_hooks
+from .hooks import unwrap_hooks, wrap_hooks
 from .inspection import Adaptation, rank_error
 from .ops import TORCH, TRACED, is_exported, is_traced
 from .probe import probe
@@ -106,6 +106,9 @@ def _probe_and_keep(model: nn.Module, adaptation: Adaptation, arguments: Argumen
             "sita.adapt(model, example=images)."
         )
     images = arguments.images
+    wrong_rank = rank_error(images, adaptation.spatial_axes)
+    if wrong_rank and any(plan.has_views for plan in adaptation.plans.values()):
+        raise wrong_rank
     if images.ndim == 0 or images.shape[0] == 0:
         _refuse_empty(images)
 
@@ -113,7 +116,11 @@ def _probe_and_keep(model: nn.Module, adaptation: Adaptation, arguments: Argumen
         args, kwargs = arguments.fill(rows, aligned)
         return own_forward(network, args, kwargs)
 
-    found = adaptation.probes[arguments.signature] = probe(model, adaptation, arguments.tensors, run)
+    try:
+        found = probe(model, adaptation, arguments.tensors, run)
+    except InputError as error:
+        raise wrong_rank or error from error
+    adaptation.probes[arguments.signature] = found
     return found
 
 
@@ -137,6 +144,7 @@ def install_forward(model: nn.Module, adaptation: Adaptation) -> None:
         bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
         forward.__signature__ = inspect.Signature(bare)  # type: ignore[attr-defined]
     vars(model).update(_sita=adaptation, forward=forward)
+    wrap_hooks(model)
     guard(model)
 
 
@@ -146,6 +154,7 @@ def remove_forward(model: nn.Module) -> None:
         vars(model).pop(name, None)  # some graph modules copy neither
     if "_sita_forward" in vars(model):
         vars(model)["forward"] = vars(model).pop("_sita_forward")
+    unwrap_hooks(model)
     unguard(model)
 
 

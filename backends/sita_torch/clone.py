@@ -26,7 +26,11 @@ def clone(model: nn.Module, *, keep: object = None, own: Literal["nothing", "buf
     memo: dict[int, Any] = {id(keep): keep}
     with torch.inference_mode(False), torch.no_grad():
         for module in nn.Module.modules(model):
-            tensors = [(tensor, own == "all") for tensor in module._parameters.values()]
+            # Some models keep their statistics as parameters that are not trained.
+            tensors = [
+                (tensor, own == "all" or (own == "buffers" and name.startswith("running_")))
+                for name, tensor in module._parameters.items()
+            ]
             tensors += [(tensor, own != "nothing") for tensor in module._buffers.values()]
             for tensor, copied in tensors:
                 if tensor is not None and id(tensor) not in memo:
@@ -123,7 +127,7 @@ def _accept_false(model: nn.Module, name: str, *args: bool, **kwargs: bool) -> n
 def _stay_unfused(model: nn.Module, *_: Any, **__: Any) -> nn.Module:
     """`fuse` of an adapted model: a pipeline that calls it goes on with the adapted model."""
     warnings.warn(
-        f"{type(model).__name__}.fuse() was called on an adapted model, and changed nothing: fused layers cannot adapt.",
+        f"fuse() of an adapted {type(model).__name__} changed nothing: fused layers cannot be adapted.",
         SitaWarning,
         stacklevel=2,
     )

@@ -47,7 +47,7 @@ class TorchOps(Ops, functions=compat):
     addcmul, addcdiv = staticmethod(torch.addcmul), staticmethod(torch.addcdiv)
 
     def mean(self, x: torch.Tensor, axis: Any, keepdims: bool = False) -> torch.Tensor:
-        """Return the mean along one axis or several; along one, in less time than `torch.mean` takes for few numbers."""
+        """Return the mean along one axis or several; along one, faster than `torch.mean` for few numbers."""
         if type(axis) is not int or x.shape[axis] == 0:
             return torch.mean(x, axis, keepdims)
         return torch.sum(x, axis, keepdims) * self.scalar(1 / x.shape[axis], x)  # type: ignore[no-any-return]
