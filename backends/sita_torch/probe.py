@@ -36,7 +36,6 @@ from .inspection import (
     Adaptation,
     count_axes,
     epsilon_of,
-    find_layers,
     has_channels_last,
     named_modules,
     source_statistics,
@@ -78,15 +77,15 @@ def _check_present(model: nn.Module, adaptation: Adaptation) -> None:
     names = [info.name for info in adaptation.layers if info.adapted]
     if gone := [name for name in names if name not in modules or not is_adapted(modules[name])]:
         raise ModelError(
-            f"{', '.join(map(repr, gone[:4]))} of the adapted {adaptation.model_name} were replaced, fused or converted "
-            "since it was adapted. Expected its own BatchNorm layers. Try: change the source model, then adapt it."
+            f"BatchNorm layers of an adapted {adaptation.model_name} were replaced, fused or converted since it was "
+            f"adapted: {', '.join(gone[:4])}. Try: change the source model, then adapt it."
         )
 
 
 class _Attempt:
     """Runs of private copies of a model on random images, with one choice of aligned arguments."""
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         model: nn.Module,
         adaptation: Adaptation,
@@ -162,10 +161,9 @@ def _random_like(tensor: torch.Tensor, index: int) -> torch.Tensor:
 
 def _check_layers(watcher: Watcher, adaptation: Adaptation) -> dict[str, int]:
     """Return the channel axes that are not 1; raise if a layer that ran is not a BatchNorm layer."""
-    layers, inputs = watcher.adapted, watcher.inputs
-    axes = {
-        name: _channel_axis(layers[name], x, adaptation) for name, x in inputs.items() if not is_known(layers[name])
-    }
+    layers = watcher.adapted
+    unknown = {name: x for name, x in watcher.inputs.items() if not is_known(layers[name])}
+    axes = {name: _channel_axis(layers[name], x, adaptation) for name, x in unknown.items()}
     if wrong := [name for name, axis in axes.items() if axis is None]:
         raise not_batchnorm_error(wrong, type(layers[wrong[0]]).__name__, len(layers))
     return {name: axis for name, axis in axes.items() if axis is not None and axis != 1}
