@@ -12,6 +12,7 @@ from .backend import backend_of
 from .engine import Answer
 from .errors import InputError, SitaError
 from .ops import Ops, SymbolicError
+from .outputs import OutputLayout
 from .plan import Plan
 from .recipe import Prior, prior_text
 from .shift import Rule
@@ -32,6 +33,7 @@ class Observation:
     Attributes:
         candidates: λ of each of the P candidates, or the rule that sets it.
         plan: The Plan of the latest call: its rows, views and candidates.
+        layout: The layout of the output of the latest call.
         layers: Names of the layers, one for each of the L layer calls, in the order in which they ran.
         entropies: Entropy of each candidate, in nats: (N, P, …).
         kept: Whether each candidate is one of the most confident, which vote: (N, P, …).
@@ -47,14 +49,16 @@ class Observation:
         layer_shifts: d, the shift that each candidate measured in each layer call: (N, P, L); NaN for λ = 1.
     """
 
+    plan: Plan  # both are unknown before the first call
+    layout: OutputLayout
+
     def __init__(self) -> None:
         self.candidates: tuple[Prior, ...] = ()
         self.layers: tuple[str, ...] = ()
-        self.plan: Plan | None = None
         self._values: list[dict[str, np.ndarray]] = []
 
     def __getattr__(self, name: str) -> np.ndarray:
-        if name not in _ARRAYS:
+        if name not in (*_ARRAYS, "plan", "layout"):
             raise AttributeError(name)
         found = [values[name] for values in self._values if name in values]
         if not found or len(found) < len(self._values):
@@ -108,7 +112,8 @@ class Observation:
             values = {name: ops.to_numpy(array) for name, array in diagnostics.arrays.items()}
         except SymbolicError as error:
             raise SitaError("The model was observed during compilation or export. Try: call it uncompiled.") from error
-        self.candidates, self.layers, self.plan = diagnostics.candidates, diagnostics.layers, answer.plan
+        self.candidates, self.layers = diagnostics.candidates, diagnostics.layers
+        self.plan, self.layout = answer.plan, answer.layout
         self._values.append(values | {name: values[name].astype(np.int64) for name in _INTEGERS if name in values})
 
 
@@ -132,9 +137,9 @@ def observe(adapted: Any) -> Iterator[Observation]:
         >>> print(observation.summary())
     """
     with backend_of(adapted).observing(adapted) as key:
-        observer = key, Observation()
+        observer = key, observation = key, Observation()
         thread.observers = (*thread.observers, observer)
         try:
-            yield observer[1]
+            yield observation
         finally:
             thread.observers = tuple(other for other in thread.observers if other is not observer)

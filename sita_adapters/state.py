@@ -135,7 +135,7 @@ class ForwardContext:
 class Observer(Protocol):
     """Keeps the Answers of an adapted model."""
 
-    def append(self, answer: Any) -> None:
+    def append(self, answer: Any, ops: Ops) -> None:
         """Keep the Answer of one call."""
 
 
@@ -144,7 +144,7 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:  # runs in every thread: compilers check these attributes
         self.context: ForwardContext | None = None  # of the forward pass that runs
-        self.observers: tuple[tuple[Adaptation, Observer], ...] = ()  # who observes which adapted model
+        self.observers: tuple[tuple[object, Observer], ...] = ()  # who observes which adapted model
 
 
 thread = _Thread()
