@@ -105,15 +105,8 @@ def calibrate(
         >>> print(recipe.notes)
         >>> adapted = sita.adapt(model, recipe)
     """
-    settings: dict[str, Any] = {
-        "task": task,
-        "inputs": inputs,
-        "scores": scores,
-        "output": output,
-        "class_axis": class_axis,
-        "layers": layers,
-        "max_rows": max_rows,
-    }
+    settings: dict[str, Any] = {"task": task, "inputs": inputs, "scores": scores, "output": output}
+    settings |= {"class_axis": class_axis, "layers": layers, "max_rows": max_rows}
     if not isinstance(min_agreement, int | float) or min_agreement is True or not 0 < min_agreement <= 1:
         raise InputError(f"min_agreement: expected a share above 0, at most 1; received {min_agreement!r}.")
     pixels, truth = _check_images(model, images, labels)
@@ -126,19 +119,33 @@ def calibrate(
     rule = ByExcessShift(_mean_by_name(seen.layers, seen.layer_shifts[:, 0].mean(axis=0)))
     channel = adaptation_of(measuring).channel_axis % pixels.ndim
     space = [axis for axis in range(1, pixels.ndim) if axis != channel]
-    mirrored = np.flip(pixels, axis=space[-1]) if space and source.ndim == 1 else None
-    same = mirrored is not None and (_predict(measuring, mirrored) == source).mean() >= MIRROR_AGREEMENT
-    corrupted = list(_corrupt(pixels, space))
-    recipes = [RECIPES["source"], *_recipes(rule, mirror=bool(same)), RECIPES[DEFAULT]]
-    tried = []
+    recipes = _recipes(rule, mirror=_keeps_mirrored(measuring, pixels, source, space))
+    tried, corrupted = [], list(_corrupt(pixels, space))
     for place, recipe in enumerate(recipes):
-        adapted = adapt(model, recipe, **settings)
-        clean = _predict(adapted, pixels) == wanted
-        right = [_by_image(_predict(adapted, some) == wanted[which]) for some, which in corrupted]
-        tried.append(_Tried(recipe, make_plan(recipe).rows, 100 * float(clean.mean()), 100 * np.concatenate(right)))
+        tried.append(_try(recipe, adapt(model, recipe, **settings), pixels, wanted, corrupted))
         if progress is not None:
             progress((place + 1) / len(recipes))
     return _choose(tried, len(pixels), min_agreement)
+
+
+def _keeps_mirrored(measuring: Any, pixels: np.ndarray, source: np.ndarray, space: list[int]) -> bool:
+    """Whether the source model predicts the same label for most mirror images. Label maps are not compared."""
+    if not space or source.ndim > 1:
+        return False
+    return bool((_predict(measuring, np.flip(pixels, axis=space[-1])) == source).mean() >= MIRROR_AGREEMENT)
+
+
+def _try(
+    recipe: Recipe,
+    adapted: Any,
+    pixels: np.ndarray,
+    wanted: np.ndarray,
+    corrupted: list[tuple[np.ndarray, np.ndarray]],
+) -> _Tried:
+    """Return how well a recipe does on clean images and on their corrupted copies."""
+    clean = _predict(adapted, pixels) == wanted
+    right = [_by_image(_predict(adapted, some) == wanted[which]) for some, which in corrupted]
+    return _Tried(recipe, make_plan(recipe).rows, 100 * float(clean.mean()), 100 * np.concatenate(right))
 
 
 def _check_images(model: Any, images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
@@ -174,12 +181,13 @@ def _mean_by_name(names: Sequence[str], shifts: np.ndarray) -> dict[str, float]:
     return {name: float(np.mean([d for each, d in zip(names, shifts, strict=True) if each == name])) for name in names}
 
 
-def _recipes(rule: ByExcessShift, *, mirror: bool) -> Iterator[Recipe]:
-    alone = Recipe(name=f"{DEFAULT}-calibrated", priors=rule, n_views=0)
-    yield alone
-    yield replace(alone, priors=(1.0, rule), combine="mix")
+def _recipes(rule: ByExcessShift, *, mirror: bool) -> list[Recipe]:
+    """Return the recipes to try: `source` first, the default last."""
+    single_row = Recipe(name=f"{DEFAULT}-calibrated", priors=rule, n_views=0)
+    found = [RECIPES["source"], single_row, replace(single_row, priors=(1.0, rule), combine="mix")]
     if mirror:
-        yield replace(alone, n_views=1, augment="hflip", candidates="views", combine="mean")
+        found.append(replace(single_row, n_views=1, augment="hflip", candidates="views", combine="mean"))
+    return [*found, RECIPES[DEFAULT]]
 
 
 def _corrupt(images: np.ndarray, space: list[int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from sita_workbench.corruptions import KINDS
-from sita_workbench.report.chart_style import FAINT, GRID, INK, looks_of
+from sita_workbench.report.chart_style import FAINT, GRID, INK, styles_of
 
 from .networks import NETWORKS
 
@@ -22,12 +22,12 @@ def draw_severities(results: Mapping[str, Any], path: Path) -> None:
     """Draw what recipes gain on clean images and at severities 1, 3 and 5, with 95 % intervals: a panel per network."""
     figure = Figure(figsize=(12, 6), layout="constrained")
     panels = figure.subplots(2, 4, sharex=True)
-    looks = looks_of(SHOWN)
+    styles = styles_of(SHOWN)
     for axes, (name, network) in zip(panels.flat, results.items(), strict=False):
         conditions = [network["clean"]["held out"], *(network["severities"][severity] for severity in "135")]
         for offset, recipe in zip((-0.18, -0.06, 0.06, 0.18), SHOWN, strict=True):
             run = [position for position, condition in enumerate(conditions) if recipe in condition]
-            gains, look = [conditions[position][recipe]["gain"] for position in run], looks[recipe]
+            gains, look = [conditions[position][recipe]["gain"] for position in run], styles[recipe]
             x = np.array(run) + offset
             for position, gain in zip(x, gains, strict=True):
                 axes.plot([position] * 2, [gain["low"], gain["high"]], color=look.color, linewidth=1, alpha=0.6)
@@ -41,7 +41,9 @@ def draw_severities(results: Mapping[str, Any], path: Path) -> None:
         axes.set_axis_off()
     for axes in panels[:, 0]:
         axes.set_ylabel("gain over the source, points", fontsize=9)
-    handles = [Line2D([], [], linestyle="", marker=looks[n].marker, color=looks[n].color, markersize=7) for n in SHOWN]
+    handles = [
+        Line2D([], [], linestyle="", marker=styles[n].marker, color=styles[n].color, markersize=7) for n in SHOWN
+    ]
     figure.legend(handles, SHOWN, loc="outside lower center", ncols=len(SHOWN), frameon=False, fontsize=10)
     figure.savefig(path, dpi=110)
 

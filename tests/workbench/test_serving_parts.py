@@ -17,9 +17,9 @@ from sita_adapters.inputs import ENCODINGS
 from sita_workbench.methods import Prediction
 from sita_workbench.models.loaded import LoadedModel
 from sita_workbench.models.loading import load_model
-from sita_workbench.predictor import Answers, NoAnswerError, open_predictor
+from sita_workbench.predictor import NoAnswerError, Predictions, open_predictor
 from sita_workbench.scoring import ModelSpec
-from sita_workbench.serving.app import Service, Settings, make_app
+from sita_workbench.serving.app import ServeSettings, Service, make_app
 from sita_workbench.serving.batching import Batcher
 
 LOADED = LoadedModel("/secret/net.onnx", None, ENCODINGS["unit"], 20, 1.0)
@@ -35,14 +35,14 @@ class Counting:
         self.sizes: list[int] = []
         self.busy, self.go = threading.Event(), threading.Event()
 
-    def answer(self, pixels: np.ndarray) -> Answers:
+    def answer(self, pixels: np.ndarray) -> Predictions:
         self.busy.set()
         self.go.wait(10)
         self.sizes.append(len(pixels))
         bright = pixels.reshape(len(pixels), -1).mean(axis=1) / 255
         if self.error is not None or (bright == 0).any():
             raise (self.error or ValueError)(f"{self.loaded.spec} returned NaN.")
-        return Answers(Prediction(np.stack([bright, 1 - bright], axis=1), bright), None, np.arange(len(pixels)))
+        return Predictions(Prediction(np.stack([bright, 1 - bright], axis=1), bright), None, np.arange(len(pixels)))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def post(predictor: Any) -> httpx.Response:
     """Ask the application itself, without a server."""
 
     async def ask() -> httpx.Response:
-        app = make_app(Service(predictor, Settings(ModelSpec("none"))))
+        app = make_app(Service(predictor, ServeSettings(ModelSpec("none"))))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             return await client.post("/predict", content=png(noise(1)[0]))

@@ -109,7 +109,7 @@ class Score:
         return {"score": _rounded(self.value), "low": _rounded(low), "high": _rounded(high)}
 
 
-Condition = tuple[Score, dict[str, Any]]
+ConditionScore = tuple[Score, dict[str, Any]]
 """A score under one condition, and everything that the results say of it."""
 
 
@@ -152,7 +152,7 @@ def calibration_error(entry: Entry) -> float:
     return float(100 * np.abs(right - confidence).sum() / count.sum())
 
 
-def summarize_condition(entry: Entry, weights: np.ndarray) -> Condition:
+def summarize_condition(entry: Entry, weights: np.ndarray) -> ConditionScore:
     """Return the score under one condition, NLL, ECE and entropy."""
     found = score(entry, weights)
     return found, {
@@ -197,7 +197,7 @@ def compare(parts: Parts, groups: Mapping[str, Sequence[str]]) -> dict[str, dict
 def _compare_group(
     name: str,
     entries: Mapping[str, Mapping[str, Entry]],
-    found: Mapping[str, Mapping[str, Condition]],
+    found: Mapping[str, Mapping[str, ConditionScore]],
     conditions: Sequence[str],
 ) -> dict[str, Any] | None:
     if not conditions:

@@ -13,16 +13,13 @@ import numpy as np
 
 import sita_adapters as sita
 from sita_adapters.backend import adaptation_of
-from sita_adapters.engine import latest_layout
 from sita_adapters.errors import InputError, OutputError, SitaError
 from sita_adapters.recipe import DEFAULT, Recipe
-from sita_adapters.views import spatial_kind
 from sita_adapters.voting import Scores, probabilities
 
 from .exported.runtimes import OnnxFile, first_line
 from .methods import Prediction, open_recipe
 from .models.loaded import LoadedModel
-from .recording import record_diagnostics
 
 
 class NoAnswerError(InputError):
@@ -30,8 +27,8 @@ class NoAnswerError(InputError):
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
-    """The answers for a batch of N images: p (N, …, classes) and λ (N, …) of the adapted model, p of the source model.
+class Predictions:
+    """Predictions for N images: p (N, …, classes) and λ (N, …) of the adapted model, p of the source model.
 
     - `adapted.priors` and `source` are None if an exported file returns neither.
     - `rows`: how many rows ran for each image, (N,); 0 if a file does not store it.
@@ -53,7 +50,7 @@ class Predictor(Protocol):
     def description(self) -> str | None:
         """The live model in words."""
 
-    def answer(self, pixels: np.ndarray) -> Answers:
+    def answer(self, pixels: np.ndarray) -> Predictions:
         """Return an answer for every image, which does not depend on the others."""
 
 
@@ -93,7 +90,7 @@ class ModelPredictor:
         """What `sita.describe` says now: after the first answer, also what the probe established."""
         return str(sita.describe(self._adapted))
 
-    def answer(self, pixels: np.ndarray) -> Answers:
+    def answer(self, pixels: np.ndarray) -> Predictions:
         """Return an answer for every image."""
         images = self.loaded.encode(pixels)
         try:
@@ -111,20 +108,19 @@ class ModelPredictor:
         check_answer(found.adapted, self.loaded)
         return found
 
-    def _adapt(self, images: np.ndarray) -> Answers:
+    def _adapt(self, images: np.ndarray) -> Predictions:
         """Adapt to every image; the source model's answer is there if it is among the candidates."""
-        kinds = self._adaptation.kinds
-        plan, _ = self._adaptation.plan_for(kinds[0] if len(kinds) == 1 else spatial_kind(images.shape[1:3]))
-        rows = np.full(len(images), plan.rows)
         if self._prior is not None:
             answer = Prediction(self.loaded.predict(self._adapted, images))
             priors = np.full(answer.labels.shape, self._prior)
-            return Answers(Prediction(answer.probabilities, priors), answer if self._prior == 1.0 else None, rows)
-        with record_diagnostics(self._adapted) as recorded:
+            rows = np.full(len(images), self._adaptation.plan_of(images.shape[1:3]).rows)
+            return Predictions(Prediction(answer.probabilities, priors), answer if self._prior == 1.0 else None, rows)
+        with sita.observe(self._adapted) as seen:
             p = self.loaded.predict(self._adapted, images)
-        scores, source = latest_layout(self._adaptation).require_scores(), recorded.get("source")
-        found = None if source is None else _predicted(source, scores.class_axis, scores.kind)
-        return Answers(Prediction(p, recorded["prior"]), found, rows)
+        source, scores = None, seen.layout.require_scores()
+        if seen.plan.source_candidate is not None:
+            source = _predicted(seen.source, scores.class_axis, scores.kind)
+        return Predictions(Prediction(p, seen.priors), source, np.full(len(images), seen.plan.rows))
 
 
 class FilePredictor:
@@ -137,7 +133,7 @@ class FilePredictor:
         self.loaded, self.file, self.metadata = loaded, file, file.metadata
         self.recipe, self.rows = file.metadata.recipe, file.metadata.rows or 1
 
-    def answer(self, pixels: np.ndarray) -> Answers:
+    def answer(self, pixels: np.ndarray) -> Predictions:
         """Return an answer for every image."""
         kind, axis = self.metadata.scores, self.metadata.class_axis
         if kind is None or kind.startswith("sigmoid"):
@@ -156,7 +152,7 @@ class FilePredictor:
         told = {name: named[name] for name in self.metadata.diagnostics}
         source = _predicted(told["source"], axis, kind) if "source" in told else None
         rows = np.full(len(pixels), self.metadata.rows or 0)
-        return Answers(replace(adapted, priors=told.get("prior")), source, rows)
+        return Predictions(replace(adapted, priors=told.get("prior")), source, rows)
 
 
 def _predicted(scores: np.ndarray, class_axis: int, kind: Scores) -> Prediction:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,9 @@ from .image_files import find_images, read_image
 
 if TYPE_CHECKING:
     from ..methods import Prediction
-    from ..predictor import Answers
+    from ..models.loaded import LoadedModel
+    from ..predictor import Predictions, Predictor
+    from ..progress import Progress
 
 
 def predict(
@@ -74,46 +77,21 @@ def predict(
       sita predict resnet50.onnx cat.jpg
     """
     options.require("PIL", "scipy")
-    from ..corruptions import corrupt as corrupt_image
-    from ..data.images import ImageError
     from ..methods import open_recipe
     from ..models.loading import load_model
-    from ..predictor import NoAnswerError, open_predictor
+    from ..predictor import open_predictor
     from ..progress import ConsoleProgress
 
     open_recipe(recipe or DEFAULT, task or "classification")  # reports a wrong name before a model is loaded
-    paths = find_images(images)
-    if out is not None and len({path.stem for path in paths}) < len(paths):
-        raise InputError(
-            "--out: two images have the same name, so their label maps would, too. Try: one folder at a time."
-        )
-    given = None if labels is None else options.read_names(labels)
+    paths, names = find_images(images), None if labels is None else options.read_names(labels)
     progress = ConsoleProgress(Console(stderr=True))
     with progress.console.status(f"Loading {model} …"):
         files: dict[str, Any] = {"exported": True, "trust": trust, "providers": options.read_providers(providers)}
         loaded = load_model(model, weights, inputs=inputs, size=size, task=task, **files)
-        loaded = replace(loaded, crop=crop or loaded.crop)
-        predictor = open_predictor(loaded, recipe)
-    if out is not None and loaded.task != "segmentation":
-        raise InputError(f"--out is for label maps; {model} returns one label per image. Try: omit it, or use --json.")
-
-    entries: list[dict[str, Any]] = []
-    failed: list[dict[str, str]] = []
-    with progress.track(f"{len(paths)} images, {predictor.rows} rows each", len(paths)) as advance:
-        for path in paths:
-            try:
-                pixels = read_image(path, loaded)
-                if corrupt:  # random parts depend on the pixels: the same file gives the same result in any list
-                    pixels = corrupt_image(pixels, corrupt, severity, index=zlib.crc32(pixels.tobytes()))
-                answers = predictor.answer(pixels[None])
-            except (ImageError, NoAnswerError) as error:
-                failed.append({"file": str(path), "reason": str(error)})
-                progress.say(f"Skipped {path}: {error}")
-            else:
-                entries.append(_make_entry(path, answers, _check_names(given, loaded.names, answers), top, out))
-            advance()
-    if not entries:
-        raise InputError(f"None of the {len(paths)} images could be labeled. First error: {failed[0]['reason']}")
+        predictor = open_predictor(replace(loaded, crop=crop or loaded.crop), recipe)
+    if out is not None:
+        _check_maps(paths, loaded)
+    entries, failed = _Labeling(predictor, names, top, corrupt, severity, out).run(paths, progress)
     report: dict[str, Any] = {"model": loaded.spec, "weights": loaded.weights, "recipe": predictor.recipe}
     report |= {"corrupted": f"{corrupt}, severity {severity}" if corrupt else None, "images": entries, "failed": failed}
     if as_json:
@@ -124,20 +102,74 @@ def predict(
         raise SitaError(f"{len(failed)} of {len(paths)} images have no prediction: see the messages above.")
 
 
-def _check_names(given: tuple[str, ...] | None, known: tuple[str, ...], answers: Answers) -> tuple[str, ...]:
+def _check_maps(paths: Sequence[Path], loaded: LoadedModel) -> None:
+    """Raise if label maps cannot be written for these images."""
+    if len({path.stem for path in paths}) < len(paths):
+        raise InputError(
+            "--out: two images have the same name, so their label maps would, too. Try: one folder at a time."
+        )
+    if loaded.task != "segmentation":
+        what = f"--out is for label maps; {loaded.spec} returns one label per image"
+        raise InputError(f"{what}. Try: omit it, or use --json.")
+
+
+@dataclass(frozen=True)
+class _Labeling:
+    """What is done with every image: corrupt it, predict, and write a label map to the folder `maps`."""
+
+    predictor: Predictor
+    names: tuple[str, ...] | None
+    top: int
+    corruption: str | None
+    severity: int
+    maps: Path | None
+
+    def run(self, paths: Sequence[Path], progress: Progress) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+        """Return the predictions as JSON, and the images without one with the reasons."""
+        from ..data.images import ImageError
+        from ..predictor import NoAnswerError
+
+        entries: list[dict[str, Any]] = []
+        failed: list[dict[str, str]] = []
+        with progress.track(f"{len(paths)} images, {self.predictor.rows} rows each", len(paths)) as advance:
+            for path in paths:
+                try:
+                    found = self.predictor.answer(self._read(path)[None])
+                except (ImageError, NoAnswerError) as error:
+                    failed.append({"file": str(path), "reason": str(error)})
+                    progress.say(f"Skipped {path}: {error}")
+                else:
+                    names = _check_names(self.names, self.predictor.loaded.names, found)
+                    entries.append(_make_entry(path, found, names, self.top, self.maps))
+                advance()
+        if not entries:
+            raise InputError(f"None of the {len(paths)} images could be labeled. First error: {failed[0]['reason']}")
+        return entries, failed
+
+    def _read(self, path: Path) -> np.ndarray:
+        """Return an image, corrupted. Random parts depend on the pixels: a file gives the same result in any list."""
+        from ..corruptions import corrupt
+
+        pixels = read_image(path, self.predictor.loaded)
+        if self.corruption is None:
+            return pixels
+        return corrupt(pixels, self.corruption, self.severity, index=zlib.crc32(pixels.tobytes()))
+
+
+def _check_names(given: tuple[str, ...] | None, known: tuple[str, ...], found: Predictions) -> tuple[str, ...]:
     """Return a name for every class, or none at all."""
-    classes = answers.adapted.probabilities.shape[-1]
+    classes = found.adapted.probabilities.shape[-1]
     if given is not None and len(given) != classes:
         raise InputError(f"--labels: expected a name for each of the model's {classes} classes; received {len(given)}.")
     names = known if given is None else given
     return names if len(names) == classes else ()
 
 
-def _make_entry(path: Path, answers: Answers, names: tuple[str, ...], top: int, maps: Path | None) -> dict[str, Any]:
+def _make_entry(path: Path, found: Predictions, names: tuple[str, ...], top: int, maps: Path | None) -> dict[str, Any]:
     """Return an image's predictions as JSON, and write its label map. A file without diagnostics has fewer entries."""
     from ..label_maps import write_label_map
 
-    adapted, source = answers.adapted, answers.source
+    adapted, source = found.adapted, found.source
     entry: dict[str, Any] = {"file": str(path), "adapted": _summarize(adapted, names, top)}
     if adapted.priors is not None:
         entry["prior"] = float(adapted.priors[0].mean())

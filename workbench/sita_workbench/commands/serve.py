@@ -63,13 +63,13 @@ def serve(
     from ..progress import ConsoleProgress
     from ..scoring import ModelSpec
     from ..serving import server
-    from ..serving.app import Settings
+    from ..serving.app import ServeSettings
 
     names, runs_on = options.read_names(labels), options.read_providers(providers)
     spec = ModelSpec(model, weights, recipe, inputs, size, None, task, names, trust, runs_on)
     spec.open_recipe()  # reports a wrong name before a model is loaded
     threads = threads or max(1, (os.cpu_count() or 1) // workers)
-    settings = Settings(spec, source, batch, round(max_mb * 1e6), round(max_pixels * 1e6), threads)
+    settings = ServeSettings(spec, source, batch, round(max_mb * 1e6), round(max_pixels * 1e6), threads)
     say = ConsoleProgress(Console(stderr=True)).say
     say(f"Loading {model} …")
     server.serve(settings, host=host, port=port, workers=workers, say=say)

@@ -12,16 +12,15 @@ import numpy as np
 
 import sita_adapters as sita
 from sita_adapters.backend import adaptation_of, backend_of
-from sita_adapters.engine import Adaptation, latest_layout
 from sita_adapters.errors import ExportError
 from sita_adapters.export import TITLES, Exported, name_outputs, replacing, resolve_format
 from sita_adapters.observe import Observation
 from sita_adapters.outputs import ScoresLayout, flatten
-from sita_adapters.views import spatial_kind
+from sita_adapters.recipe import Recipe
+from sita_adapters.state import Adaptation
 from sita_adapters.voting import probabilities
 
 from ..files import write_text
-from ..recording import record_diagnostics
 from .metadata import ExportMetadata, write_into_onnx
 from .runtimes import OPENERS, first_line, require_runtime
 
@@ -76,7 +75,7 @@ def export_checked(
         images = _images(example, exported)
         batches = (images, images[:1], np.concatenate([images, images[::-1]]))
         expected = [_answer(adapted, batch, diagnostics) for batch in batches]
-        metadata = _describe_file(adaptation_of(adapted), exported, list(expected[0][0]))
+        metadata = _describe_file(adaptation_of(adapted), exported, *expected[0])
         metadata = replace(metadata, **(metadata_fields or {}))
         if chosen == "onnx":
             write_into_onnx(made, metadata)
@@ -88,7 +87,7 @@ def export_checked(
                 f"{runtime} cannot run the exported {TITLES[chosen]}: {first_line(error)} Try: another format."
             ) from error
         compared = zip(expected, answers, strict=True)
-        difference = max(_compare(*pair, answered, adaptation_of(adapted)) for pair, answered in compared)
+        difference = max(_compare(*pair, answered, adaptation_of(adapted).recipe) for pair, answered in compared)
     if chosen != "onnx":
         write_text(target.with_name(f"{target.name}.json"), metadata.to_json())
     return CheckedExport(target, chosen, exported.input_shape, difference)
@@ -102,18 +101,17 @@ def _images(example: Any, exported: Exported) -> np.ndarray:
     return images.astype(np.float32) if images.dtype.kind == "f" else images
 
 
-def _describe_file(adaptation: Adaptation, exported: Exported, outputs: list[str]) -> ExportMetadata:
-    """Return the metadata of a file with these output names, as far as the adapted model defines it."""
-    shape, kinds, layout = exported.input_shape, adaptation.kinds, latest_layout(adaptation)
-    channel = adaptation.channel_axis % len(shape)
-    spatial = [size or 0 for axis, size in enumerate(shape) if axis not in (0, channel)]
-    plan, _ = adaptation.plan_for(kinds[0] if len(kinds) == 1 else spatial_kind(spatial))
+def _describe_file(
+    adaptation: Adaptation, exported: Exported, named: Mapping[str, np.ndarray], seen: Observation
+) -> ExportMetadata:
+    """Return the metadata of a file with these outputs, as far as the adapted model defines it."""
+    outputs, layout, plan = list(named), seen.layout, seen.plan
     return ExportMetadata(
         recipe=str(adaptation.recipe),
         scores=layout.scores.kind if layout.scores else None,
         class_axis=layout.scores.class_axis if layout.scores else -1,
         scores_name=outputs[layout.scores.index if layout.scores else 0],
-        input_shape=shape,
+        input_shape=exported.input_shape,
         inputs=adaptation.settings.inputs,
         diagnostics=tuple(outputs[len(layout.paths) :]),
         rows=plan.rows,
@@ -122,15 +120,18 @@ def _describe_file(adaptation: Adaptation, exported: Exported, outputs: list[str
 
 def _answer(adapted: Any, images: np.ndarray, diagnostics: bool) -> tuple[dict[str, np.ndarray], Observation]:
     """Return the adapted model's outputs by their names in a file, and what was observed."""
-    backend = backend_of(adapted)
-    with record_diagnostics(adapted) as recorded, sita.observe(adapted) as observation:
-        output = backend.run(adapted, images)
+    backend, found = backend_of(adapted), {}
+    with sita.observe(adapted) as seen:
+        output = backend.run(adapted, images).rebuild(backend.ops)
+    if diagnostics:
+        found = {"prior": seen.priors, "entropy": seen.entropies.min(axis=1)}
+        found |= {} if seen.plan.source_candidate is None else {"source": seen.source}
     own = [(path, backend.ops.to_numpy(array)) for path, array in flatten(output, backend.ops.is_array)]
-    return name_outputs(own, recorded if diagnostics else {}), observation
+    return name_outputs(own, found), seen
 
 
 def _compare(
-    expected: dict[str, np.ndarray], seen: Observation, answered: dict[str, np.ndarray], adaptation: Adaptation
+    expected: dict[str, np.ndarray], seen: Observation, answered: dict[str, np.ndarray], recipe: Recipe
 ) -> float:
     """Return the largest difference between the answers of a file and the adapted model; raise if it is too large."""
     wanted = {name: array.shape for name, array in expected.items()}
@@ -140,7 +141,7 @@ def _compare(
             f"Expected outputs {wanted}, like the adapted model's; the exported file returned {given}. The model's "
             "graph depends on its example. Try: another format, or an example with the batch size that you will run."
         )
-    recipe, layout, largest = adaptation.recipe, latest_layout(adaptation), 0.0
+    layout, largest = seen.layout, 0.0
     for index, (name, output) in enumerate(expected.items()):
         is_scores, is_diagnostic = layout.scores and index == layout.scores.index, index >= len(layout.paths)
         if is_diagnostic and name == "prior":

@@ -10,7 +10,6 @@ import numpy as np
 
 import sita_adapters as sita
 from sita_adapters.backend import adaptation_of, backend_of
-from sita_adapters.engine import latest_layout
 from sita_adapters.errors import InputError, OutputError
 from sita_adapters.inputs import ENCODINGS, Inputs
 from sita_adapters.outputs import OutputLayout, flatten
@@ -139,15 +138,20 @@ class LoadedModel:
     def _run(self, model: Any, images: np.ndarray) -> tuple[np.ndarray, Scores]:
         """Return the scores (N, …, classes), and what they are."""
         backend = backend_of(model)
-        output = backend.run(model, images, channels_last=True)
-        adaptation = backend.adaptation_of(model)
-        layout = self._source_layout(images) if adaptation is None else latest_layout(adaptation)
+        if backend.adaptation_of(model) is not None:
+            answer = backend.run(model, images, channels_last=True)
+            layout, array = answer.layout, backend.ops.to_numpy(answer.scores)
+        else:
+            layout = self._source_layout(images)
+            index, arrays = (
+                layout.require_scores().index,
+                flatten(backend.call(model, images, channels_last=True), backend.ops.is_array),
+            )
+            array = arrays[index if len(arrays) == len(layout.paths) else 0][1]  # a baseline returns the scores alone
+            array = np.moveaxis(backend.ops.to_numpy(array), layout.axes[index] or 0, 0)
         scores = layout.require_scores()
         if scores.kind.startswith("sigmoid"):
             raise OutputError(f"Expected one label per image or pixel; {self.spec} returns independent sigmoid labels.")
-        arrays = flatten(output, backend.ops.is_array)
-        index = scores.index if len(arrays) == len(layout.paths) else 0  # a baseline returns the scores alone
-        array = np.moveaxis(backend.ops.to_numpy(arrays[index][1]), layout.axes[scores.index] or 0, 0)
         return np.moveaxis(array, scores.class_axis, -1), scores.kind
 
     @cached_property
@@ -157,6 +161,6 @@ class LoadedModel:
     def _source_layout(self, images: np.ndarray) -> OutputLayout:
         """Return the layout of the plain model's output, which a probe establishes once."""
         adaptation = adaptation_of(self._source)
-        if not adaptation.layouts:
+        if not adaptation.probes:
             backend_of(self.model).run(self._source, images[:1], channels_last=True)
-        return latest_layout(adaptation)
+        return adaptation.latest_probe.layout

@@ -42,7 +42,7 @@ STYLE: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Look:
+class MarkStyle:
     """The color and marker of a method in every figure."""
 
     color: str
@@ -56,31 +56,31 @@ class Look:
 
 
 # Okabe and Ito's and Tol's colors, which color-blind readers can distinguish; the markers differ as well.
-_LOOKS = {
-    "source": Look("#8A8A8A", "s"),
-    "ensemble": Look("#3B3B3B", "D", 5),
-    "ptn": Look("#D55E00", "v"),
-    "bn": Look("#E69F00", "^"),
-    "augbn": Look("#56B4E9", "D", 5),
-    "ops_shared": Look("#CC79A7", "p"),
-    "auto": Look("#0072B2", "o", 8),
-    "shift": Look("#6699CC", "<"),
-    "ops": Look("#332288", "h", 6.5),
-    "tent": Look("#009E73", "X"),
-    "memo": Look("#882255", "P"),
+_STYLES = {
+    "source": MarkStyle("#8A8A8A", "s"),
+    "ensemble": MarkStyle("#3B3B3B", "D", 5),
+    "ptn": MarkStyle("#D55E00", "v"),
+    "bn": MarkStyle("#E69F00", "^"),
+    "augbn": MarkStyle("#56B4E9", "D", 5),
+    "ops_shared": MarkStyle("#CC79A7", "p"),
+    "auto": MarkStyle("#0072B2", "o", 8),
+    "shift": MarkStyle("#6699CC", "<"),
+    "ops": MarkStyle("#332288", "h", 6.5),
+    "tent": MarkStyle("#009E73", "X"),
+    "memo": MarkStyle("#882255", "P"),
 }
 _COLORS = ("#999933", "#117733", "#CC6677", "#44AA99", "#AA4499", "#661100", "#DDCC77", "#000000")
 _MARKERS = (">", "*", "d", "H", "8")
 
 
-def looks_of(names: Iterable[str]) -> dict[str, Look]:
+def styles_of(names: Iterable[str]) -> dict[str, MarkStyle]:
     """Return a look for every name: its own if it has one, otherwise the next free one."""
-    looks: dict[str, Look] = {}
+    styles: dict[str, MarkStyle] = {}
     for name in names:
-        free = sum(known not in _LOOKS for known in looks)
-        other = Look(_COLORS[free % len(_COLORS)], _MARKERS[free % len(_MARKERS)], 6.5)
-        looks.setdefault(name, _LOOKS.get(name, other))
-    return looks
+        free = sum(known not in _STYLES for known in styles)
+        other = MarkStyle(_COLORS[free % len(_COLORS)], _MARKERS[free % len(_MARKERS)], 6.5)
+        styles.setdefault(name, _STYLES.get(name, other))
+    return styles
 
 
 def start_figure(results: Json, heading: str, height: float) -> tuple[Figure, Axes]:

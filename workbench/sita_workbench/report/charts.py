@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .chart_style import SHADE, STYLE, add_legend, dodge, looks_of, shorten, start_figure
+from .chart_style import SHADE, STYLE, add_legend, dodge, shorten, start_figure, styles_of
 from .reading import CLEAN, Json, main_part, number, time_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def draw_corruptions(results: Json) -> Figure:
     is shown as their mean.
     """
     methods, conditions, metric = results["methods"], results["setup"]["conditions"], results["setup"]["metric"]
-    looks = looks_of(method["name"] for method in methods)
+    styles = styles_of(method["name"] for method in methods)
     kinds: dict[str, list[str]] = {CLEAN: []} if CLEAN in conditions else {}
     for condition in conditions:
         kinds.setdefault(condition.partition("/")[0], []).append(condition)
@@ -55,11 +55,11 @@ def draw_corruptions(results: Json) -> Figure:
     figure, axes = start_figure(results, heading, max(3.2, 0.32 * mean_line + 1.7))
     handles = {}
     for method, offset, wide in zip(methods, dodge(len(methods), 0.6), dodge(len(methods), 1.7), strict=True):
-        look, value = looks[method["name"]], method["corrupted"]
+        style, value = styles[method["name"]], method["corrupted"]
         scores = [np.mean([method["conditions"][each]["score"] for each in some]) for some in kinds.values()]
-        (handles[method["name"]],) = axes.plot(scores, np.arange(len(kinds)) + offset, **look.as_plot())
-        axes.hlines(mean_line + wide, value["low"], value["high"], color=look.color)
-        axes.plot(value["score"], mean_line + wide, **look.as_plot())
+        (handles[method["name"]],) = axes.plot(scores, np.arange(len(kinds)) + offset, **style.as_plot())
+        axes.hlines(mean_line + wide, value["low"], value["high"], color=style.color)
+        axes.plot(value["score"], mean_line + wide, **style.as_plot())
     axes.axhspan(mean_line - 1.2, mean_line + 1.2, color=SHADE, linewidth=0, zorder=0)
     axes.set_ylim(mean_line + 1.2, -0.6)
     lines = [shorten(kind.replace("_", " ")) for kind in kinds]
@@ -75,14 +75,14 @@ def draw_times(results: Json, timing: Json | None) -> Figure:
     from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
     part, methods = main_part(results), results["methods"]
-    looks = looks_of(method["name"] for method in methods)
+    styles = styles_of(method["name"] for method in methods)
     figure, axes = start_figure(results, f"Score against time, {part} images", 4.4)
     handles, costs = {}, {}
     for method in methods:
         name, value, time = method["name"], method[part], time_of(timing, method)
-        axes.vlines(time["ms"], value["low"], value["high"], color=looks[name].color)
-        axes.hlines(value["score"], time["low"], time["high"], color=looks[name].color)
-        (handles[name],) = axes.plot(time["ms"], value["score"], **looks[name].as_plot())
+        axes.vlines(time["ms"], value["low"], value["high"], color=styles[name].color)
+        axes.hlines(value["score"], time["low"], time["high"], color=styles[name].color)
+        (handles[name],) = axes.plot(time["ms"], value["score"], **styles[name].as_plot())
         costs[name] = f"  {number(time['relative'])}×"
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))

@@ -20,17 +20,17 @@ from ..data.images import ImageError
 from ..label_maps import encode_label_map
 from ..predictor import NoAnswerError, Predictor
 from ..scoring import ModelSpec
-from .answers import Answer
 from .batching import Batcher
 from .decoding import STATUS, decode, read_upload
 from .metrics import Metrics
+from .results import ImageResult
 
 MAX_WAITING = 64
 """How many requests may wait in a worker; more are refused before their images are read."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServeSettings:
     """What a worker serves, as values that can be sent to a process. `batch` is the maximum batch size."""
 
     spec: ModelSpec
@@ -44,7 +44,7 @@ class Settings:
 class Service:
     """A predictor behind HTTP: reads uploads, answers them, and counts."""
 
-    def __init__(self, predictor: Predictor, settings: Settings) -> None:
+    def __init__(self, predictor: Predictor, settings: ServeSettings) -> None:
         self.predictor, self.settings = predictor, settings
         self.max_pixels = min(settings.max_pixels, predictor.loaded.max_pixels)
         self.metrics = Metrics()
@@ -71,7 +71,7 @@ class Service:
             self.metrics.count_request(outcome, time.perf_counter() - started)
         return response
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer(self, request: Request) -> ImageResult:
         if self._waiting >= MAX_WAITING:
             raise ImageError("busy", f"{MAX_WAITING} requests are already waiting. Try: again later.")
         self._waiting += 1
@@ -83,7 +83,7 @@ class Service:
         finally:
             self._waiting -= 1
 
-    def _respond(self, answer: Answer, milliseconds: float) -> Response:
+    def _respond(self, answer: ImageResult, milliseconds: float) -> Response:
         self.metrics.count_answer(answer.prior, answer.changed)
         loaded = self.predictor.loaded
         if loaded.task == "segmentation":

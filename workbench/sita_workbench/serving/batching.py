@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..predictor import Predictor
-from .answers import Answer, split
+from .results import ImageResult, split
 
 
 @dataclass(eq=False)
 class _Waiting:
     pixels: np.ndarray
-    answer: Future[Answer] = field(default_factory=Future)
+    answer: Future[ImageResult] = field(default_factory=Future)
 
 
 class Batcher:
@@ -32,7 +32,7 @@ class Batcher:
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "sita-model")
 
-    def submit(self, pixels: np.ndarray) -> Future[Answer]:
+    def submit(self, pixels: np.ndarray) -> Future[ImageResult]:
         """Return the future answer for an image in bytes (h, w, 3)."""
         waiting = _Waiting(pixels)
         with self._lock:

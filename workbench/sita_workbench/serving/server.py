@@ -21,7 +21,7 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 from sita_adapters.errors import SitaError
 
 from ..processes import GRACE_SECONDS
-from .app import Settings
+from .app import ServeSettings
 from .worker import FAILED, STARTED, make_worker
 
 HEADER_SECONDS = 10
@@ -31,7 +31,7 @@ _HEALTH_SECONDS = 30
 """A worker that was ready, and then does not answer its parent for this long, is killed."""
 
 
-def serve(settings: Settings, *, host: str, port: int, workers: int, say: Callable[[str], None]) -> None:
+def serve(settings: ServeSettings, *, host: str, port: int, workers: int, say: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C; then leave no process, and the port free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from sita_adapters.errors import SitaError
 
 from ..processes import end_with_parent, use_threads
-from .app import Service, Settings, make_app
+from .app import ServeSettings, Service, make_app
 from .metrics import FOLDER
 
 STARTED, FAILED = "started", "failed-"
@@ -23,7 +23,7 @@ _PAUSE = 5.0
 """Seconds between two attempts to load a model that could be loaded before."""
 
 
-def make_worker(settings: Settings, folder: Path) -> FastAPI:
+def make_worker(settings: ServeSettings, folder: Path) -> FastAPI:
     """Return the application with its model. If the model cannot be loaded, write the reason for the parent, and end.
 
     A worker that restarts ends after a pause, because the parent starts the next attempt at once.
@@ -42,7 +42,7 @@ def make_worker(settings: Settings, folder: Path) -> FastAPI:
         os._exit(1)
 
 
-def _load(settings: Settings) -> Service:
+def _load(settings: ServeSettings) -> Service:
     """Return the service with its model, which has answered once: the first call of a model takes longer."""
     predictor = settings.spec.open_predictor(with_source=settings.with_source)
     loaded = predictor.loaded

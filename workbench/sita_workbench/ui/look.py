@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 
 import sita_adapters as sita
-from sita_adapters.backend import adaptation_of
-from sita_adapters.combining import SOURCE_SHIFT, mix_weights
 from sita_adapters.inputs import ENCODINGS
 from sita_adapters.observe import Observation
 from sita_adapters.ops import NUMPY
 from sita_adapters.plan import Plan
 from sita_adapters.recipe import Recipe
 from sita_adapters.shift import ByShift, Rule
-from sita_adapters.views import ImageLayout, spatial_kind
+from sita_adapters.views import ImageLayout
 
 from ..methods import Prediction
 from ..models.loaded import LoadedModel
@@ -91,7 +89,7 @@ class Viewer:
         if rules:
             shifts["adapted"] = observation.layer_shifts[0, rules[0]]
             priors = observation.layer_priors[0, rules[0]]
-        plan, _ = adaptation_of(adapted).plan_for(spatial_kind(pixels.shape[:2]))
+        plan = observation.plan
         return Look(
             pixels,
             source=Prediction(loaded.predict(loaded.model, image)[0]),
@@ -103,7 +101,7 @@ class Viewer:
             layers=measured.layers,
             shifts=shifts,
             priors=priors,
-            views=_apply_views(pixels, plan),
+            views={} if self.recipes[recipe].resample else _apply_views(pixels, plan),  # which are not the Plan's
         )
 
     def _adapt(self, recipe: str | None, image: np.ndarray) -> Any:
@@ -123,12 +121,13 @@ def _candidates(observation: Observation, plan: Plan, recipe: Recipe) -> tuple[C
         for values in (observation.entropies[0], observation.confidences[0], kept / kept.sum(axis=0))
     )
     if recipe.combine == "mix":
-        source_shift = SOURCE_SHIFT * np.sqrt(len(labels) - 1)
-        shares = mix_weights(np.nan_to_num(observation.shifts[:1], nan=source_shift), np.exp(-entropies[None]), np)[0]
+        shares = observation.weights[0]
     return tuple(
         Candidate(
             prior="by shift" if isinstance(prior, Rule) else "1 (source)" if prior == 1 else f"{prior:.3g}",
-            view=plan.views[plan.view_of_row[row]].name,
+            view="drawn from the image"
+            if recipe.resample and plan.view_of_row[row]
+            else plan.views[plan.view_of_row[row]].name,
             label=int(labels[index]) if labels.ndim == 1 else None,
             confidence=float(confidences[index]),
             entropy=float(entropies[index]),
@@ -139,7 +138,8 @@ def _candidates(observation: Observation, plan: Plan, recipe: Recipe) -> tuple[C
 
 
 def _apply_views(pixels: np.ndarray, plan: Plan) -> dict[str, np.ndarray]:
-    """Return the augmented views of an image in bytes, by name."""
-    layout = ImageLayout(NUMPY, spatial_kind(pixels.shape[:2]), -1, (-3, -2), ENCODINGS["unit"])
-    seen = {view.name: view.apply(pixels[None] / np.float32(255), layout)[0] for view in plan.views[1:]}
+    """Return the augmented views of an image that ran, in bytes, by name."""
+    layout = ImageLayout(NUMPY, -1, (-3, -2), ENCODINGS["unit"])
+    views = [plan.views[index] for index in sorted({*plan.view_of_row} - {0})]
+    seen = {view.name: view.apply(pixels[None] / np.float32(255), layout)[0] for view in views}
     return {name: np.round(255 * np.clip(values, 0, 1)).astype(np.uint8) for name, values in seen.items()}

@@ -1,4 +1,4 @@
-"""The answer for one image: as JSON, or as the headers of a label map."""
+"""The result for one image: as JSON, or as the headers of a label map."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..methods import Prediction
-from ..predictor import Answers
+from ..predictor import Predictions
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class ImageResult:
     """p (…, classes) and λ (…) of the adapted model for one image, p of the source model, rows that were run."""
 
     adapted: Prediction
@@ -56,16 +56,16 @@ class Answer:
         }
 
 
-def split(answers: Answers) -> list[Answer]:
-    """Return the answers of a batch one by one."""
-    p, priors, source = answers.adapted.probabilities, answers.adapted.priors, answers.source
+def split(found: Predictions) -> list[ImageResult]:
+    """Return the results of a batch one by one."""
+    p, priors, source = found.adapted.probabilities, found.adapted.priors, found.source
     return [
-        Answer(
+        ImageResult(
             Prediction(p[index], None if priors is None else priors[index]),
             None if source is None else Prediction(source.probabilities[index]),
             int(rows),
         )
-        for index, rows in enumerate(answers.rows)
+        for index, rows in enumerate(found.rows)
     ]
 
 
