@@ -111,9 +111,7 @@ def _find(
     return found[0], eligible[found[0]]
 
 
-def _resolve(
-    values: np.ndarray, settings: Settings, image_rank: int, channel_axis: int | None
-) -> tuple[Scores, int]:
+def _resolve(values: np.ndarray, settings: Settings, image_rank: int, channel_axis: int | None) -> tuple[Scores, int]:
     """Return the kind and class axis of scores (N, …)."""
     said, shape = cast("Scores | None", settings.scores), f"(N, {', '.join(map(str, values.shape[1:]))})"
     in_unit_interval = bool(values.min() >= 0.0 and values.max() <= 1.0)
@@ -176,7 +174,9 @@ def _unlike_logits(values: np.ndarray) -> str:
     for axis in _sorting_axes(values):
         steps = np.diff(values, axis=axis)
         for ordered in (steps <= 0, steps >= 0):
-            found = _columns(values, ordered, skip=axis) if values.ndim > 2 else ordered.all() * [(axis, 0, values)]
+            found = list(_columns(values, ordered, skip=axis))
+            if values.ndim == 2 and ordered.all():
+                found = [(axis, 0, values)]
             if any((np.ptp(column.reshape(len(column), -1), axis=1) > 0).all() for *_, column in found):
                 return f"is sorted along axis {axis}, like detections"
     return ""
