@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
 from sita_adapters.backend import adaptation_of
-from sita_adapters.engine import Adaptation, Settings
+from sita_adapters.engine import Answer, read_answer
 from sita_adapters.errors import InputError, ModelError
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import Recipe
-from sita_adapters.selection import Layers, select
+from sita_adapters.selection import Layers, match_layers
+from sita_adapters.state import Adaptation, Settings
 
 from .call import AdaptedCall
 from .clone import Cloner
 from .exporting import FORMATS, write
-from .inspection import arrange, find_image, find_layers, image_layout, walk
+from .inspection import arrange, check_views, find_channel_axis, find_image, find_layers, image_kind, walk
 from .model import AdaptedModel
 from .ops import ENGINE, KERAS
-from .probe import probe
 
 
 class KerasBackend:
@@ -41,17 +42,17 @@ class KerasBackend:
                 f"{type(model).__name__} has no BatchNormalization layer with moving statistics "
                 f"({len(list(walk(model)))} layers searched). SITA adapts BatchNorm statistics only."
             )
-        names = select(found, layers)
+        names = match_layers(found, layers)
         chosen = [position for position, name in enumerate(found) if name in names]
-        kind, channels_first = image_layout(model, tuple(image.shape), views=any(make_plan(recipe).view_of_row))
-        name = f"adapted_{image.name}"  # an input may have any name; this cannot be the same
-        layer = AdaptedCall(model, chosen, recipe, kind, channels_first, settings, name=name)
-        layout = probe(layer, image, example)
-        if recipe.combine != "mix" and recipe.candidate_count > 1:
-            layout.require_scores()  # now, not when the graph is built
-        layer.adaptation.layouts[()] = layout
-        inputs = keras.Input(batch_shape=(None, *image.shape[1:]), dtype=image.dtype, name=image.name)
-        return AdaptedModel(arrange(model, inputs), layer(inputs), name=model.name)
+        shape, channel_axis = tuple(image.shape), find_channel_axis(model)
+        if make_plan(recipe).has_views:
+            check_views(model, shape, channel_axis)
+        name, kind = f"adapted_{image.name}", image_kind(shape, channel_axis)  # an input's name cannot be the same
+        layer = AdaptedCall(model, chosen, recipe, kind, channel_axis or -1, settings, name=name)
+        layer.probe_and_keep(image, example, channel_axis)
+        inputs = keras.Input(batch_shape=(None, *shape[1:]), dtype=image.dtype, name=image.name)
+        # A graph may hold both the source and the adapted model, under different names.
+        return AdaptedModel(arrange(model, inputs), layer(inputs), name=f"adapted_{model.name}")
 
     def unwrap(self, adapted: Any) -> keras.Model:
         return Cloner().clone(adapted.adapted_call.hidden.source)
@@ -64,11 +65,18 @@ class KerasBackend:
         adaptation_of(adapted)  # refuses a plain model
         return adapted.uncompiled()  # type: ignore[no-any-return]
 
-    def run(self, model: Any, images: np.ndarray, *, channels_last: bool = False) -> Any:
+    def call(self, model: Any, images: np.ndarray, *, channels_last: bool = False) -> Any:
         """Return the model's output in numpy, compiled."""
         return model.predict_on_batch(arrange(model, _move_channels(model, images) if channels_last else images))
 
-    write = staticmethod(write)
+    def run(self, adapted: Any, images: np.ndarray, *, channels_last: bool = False) -> Answer:
+        """Return the Answer of an adapted model, compiled: its layout and its plan are those of the probe."""
+        output, layer = self.call(adapted, images, channels_last=channels_last), adapted.adapted_call
+        plan = layer.plan(_move_channels(adapted, images) if channels_last else images)
+        return read_answer(output, layer.adaptation.latest_probe.layout, plan, KERAS)
+
+    def write(self, adapted: Any, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
+        return write(adapted, path, format, example, diagnostics)
 
 
 def _check_model(model: Any) -> None:

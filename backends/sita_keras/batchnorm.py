@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import keras
 from keras import ops
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
-from sita_adapters.blending import blend, enter_layer
-from sita_adapters.engine import ForwardContext
-from sita_adapters.errors import InputError, ModelError
+from sita_adapters.errors import InputError
+from sita_adapters.layer import LayerCall
 from sita_adapters.probe import leave_out
+from sita_adapters.state import thread
 from sita_adapters.statistics import input_affine, output_affine
 
-from .ops import ENGINE, KERAS, trace_of
+from .inspection import refuse_training
+from .ops import ENGINE, KERAS, current_trace
 
 
 class AdaptedBatchNorm:
@@ -28,29 +28,33 @@ class AdaptedBatchNorm:
         """Normalize with the blended statistics."""
         layer: Any = self
         given = layer._call_signature.bind_partial(*args, **kwargs)
-        if given.arguments.get("training"):
-            raise ModelError(
-                f"The layer {self.sita_name!r} is called with training=True, and normalizes with the statistics of the "
-                "batch. Expected BatchNorm layers that use their moving statistics. Try: call it without training=."
-            )
+        called_in_training = given.arguments.get("training")
         if layer._call_has_training_arg:
             given.arguments["training"] = False
-        first = next(iter(given.arguments))
-        x = given.arguments[first]
-        if not in_symbolic_scope():  # in which Keras works out shapes, with batch sizes of its own
-            context: Any = enter_layer(self.sita_name, x)
+        if not in_symbolic_scope() and not _runs_in_inner_graph(self.sita_name):  # where only shapes are asked for
+            refuse_training(self.sita_name, called_in_training)
             _refuse_mask(given.arguments.get("mask"), self.sita_name)
-            if trace_of(x) is not context.trace:
-                context.inner.append(self.sita_name)
-            elif context.plan.blends:
-                if self.is_known():
-                    return _normalized(x, layer, context)
-                given.arguments[first] = _rewritten(x, layer, context)
+            first = next(iter(given.arguments))
+            x = given.arguments[first]
+            call = LayerCall(self.sita_name, x)
+            if call.blends and self.is_known():
+                return _normalized(x, layer, call)
+            if call.blends:
+                given.arguments[first] = _rewritten(x, layer, call)
         return super().call(*given.args, **given.kwargs)  # type: ignore[misc]
 
     def is_known(self) -> bool:
         """Whether this layer is of Keras' own class, whose arithmetic is known."""
         return type(self).__bases__[-1] is keras.layers.BatchNormalization
+
+
+def _runs_in_inner_graph(name: str) -> bool:
+    """Whether a layer runs in another graph than its model, which then raises: what the layer measures would leak."""
+    context: Any = thread.context
+    if context is None or current_trace() == context.graph.trace:
+        return False
+    context.graph.inner.append(name)
+    return True
 
 
 class FoldedTimeDistributed:
@@ -84,45 +88,41 @@ def mixed_class(mixin: Any, kind: Any) -> Any:
     return _classes[mixin, kind]
 
 
-def _normalized(x: Any, layer: Any, context: ForwardContext) -> Any:
+def _normalized(x: Any, layer: Any, call: LayerCall) -> Any:
     """Return γ · (x − m) / sqrt(v + ε) + β with the blended statistics, which is all that Keras' own class does."""
-    mean, variance = _blend(x, layer, context)
-    scale, shift = output_affine(
-        mean,
-        variance,
-        gamma=KERAS.cast(layer.gamma, mean) if layer.scale else 1.0,
-        beta=KERAS.cast(layer.beta, mean) if layer.center else 0.0,
-        epsilon=layer.epsilon,
-        xp=ops,
-    )
+    mean, variance = _blend(x, layer, call)
+    gamma = KERAS.cast(layer.gamma, mean) if layer.scale else 1.0
+    beta = KERAS.cast(layer.beta, mean) if layer.center else 0.0
+    scale, shift = output_affine(mean, variance, gamma=gamma, beta=beta, epsilon=layer.epsilon, ops=KERAS)
     return ops.cast(_affine(x, layer.axis, scale, shift), layer.compute_dtype)
 
 
-def _rewritten(x: Any, layer: Any, context: ForwardContext) -> Any:
+def _rewritten(x: Any, layer: Any, call: LayerCall) -> Any:
     """Return x · scale + shift, which the untouched layer turns into the blended normalization of x."""
-    mean, variance = _blend(x, layer, context)
+    mean, variance = _blend(x, layer, call)
     m_s, v_s = KERAS.cast(layer.moving_mean, mean), KERAS.cast(layer.moving_variance, mean)
-    scale, shift = input_affine(mean, variance, source_mean=m_s, source_variance=v_s, epsilon=layer.epsilon, xp=ops)
+    scale, shift = input_affine(mean, variance, source_mean=m_s, source_variance=v_s, epsilon=layer.epsilon, ops=KERAS)
     rewritten = _affine(x, layer.axis, scale, shift)
     return KERAS.cast(rewritten, x) if KERAS.is_float(x) else rewritten
 
 
-def _blend(x: Any, layer: Any, context: Any) -> tuple[Any, Any]:
-    """Return the statistics that each entry of x is normalized with, (N, C)."""
-    measure, source = functools.partial(_measure, x, layer.axis), (layer.moving_mean, layer.moving_variance)
-    positions = KERAS.positions(x, layer.axis)
-    mean, variance = blend(measure, source, layer.epsilon, x.shape[0], positions, context, layer.sita_name)
+def _blend(x: Any, layer: Any, call: LayerCall) -> tuple[Any, Any]:
+    """Return the statistics that each entry of x is normalized with, (…, C)."""
+    source, positions = (layer.moving_mean, layer.moving_variance), KERAS.positions(x, layer.axis)
+    mean, variance = call.blend(measure(x, layer.axis, call), source, layer.epsilon, positions)
     if ENGINE == "jax":
-        context.invalid.append(ops.any(ops.logical_not(ops.isfinite(mean + variance)), axis=-1))
+        context: Any = call.context
+        context.graph.invalid.append(ops.any(ops.logical_not(ops.isfinite(mean + variance)), axis=-1))
     return mean, variance
 
 
-def _measure(x: Any, axis: int, n: int, first: int) -> tuple[Any, Any]:
-    """Return mean and biased variance (B, n − first, C), in float32 or better.
+def measure(x: Any, axis: int, call: LayerCall) -> tuple[Any, Any]:
+    """Return mean and biased variance (B, entries − first, C) of the measured entries, in float32 or better.
 
-    Each image has n entries, of which those from `first` on are measured. Two passes, the mean and then the mean square
-    of what is left, are right to 5e-7 at mean/σ = 300 on every backend of Keras; `ops.moments` is not.
+    Two passes, the mean and then the mean square of what is left, are right to 5e-7 at mean/σ = 300 on every backend of
+    Keras; `ops.moments` is not.
     """
+    n, first = call.entries, call.first
     rows = ops.reshape(KERAS.precise(x), (-1, n, *KERAS.sizes(x)))
     rows = rows[:, first:] if first else rows
     channels = axis % len(x.shape) + 1
@@ -135,7 +135,7 @@ def _measure(x: Any, axis: int, n: int, first: int) -> tuple[Any, Any]:
 
 
 def _affine(x: Any, axis: int, scale: Any, shift: Any) -> Any:
-    """Return x · scale + shift, both (N, C)."""
+    """Return x · scale + shift, both (…, C), one for each entry of x."""
     column = [1] * len(x.shape)
     column[0], column[axis] = -1, x.shape[axis]
     return KERAS.precise(x) * ops.reshape(scale, column) + ops.reshape(shift, column)

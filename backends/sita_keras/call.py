@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -13,27 +13,39 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.models import Functional
 
 from sita_adapters import engine
-from sita_adapters.engine import Adaptation, Settings
 from sita_adapters.errors import InputError, ModelError, RecipeError, SharedWeightsError
 from sita_adapters.inputs import Inputs
 from sita_adapters.outputs import OutputLayout, ScoresLayout, flatten, rebuild
+from sita_adapters.plan import Plan
 from sita_adapters.probe import leave_out
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo
+from sita_adapters.state import Adaptation, Call, ProbeResult, Settings, thread
 from sita_adapters.views import ImageLayout, SpatialKind
 
-from .clone import Cloner, SharedVariable
-from .inspection import arrange, find_layers, walk
-from .ops import ENGINE, KERAS, trace_of
+from .clone import Cloner, Clones
+from .inspection import arrange, find_layers
+from .ops import ENGINE, KERAS, current_trace
+from .probe import probe
 
 UNTRAINABLE = (
     "An adapted model computes with the source model's weights and statistics, and cannot be trained. Try: train the "
-    "source model. Its adapted model sees the new weights."
+    "source model. Its adapted model sees the new weights. In a model that trains other layers around it: "
+    "adapted.trainable = False."
 )
 READ_ONLY = (
     "The weights of an adapted model are the source model's, which it only reads. Try: load them into the source "
     "model, or into sita.unwrap(adapted), which shares them. The adapted model sees the new values."
 )
+
+
+@dataclass
+class _Graph:
+    """What the adapted layers of one forward pass need to know of Keras' backend, and what they find."""
+
+    trace: Any  # what traces the forward pass
+    inner: list[str] = field(default_factory=list)  # the adapted layers that something else traced
+    invalid: list[Any] = field(default_factory=list)  # on JAX, which statistics of each layer are not finite
 
 
 @keras.saving.register_keras_serializable(package="sita_keras")
@@ -49,7 +61,7 @@ class AdaptedCall(keras.layers.Layer):
         chosen: Sequence[int],
         recipe: Recipe,
         kind: SpatialKind,
-        channels_first: bool,
+        channel_axis: int,
         settings: Settings,
         **kwargs: Any,
     ) -> None:
@@ -60,9 +72,9 @@ class AdaptedCall(keras.layers.Layer):
             LayerInfo(name, type(layer).__name__, int(layer.moving_mean.shape[0]), position in chosen)
             for position, (name, layer) in enumerate(found.items())
         )
-        name, axis = type(source).__name__, 1 if channels_first else -1
-        self.adaptation = Adaptation(recipe, settings, layers, (kind,), model_name=name, channel_axis=axis)
-        self.hidden = _Hidden(source, {id(found[info.name]): info.name for info in layers if info.adapted})
+        name = type(source).__name__
+        self.adaptation = Adaptation(recipe, settings, layers, (kind,), model_name=name, channel_axis=channel_axis)
+        self.hidden = Clones(source, {id(found[info.name]): info.name for info in layers if info.adapted})
         # Models around this one see no layer of the clone, but its variables, which Keras needs to compile and export
         # them. On torch they see none of these: Keras would make parameters of them that anybody can write.
         if ENGINE != "torch":
@@ -72,10 +84,10 @@ class AdaptedCall(keras.layers.Layer):
         self.built = True
         self._post_build()
 
-    @property
-    def layout(self) -> OutputLayout | None:
-        """What the probe established; None before it."""
-        return self.adaptation.layouts.get(())
+    def probe_and_keep(self, image: Any, example: Any, channel_axis: int | None) -> None:
+        """Probe the model for its one kind of input, and keep what it establishes."""
+        found = probe(self.hidden, self.adaptation, image, example, channel_axis, self.own_forward)
+        self.adaptation.probes[()] = found
 
     @property
     def saved_source(self) -> keras.Model:
@@ -83,68 +95,63 @@ class AdaptedCall(keras.layers.Layer):
         return self.hidden.source if self.owns_source else self.hidden.plain
 
     def call(self, images: Any, training: bool | None = None) -> Any:
-        """Return an answer for every image."""
-        if training:
+        """Return an answer for every image. If it is frozen, `training` has no effect, as on a frozen BatchNorm."""
+        if training and self.trainable:
             raise SharedWeightsError(f"An adapted model was called with training=True. {UNTRAINABLE}")
         if in_symbolic_scope():  # only shapes are asked for
-            return self.hidden.clone(arrange(self.hidden.clone, images))
-        return self.run(images, engine.predict)
+            return self.hidden.clone(arrange(self.hidden.clone, images), **self._mode(self.hidden.clone))
+        return self.run(images).rebuild(KERAS)
 
-    def run(self, images: Any, predict: Callable[..., Any]) -> Any:
-        """Return what one of the engine's functions does for these images."""
+    def run(self, images: Any, *, diagnosed: bool = False) -> engine.Answer:
+        """Return the Answer for these images."""
         self.check_source()
         if images.shape[0] == 0:
             raise InputError(f"Expected at least one image; received an empty batch of shape {tuple(images.shape)}.")
-        space = min(len(images.shape) - 2, 2)
-        last = self.adaptation.channel_axis == -1
+        adaptation, space = self.adaptation, min(len(images.shape) - 2, 2)
+        last = adaptation.channel_axis == -1
         axes = tuple(range(-space - 1, -1) if last else range(-space, 0))
-        channel = -1 if last else -space - 1
-        image_layout = ImageLayout(KERAS, self.adaptation.kinds[0], channel, axes, self.adaptation.settings.inputs)
-        assert self.layout is not None
-        return predict(engine.Call(self.adaptation, self.run_clone, image_layout, self.layout), [images])
+        layout = ImageLayout(KERAS, -1 if last else -space - 1, axes, adaptation.settings.inputs)
+        call = Call(adaptation, self.plan(images), adaptation.latest_probe, layout, self.own_forward, [images])
+        return engine.answer(call, diagnosed=diagnosed)
 
-    def run_clone(self, rows: list[Any], cloned: Any = None) -> Any:
-        """Run the clone on the rows of all images. (Not named `forward`: on torch, Keras' layers have one.)"""
+    def plan(self, images: Any) -> Plan:
+        """Return the Plan for these images."""
+        return self.adaptation.plan_of(images.shape[1:-1] if self.adaptation.channel_axis == -1 else images.shape[2:])
+
+    @staticmethod
+    def _mode(cloned: Any, opaque: bool = False) -> dict[str, bool]:
+        """Return how `predict` calls a model. If it is left open, image layers (Resizing) switch later ones to training."""
+        return {"training": False} if cloned._call_has_training_arg or opaque else {}
+
+    def own_forward(self, rows: list[Any], cloned: Any = None) -> Any:
+        """Run the clone on the rows of all images."""
         cloned = cloned or self.hidden.clone
-        context: Any = engine.thread.context
+        context: Any = thread.context
         context.rows = KERAS.at_least_one(context.rows)
-        context.invalid, context.inner, context.trace = [], [], trace_of(rows[0])
+        context.graph = _Graph(current_trace())
         cloned._clear_losses()  # as Keras does with the layers of a model that it calls
-        # As `predict` does. If it is left open, Keras' image layers (Resizing) switch later layers to training.
-        mode = {"training": False} if cloned._call_has_training_arg or self.hidden.opaque else {}
         try:
-            output = cloned(arrange(cloned, rows[0]), **mode)
+            output = cloned(arrange(cloned, rows[0]), **self._mode(cloned, bool(self.hidden.opaque)))
         finally:  # not in the layer: whoever traces the inner graph would raise another error instead
-            if context.inner:  # what it measures would leak, and a cached graph would not ask again
+            if inner := list(dict.fromkeys(context.graph.inner)):
                 raise ModelError(
-                    f"The layer {context.inner[0]!r} runs inside an inner graph: a tf.function or jax.jit in the "
-                    "model, or a loop such as a recurrence. Expected BatchNorm layers that the model calls itself. "
-                    "Try: leave compilation to Keras, which compiles the whole model; unroll=True for a recurrent "
-                    f"layer; or {leave_out(*context.inner)}."
+                    f"The layer {inner[0]!r} runs inside an inner graph: a tf.function or jax.jit in the model, a "
+                    "branch (ops.cond), or a loop such as a recurrence. Expected BatchNorm layers that the model calls "
+                    "itself. Try: leave compilation to Keras, which compiles the whole model; ops.where for a branch; "
+                    f"unroll=True for a recurrent layer; or {leave_out(*inner)}."
                 )
-        if ENGINE == "jax" and self.layout is not None:
+        if ENGINE == "jax" and context.probe is not None:
             # XLA compiles `maximum(NaN, 0)` to 0 on CPUs: behind a ReLU, such a row would look like any other.
-            output = self._mark_invalid(output, self.layout.axes, rows[0], context.invalid)
+            output = _mark_invalid(output, context.probe.layout.axes, rows[0], context.graph.invalid)
         return output
-
-    def _mark_invalid(self, output: Any, axes: Sequence[int | None], rows: Any, invalid: list[Any]) -> Any:
-        """Return NaN for rows with values that are no numbers, in the images or in the statistics of a layer."""
-        spoiled = ops.any(ops.logical_not(ops.isfinite(KERAS.precise(rows))), axis=range(1, len(rows.shape)))
-        for flags in invalid:
-            spoiled = ops.logical_or(spoiled, ops.any(ops.reshape(flags, (spoiled.shape[0], -1)), axis=1))
-        arrays = [array for _, array in flatten(output, KERAS.is_array)]
-        for position, (array, axis) in enumerate(zip(arrays, axes, strict=True)):
-            if axis is not None and KERAS.is_float(array):
-                column = [-1 if each == axis else 1 for each in range(len(array.shape))]
-                arrays[position] = ops.where(ops.reshape(spoiled, column), ops.cast(float("nan"), array.dtype), array)
-        return rebuild(output, arrays, KERAS.is_array)
 
     def check_source(self) -> None:
         """Raise if the source has different variables than when it was adapted, which its clone does not see."""
         if self.hidden.weights != [id(weight) for weight in self.hidden.source.weights]:
             raise ModelError(
-                f"{self.adaptation.model_name} has different variables than when it was adapted (after quantize or "
-                "enable_lora, perhaps), which its adapted model does not have. Try: adapt it again, sita.adapt(model)."
+                f"{self.adaptation.model_name} has different variables than when it was adapted (a layer was replaced, "
+                "or quantize or enable_lora called), which its adapted model does not have. Try: adapt it again, "
+                "sita.adapt(model)."
             )
 
     def compute_output_spec(self, images: Any, training: bool | None = None) -> Any:
@@ -157,7 +164,8 @@ class AdaptedCall(keras.layers.Layer):
 
     def _get_own_losses(self) -> list[Any]:
         """Return what the source's regularizers and `add_loss` would add, computed on all rows."""
-        trained = [v for v in self.hidden.shared.values() if v.source.trainable and v.regularizer is not None]
+        shared = self.hidden.shared.values() if self.trainable else ()
+        trained = [v for v in shared if v.source.trainable and v.regularizer is not None]
         return [*super()._get_own_losses(), *self.hidden.clone.losses, *(v.regularizer(v) for v in trained)]
 
     def save_own_variables(self, store: Any) -> None:
@@ -171,11 +179,6 @@ class AdaptedCall(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """Return the source model's config, and how it was adapted."""
         adaptation, settings = self.adaptation, self.adaptation.settings
-        layout = None if self.layout is None else dataclasses.asdict(self.layout)
-        if layout is not None:  # layers by their positions: names that Keras makes up may change
-            names = [info.name for info in adaptation.layers]
-            entries = layout["entries_per_row"].items()
-            layout["entries_per_row"] = [[names.index(name), *counts] for name, counts in entries]
         try:
             recipe = adaptation.recipe.to_json()
         except RecipeError as error:
@@ -188,52 +191,56 @@ class AdaptedCall(keras.layers.Layer):
             "chosen": [position for position, info in enumerate(adaptation.layers) if info.adapted],
             "recipe": recipe,
             "kind": adaptation.kinds[0],
-            "channels_first": adaptation.channel_axis == 1,
+            "channel_axis": adaptation.channel_axis,
             "settings": dataclasses.asdict(
                 # The layout has the position of what a function selects.
                 dataclasses.replace(settings, output=None if callable(settings.output) else settings.output)
             ),
-            "layout": layout,
+            "probe": _probe_to_config(adaptation) if adaptation.probes else None,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> AdaptedCall:
         """Adapt the saved source model again."""
         config = dict(config)
+        if "probe" not in config:
+            raise ModelError(
+                "This adapted model was saved by another version of sita-adapters. Try: load and adapt the source "
+                "model, sita.adapt(model)."
+            )
+        probed, recipe, settings = config.pop("probe"), Recipe.from_json(config.pop("recipe")), config.pop("settings")
         source = keras.saving.deserialize_keras_object(config.pop("source"))
-        layout, recipe, settings = config.pop("layout"), Recipe.from_json(config.pop("recipe")), config.pop("settings")
         settings["inputs"] = settings["inputs"] and Inputs(**settings["inputs"])
         made = cls(source, recipe=recipe, settings=Settings(**settings), **config)
         made.owns_source = True
-        if layout is not None:
-            layers = made.adaptation.layers
-            layout = {name: tuple(value) if isinstance(value, list) else value for name, value in layout.items()}
-            entries = layout["entries_per_row"]
-            layout["entries_per_row"] = {layers[position].name: tuple(counts) for position, *counts in entries}
-            layout["scores"] = layout["scores"] and ScoresLayout(**layout["scores"])
-            made.adaptation.layouts[()] = OutputLayout(**layout)
+        if probed is not None:
+            made.adaptation.probes[()] = _probe_from_config(probed, made.adaptation)
         return made
 
 
-_OPAQUE = ("TorchModuleWrapper", "FlaxLayer", "JaxLayer", "TFSMLayer")
-"""Keras layers that run another framework's model, in which BatchNorm layers cannot be adapted."""
+def _mark_invalid(output: Any, axes: Sequence[int | None], rows: Any, invalid: list[Any]) -> Any:
+    """Return NaN for rows with values that are no numbers, in the images or in the statistics of a layer."""
+    spoiled = ops.any(ops.logical_not(ops.isfinite(KERAS.precise(rows))), axis=range(1, len(rows.shape)))
+    for flags in invalid:
+        spoiled = ops.logical_or(spoiled, ops.any(ops.reshape(flags, (spoiled.shape[0], -1)), axis=1))
+    arrays = [array for _, array in flatten(output, KERAS.is_array)]
+    for position, (array, axis) in enumerate(zip(arrays, axes, strict=True)):
+        if axis is not None and KERAS.is_float(array):
+            column = [-1 if each == axis else 1 for each in range(len(array.shape))]
+            arrays[position] = ops.where(ops.reshape(spoiled, column), ops.cast(float("nan"), array.dtype), array)
+    return rebuild(output, arrays, KERAS.is_array)
 
 
-class _Hidden:
-    """Holds models where no tracker looks for layers."""
+def _probe_to_config(adaptation: Adaptation) -> dict[str, Any]:
+    """Return what the probe established, with layers by their positions: names that Keras makes up may change."""
+    found, names = adaptation.latest_probe, [info.name for info in adaptation.layers]
+    entries = [[names.index(name), *counts] for name, counts in found.entries_per_row.items()]
+    return {"layout": dataclasses.asdict(found.layout), "entries_per_row": entries, "notes": list(found.notes)}
 
-    def __init__(self, source: keras.Model, adapted: dict[int, str]) -> None:
-        self.source, self.adapted = source, adapted
-        self.shared: dict[int, SharedVariable] = {}
-        self.clone = self.make_clone()
-        self.weights = [id(weight) for weight in source.weights]
-        self.opaque = [path for path, layer in walk(source) if type(layer).__name__ in _OPAQUE]
 
-    def make_clone(self) -> keras.Model:
-        """Return a clone of the source whose chosen layers blend."""
-        return Cloner(self.adapted, self.shared).clone(self.source)
-
-    @functools.cached_property
-    def plain(self) -> keras.Model:
-        """A clone without adapted layers."""
-        return Cloner({}, self.shared).clone(self.source)
+def _probe_from_config(config: dict[str, Any], adaptation: Adaptation) -> ProbeResult:
+    """Return what the probe established before the model was saved."""
+    layout = {name: tuple(value) if isinstance(value, list) else value for name, value in config["layout"].items()}
+    layout["scores"] = layout["scores"] and ScoresLayout(**layout["scores"])
+    entries = {adaptation.layers[position].name: tuple(counts) for position, *counts in config["entries_per_row"]}
+    return ProbeResult(OutputLayout(**layout), entries, notes=tuple(config["notes"]))

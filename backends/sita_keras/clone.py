@@ -12,8 +12,8 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.models import Functional, Sequential
 from keras.src.trainers.trainer import Trainer
 
-from sita_adapters import engine
 from sita_adapters.errors import ModelError, SharedWeightsError
+from sita_adapters.state import thread
 
 from .batchnorm import AdaptedBatchNorm, FoldedTimeDistributed, mixed_class
 from .inspection import own_methods, walk
@@ -144,6 +144,33 @@ def _copy_input(tensor: Any) -> Any:
     return keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=tensor.name)
 
 
+_OPAQUE = ("TorchModuleWrapper", "FlaxLayer", "JaxLayer", "TFSMLayer")
+"""Keras layers that run another framework's model, in which BatchNorm layers cannot be adapted."""
+
+
+class Clones:
+    """The source model and its clones, where no tracker of Keras looks for layers.
+
+    `adapted` has, by their ids, the names of the layers that blend their statistics.
+    """
+
+    def __init__(self, source: keras.Model, adapted: dict[int, str]) -> None:
+        self.source, self.adapted = source, adapted
+        self.shared: dict[int, SharedVariable] = {}
+        self.clone = self.make_clone()
+        self.weights = [id(weight) for weight in source.weights]
+        self.opaque = [path for path, layer in walk(source) if type(layer).__name__ in _OPAQUE]
+
+    def make_clone(self) -> keras.Model:
+        """Return a clone whose chosen layers blend."""
+        return Cloner(self.adapted, self.shared).clone(self.source)
+
+    @functools.cached_property
+    def plain(self) -> keras.Model:
+        """A clone without adapted layers."""
+        return Cloner({}, self.shared).clone(self.source)
+
+
 class SharedVariable(keras.Variable):
     """Reads a variable of the source model, and refuses to be written.
 
@@ -177,7 +204,7 @@ class SharedVariable(keras.Variable):
 
     def assign(self, value: Any) -> Any:
         """Refuse. What Keras on JAX took, it may give back."""
-        if in_stateless_scope() or engine.thread.context is not None:
+        if in_stateless_scope() or thread.context is not None:
             raise ModelError(
                 f"The model writes to its variable {self.path!r} while it predicts, so its answers would depend on "
                 "earlier calls. Expected a model that only reads its variables. Try: move what it counts or records "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import logging
 import warnings
@@ -13,7 +12,6 @@ from typing import Any
 
 import keras
 
-from sita_adapters import engine
 from sita_adapters.errors import ExportError
 from sita_adapters.export import name_outputs, require_exporter
 from sita_adapters.outputs import flatten
@@ -44,7 +42,8 @@ class Exportable(keras.Model):
         (images,) = keras.tree.flatten(inputs)
         found: dict[str, Any] = {}
         if self.diagnostics:
-            answer = self.adapted.adapted_call.run(images, functools.partial(engine.answer, diagnose=True))
+            answer = self.adapted.adapted_call.run(images, diagnosed=True)
+            assert answer.diagnostics is not None
             output, found = answer.rebuild(KERAS), answer.diagnostics.outputs(KERAS)
         else:
             output = self.adapted.adapted_call(images)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -115,36 +116,66 @@ def random_images(image: Any, example: Any, error: type[Exception]) -> np.ndarra
     return random_like(np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(parts[0], dtype))))
 
 
-def image_layout(model: Any, shape: tuple[int | None, ...], views: bool) -> tuple[SpatialKind, bool]:
-    """Return what a model's images are (if a size is open, what every image is), and if their channels come first."""
+def image_kind(shape: Sequence[int | None], channel_axis: int | None) -> SpatialKind:
+    """Return the kind of images of this shape (N, …); if a size is open, that of every image."""
+    space = shape[2:] if channel_axis == 1 else shape[1:-1]
+    return "rectangle" if len(space) > 1 and None in space[-2:] else spatial_kind([size or 0 for size in space])
+
+
+def check_views(model: Any, shape: Sequence[int | None], channel_axis: int | None) -> None:
+    """Raise if it is unclear which axes of a model's images views move."""
+    advice = "Try: a recipe without views ('auto', 'shift', 'bn')"
     if len(shape) < 3:
-        raise InputError(f"Expected a model that takes images (N, …, C); its input has the shape {shape}.")
-    channels_first = _channels_come_first(model, views)
-    space = shape[2:] if channels_first else shape[1:-1]
-    return "rectangle" if len(space) > 1 and None in space[-2:] else spatial_kind(
-        [size or 0 for size in space]
-    ), channels_first
+        raise InputError(f"Views need images (N, …, C); {type(model).__name__} takes inputs of shape {shape}. {advice}.")
+    if channel_axis is None:
+        raise InputError(
+            f"{type(model).__name__} permutes the axes of its images, or normalizes another axis than the last, before "
+            "its first layer that shows where their channels are (data_format). Views need this axis. "
+            f"{advice}, or permute the images before the model."
+        )
 
 
-def _channels_come_first(model: Any, views: bool) -> bool:
-    """Return what the layer nearest the input tells; raise if axes are permuted before it, and there are views."""
+def find_channel_axis(model: Any) -> int | None:
+    """Return the axis of a model's channels, 1 or −1, by the layer nearest its input that tells; None if none does.
+
+    A BatchNormalization on another axis than the last does not tell: it may normalize the bands of a spectrogram.
+    """
+    last: int | None = -1
     for path, operation in list(walk(model))[1:]:
         if isinstance(operation, keras.layers.Permute) or type(operation).__name__ == "Transpose":
-            if not views:
-                return False
-            raise InputError(
-                f"{type(model).__name__} permutes the axes of its images before its first layer that shows where their "
-                "channels are. Try: a recipe without views ('auto', 'shift'), or permute them before the model."
-            )
+            return None
         if getattr(operation, "data_format", None) and not isinstance(operation, keras.layers.Flatten):
-            first = bool(operation.data_format == "channels_first")
-            if first and not runs_channels_first():
+            if operation.data_format == "channels_last":
+                return -1
+            if not runs_channels_first():
                 raise InputError(
                     f"The layer {path!r} has its channels first, which TensorFlow runs only on a GPU; none was found. "
                     "Try: KERAS_BACKEND=jax or torch, or a model with channels last."
                 )
-            return first
+            return 1
         if isinstance(operation, keras.layers.BatchNormalization) and operation.input_spec:
             rank = int(operation.input_spec.ndim)
-            return rank > 2 and operation.axis % rank != rank - 1
-    return False
+            last = last if operation.axis % rank == rank - 1 else None
+    return last
+
+
+def refuse_training(name: str, training: Any) -> None:
+    """Raise if a layer is called with training=True: `predict` ignores it in a graph, and a call does not."""
+    if training:
+        raise ModelError(
+            f"The layer {name!r} is called with training=True. Expected layers that run in evaluation mode, and "
+            "BatchNorm layers that use their moving statistics. Try: call it without training=; or, if an image layer "
+            "(Resizing) before it in a `call` switches it to training, give that `call` an argument training=None."
+        )
+
+
+def check_training(model: Any) -> None:
+    """Raise if a graph calls a layer with training=True, unless this is the default of the layer, as of image layers.
+
+    Keras records a default as if it had been given.
+    """
+    graphs = [inner for _, inner in walk(model) if isinstance(inner, Functional)]
+    for node in (node for graph in graphs for level in graph._nodes_by_depth.values() for node in level):
+        if node.arguments.kwargs.get("training") is True:
+            parameter = inspect.signature(node.operation.call).parameters.get("training")
+            refuse_training(node.operation.name, parameter is None or parameter.default is not True)

@@ -101,11 +101,15 @@ class AdaptedModel(keras.Model):
         finally:
             watch(-1)
 
+    def save_weights(self, *args: Any, **kwargs: Any) -> Any:
+        """Save the source model's weights, as the source would: it can load them."""
+        return self.adapted_call.hidden.source.save_weights(*args, **kwargs)
+
     def load_weights(self, *args: Any, **kwargs: Any) -> Any:
-        """Load where the adapted model was itself loaded, and has a source model of its own; else refuse."""
+        """Load the source model's weights if this model was itself loaded, and has a source of its own; else refuse."""
         if not self.adapted_call.owns_source:
             raise SharedWeightsError(READ_ONLY)
-        return super().load_weights(*args, **kwargs)
+        return self.adapted_call.hidden.source.load_weights(*args, **kwargs)
 
     def count_params(self) -> int:
         """Return the number of the source model's weights."""

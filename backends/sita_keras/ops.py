@@ -1,4 +1,4 @@
-"""What Keras computes with, on any of its backends, as the core's arrays."""
+"""The tensors of Keras' backends as the core's arrays."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from sita_adapters.engine import Answer
 from sita_adapters.ops import Ops, SymbolicError
 
 ENGINE = keras.backend.backend()
@@ -23,21 +23,19 @@ if ENGINE == "tensorflow":
     import tensorflow as tf
 elif ENGINE == "jax":
     import jax
+    import jax.extend.core
 else:
     import torch
 
 
-def _take(x: Any, indices: Any, axis: int) -> Any:
-    """Return `ops.take` along an axis; on torch, what its exporter to ONNX knows."""
-    if ENGINE == "torch" and not isinstance(x, keras.KerasTensor):
-        return x.index_select(axis, indices)
-    return ops.take(x, indices, axis=axis)
-
-
-class KerasOps(Ops):
+class KerasOps(Ops, functions=ops):
     """Array operations on the tensors of Keras' backend."""
 
-    xp = SimpleNamespace(**{**vars(ops), "take": _take})
+    def take(self, x: Any, indices: Any, axis: int) -> Any:
+        """Return entries along an axis; on torch, by what its exporter to ONNX knows."""
+        if ENGINE == "torch" and not isinstance(x, keras.KerasTensor):
+            return x.index_select(axis, indices)
+        return ops.take(x, indices, axis=axis)
 
     def is_array(self, value: Any) -> bool:
         """Whether this is a tensor, with values or without, or an array as `predict` returns it."""
@@ -94,6 +92,9 @@ class KerasOps(Ops):
     def concat(self, arrays: Sequence[Any], axis: int) -> Any:
         return ops.concatenate(list(arrays), axis=axis)
 
+    def repeat_rows(self, array: Any, times: int) -> Any:
+        return ops.repeat(array, times, axis=0)
+
     def for_every_image(self, values: Any, like: Any) -> Any:
         return ops.zeros_like(like if like.shape[1] == 1 else like[:, :1]) + values
 
@@ -108,16 +109,17 @@ class KerasOps(Ops):
         (images,) = batch
         if not self.is_traced(images):
             return super().map_batches(function, batch, size)
-        answers: list[Any] = []
+        answers: list[Answer] = []
 
         def answer_one(image: Any) -> list[Any]:
             answers.append(function([image[None]]))
-            pairs = zip(answers[-1].arrays, answers[-1].axes, strict=True)
+            pairs = zip(answers[-1].arrays, answers[-1].layout.axes, strict=True)
             return [array if axis is None else array[0] for array, axis in pairs]
 
         mapped = _map_in_order(answer_one, images)
-        pairs = zip(mapped, answers[-1].axes, strict=True)
-        return [replace(answers[-1], arrays=[array[0] if axis is None else array for array, axis in pairs])]
+        pairs = zip(mapped, answers[-1].layout.axes, strict=True)
+        arrays = [array[0] if axis is None else array for array, axis in pairs]
+        return [replace(answers[-1], arrays=arrays, weights=None)]  # which belong to the graph of one image
 
     def after(self, arrays: Sequence[Any]) -> AbstractContextManager[Any]:
         """Make TensorFlow, which runs what it can side by side, wait for these."""
@@ -131,11 +133,11 @@ def runs_channels_first() -> bool:
     return ENGINE != "tensorflow" or bool(tf.config.list_physical_devices("GPU"))
 
 
-def trace_of(x: Any) -> Any:
-    """Return what traces operations on x just now: a graph of TensorFlow, a trace of JAX; None on torch."""
+def current_trace() -> Any:
+    """Return what traces operations just now: a graph of TensorFlow, a trace of JAX; None on torch."""
     if ENGINE == "tensorflow":
         return tf.compat.v1.get_default_graph()
-    return getattr(x, "_trace", None)  # JAX has no public name for it
+    return jax.extend.core.get_opaque_trace_state() if ENGINE == "jax" else None
 
 
 def detach(value: Any) -> Any:
