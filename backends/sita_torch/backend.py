@@ -26,6 +26,7 @@ from .clone import clone
 from .exporting import FORMATS, write
 from .inspection import Adaptation, find_layers, named_modules, named_tensors, source_statistics, spatial_axes
 from .ops import TORCH
+from .probe import check_call
 
 
 class TorchBackend:
@@ -46,6 +47,7 @@ class TorchBackend:
                 "Try: adapt the source model, or sita.unwrap(adapted) first."
             )
         found = find_layers(source)
+        check_call(source, list(found), example)
         chosen = match_layers(found, layers)
         axes = spatial_axes(source)
         adaptation = Adaptation(
