@@ -12,16 +12,15 @@ import numpy as np
 from tinynet import BatchNorm, Sequential
 
 from sita_adapters import engine
-from sita_adapters.blending import blend, enter_layer
-from sita_adapters.engine import Adaptation, Call, ForwardContext, Settings
 from sita_adapters.errors import InputError, ModelError
+from sita_adapters.layer import LayerCall
 from sita_adapters.ops import NUMPY
-from sita_adapters.outputs import OutputLayout
 from sita_adapters.probe import InputRecorder, perturb, probe_model, random_like
 from sita_adapters.recipe import Recipe
-from sita_adapters.selection import LayerInfo, Layers, select
+from sita_adapters.selection import LayerInfo, Layers, match_layers
+from sita_adapters.state import Adaptation, Call, ForwardContext, ProbeResult, Settings
 from sita_adapters.statistics import output_affine
-from sita_adapters.views import ImageLayout, spatial_kind
+from sita_adapters.views import ImageLayout
 
 
 # A layer: measure, blend, normalize.
@@ -33,18 +32,14 @@ class AdaptedBatchNorm(BatchNorm):
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Normalize each row of x (N, h, w, C) with its blended statistics."""
-        context, layer = enter_layer(self.name, x), self.source
-        if not context.plan.blends:
+        call, layer = LayerCall(self.name, x), self.source
+        if not call.blends:
             return layer(x)
-
-        def measure(n: int, first: int) -> tuple[np.ndarray, np.ndarray]:
-            rows = x.reshape(-1, n, *x.shape[1:])[:, first:]
-            return rows.mean(axis=(2, 3)), rows.var(axis=(2, 3))
-
-        source, positions = (layer.mean, layer.variance), x.shape[1] * x.shape[2]
-        mean, variance = blend(measure, source, layer.epsilon, len(x), positions, context, self.name)
-        affine = {"gamma": layer.gamma, "beta": layer.beta, "epsilon": layer.epsilon}
-        scale, shift = output_affine(mean, variance, **affine, xp=np)
+        rows = x.reshape(-1, call.entries, *x.shape[1:])[:, call.first :]
+        moments, source = (rows.mean(axis=(2, 3)), rows.var(axis=(2, 3))), (layer.mean, layer.variance)
+        mean, variance = call.blend(moments, source, layer.epsilon, positions=x.shape[1] * x.shape[2])
+        gamma, beta = layer.gamma, layer.beta
+        scale, shift = output_affine(mean, variance, gamma=gamma, beta=beta, epsilon=layer.epsilon, ops=NUMPY)
         return x * scale.reshape(len(x), 1, 1, -1) + shift.reshape(len(x), 1, 1, -1)
 
 
@@ -62,20 +57,24 @@ class AdaptedSequential(Sequential):
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
         """Return the scores of images, each adapted to independently."""
+        return self.answer(images).rebuild(NUMPY)
+
+    def answer(self, images: np.ndarray) -> engine.Answer:
+        """Run the engine. Its Answer has the scores, and how they came about."""
         if images.ndim != 4 or not len(images):
             raise InputError(f"Expected images (N, h, w, c), at least one; received shape {images.shape}.")
-        layouts, signature = self.adaptation.layouts, images.dtype
-        if signature not in layouts:
-            layouts[signature] = self.probe(images)
-        kind = spatial_kind(images.shape[1:3])
-        image_layout = ImageLayout(NUMPY, kind, channel=-1, axes=(-3, -2), inputs=self.adaptation.settings.inputs)
-        return engine.predict(Call(self.adaptation, self.forward, image_layout, layouts[signature]), [images])
+        adaptation, signature = self.adaptation, images.dtype
+        if signature not in adaptation.probes:
+            adaptation.probes[signature] = self.probe(images)
+        plan, probe = adaptation.plan_of(images.shape[1:3]), adaptation.probes[signature]
+        image_layout = ImageLayout(NUMPY, channel=-1, axes=(-3, -2), inputs=adaptation.settings.inputs)
+        return engine.answer(Call(adaptation, plan, probe, image_layout, self.forward, [images]))
 
     def forward(self, batch: list[np.ndarray]) -> np.ndarray:
         """Run the layers, without the engine."""
         return super().__call__(batch[0])
 
-    def probe(self, images: np.ndarray) -> OutputLayout:
+    def probe(self, images: np.ndarray) -> ProbeResult:
         """Establish what the output is, and that images do not influence each other."""
         random, recorder = random_like(images), InputRecorder(NUMPY)
 
@@ -85,7 +84,7 @@ class AdaptedSequential(Sequential):
             context = ForwardContext(self.adaptation, engine.PLAIN, len(rows), NUMPY, record=recorder.record)
             return engine.run_rows([rows], self.forward, context)
 
-        return probe_model(run, recorder, self.adaptation, "Sequential", images)
+        return probe_model(run, recorder, self.adaptation, images, image_rank=4, channel_axis=lambda: -1)
 
 
 # The protocol.
@@ -104,7 +103,7 @@ class TinynetBackend:
         norms = {name: layer for name, layer in named.items() if isinstance(layer, BatchNorm)}
         if not norms:
             raise ModelError(f"Expected a BatchNorm among {len(named)} layers; found none.")
-        chosen = select(norms, layers)
+        chosen = match_layers(norms, layers)
         adaptation = Adaptation(
             recipe=recipe,
             settings=settings,
@@ -131,9 +130,13 @@ class TinynetBackend:
         """Yield the key under which votes are recorded."""
         yield adapted.adaptation
 
-    def run(self, model: Sequential, images: np.ndarray, *, channels_last: bool = False) -> np.ndarray:
-        """Return the model's output; its images have their channels last in any case."""
+    def call(self, model: Sequential, images: np.ndarray, *, channels_last: bool = False) -> np.ndarray:
+        """Return any model's output; its images have their channels last in any case."""
         return model(images)
+
+    def run(self, adapted: AdaptedSequential, images: np.ndarray, *, channels_last: bool = False) -> engine.Answer:
+        """Return an adapted model's Answer."""
+        return adapted.answer(images)
 
     def write(self, adapted: Any, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
         """Write nothing: without a format in `export_formats`, `sita.export` does not get here."""
