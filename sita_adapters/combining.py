@@ -49,7 +49,9 @@ class Combined:
     """The arrays of the answer, and how they came about."""
 
     arrays: list[Array]  # the images first
-    weights: Array | None = None  # (B, P), of each candidate in a mix: 1 for the row that supplies all outputs, if one does
+    weights: Array | None = (
+        None  # (B, P), of each candidate in a mix: 1 for the row that supplies all outputs, if one does
+    )
     vote: Vote | None = None
 
 

@@ -92,9 +92,7 @@ def answer(call: Call, *, diagnosed: bool = False) -> Answer:
         found = _answer_at_once(call, diagnosed)
     else:
         size = max(1, max_rows // call.plan.rows)
-        rounds = ops.map_batches(
-            lambda some: _answer_at_once(replace(call, batch=some), diagnosed), call.batch, size
-        )
+        rounds = ops.map_batches(lambda some: _answer_at_once(replace(call, batch=some), diagnosed), call.batch, size)
         found = _join(rounds, ops)
     for _, observer in observers:
         observer.append(found, ops)

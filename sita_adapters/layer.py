@@ -1,8 +1,8 @@
 """The work at an adapted BatchNorm layer.
 
-    call = LayerCall(name, x)      which entries of the layer's batch to measure
-    means, variances = …           the backend measures them
-    call.blend(means, variances)   the statistics to normalize every entry with
+call = LayerCall(name, x)      which entries of the layer's batch to measure
+means, variances = …           the backend measures them
+call.blend(means, variances)   the statistics to normalize every entry with
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ class LayerCall:
         if context.measurements is not None:
             context.measurements.append(LayerMeasurement(self.name, positions, divergence, priors))
         means, variances = blend_with_source(means, variances, source_mean, source_variance, priors=priors, ops=ops)
-        if not plan.has_rule:  # turn an overflow into NaN (a rule's λ is NaN then): x / sqrt(∞) = 0 looks like an answer
+        if (
+            not plan.has_rule
+        ):  # turn an overflow into NaN (a rule's λ is NaN then): x / sqrt(∞) = 0 looks like an answer
             variances = ops.where(variances < float("inf"), variances, float("nan"))
         if plan.first_blended or factor > 1:
             return self._for_all_entries(means, source_mean), self._for_all_entries(variances, source_variance)

@@ -32,7 +32,7 @@ from sita_adapters.probe import (
 )
 from sita_adapters.state import ForwardContext, ProbeResult
 
-from .batchnorm import is_adapted, is_known, restore_layer
+from .batchnorm import is_adapted, restore_layer
 from .clone import clone
 from .inspection import (
     Adaptation,
@@ -218,8 +218,7 @@ def _random_like(tensor: torch.Tensor, index: int) -> torch.Tensor:
 def _check_layers(watcher: Watcher, adaptation: Adaptation) -> dict[str, int]:
     """Return the channel axes that are not 1; raise if a layer that ran is not a BatchNorm layer."""
     layers = watcher.adapted
-    unknown = {name: x for name, x in watcher.inputs.items() if not is_known(layers[name])}
-    axes = {name: _channel_axis(layers[name], x, adaptation) for name, x in unknown.items()}
+    axes = {name: _channel_axis(layers[name], x, adaptation) for name, x in watcher.inputs.items()}
     if wrong := [name for name, axis in axes.items() if axis is None]:
         raise not_batchnorm_error(wrong, type(layers[wrong[0]]).__name__, len(layers))
     return {name: axis for name, axis in axes.items() if axis is not None and axis != 1}

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sita_adapters.errors import ModelError, SitaWarning
 from sita_adapters.probe import InputRecorder, leave_out
 
+from .batchnorm import is_known
 from .inspection import Adaptation, find_layers, source_statistics
 
 _Layers: TypeAlias = dict[str, nn.Module]
@@ -36,7 +37,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.everything = False
         """Whether to look for statistics, too. It makes a run slow."""
         self.inputs: dict[str, torch.Tensor] = {}
-        """A part of the first input of each adapted layer."""
+        """A part of the first input of each adapted layer whose arithmetic is not known."""
         self.running: str | None = None
         """The adapted layer that runs."""
         self.outside: set[str] = set()
@@ -51,7 +52,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Record that an adapted layer runs, and keep a part of its first input: all of axis 1 and of the last."""
         self.recorder.record(name, x)
         self.running = name
-        if name not in self.inputs:
+        if name not in self.inputs and not is_known(self.adapted[name]):
             part = (slice(0, 1), slice(None), *[slice(0, 4)] * (x.ndim - 3))
             self.inputs[name] = x[part].clone()
 
