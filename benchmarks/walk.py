@@ -51,7 +51,16 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print every function")
     options = parser.parse_args()
     torch.manual_seed(0)
-    layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)]
+    layers = [
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 5),
+    ]
     layers[-1].weight.data.mul_(10)  # clearly logits: of both signs
     images = torch.rand(2, 3, 16, 16)
     adapted = sita.adapt(nn.Sequential(*layers).eval(), options.recipe)

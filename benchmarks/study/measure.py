@@ -11,11 +11,10 @@ import numpy as np
 import torch
 
 import sita_adapters as sita
-from sita_adapters import ByExcessShift, ByShift, Recipe, engine
-from sita_adapters.combining import SOURCE_SHIFT, Candidates, confidence, mix_scores, mix_weights
+from sita_adapters import ByExcessShift, ByShift, Recipe
+from sita_adapters.combining import SOURCE_SHIFT, confidence, mix_scores, mix_weights
 from sita_adapters.ops import NUMPY
 from sita_adapters.voting import probabilities
-from sita_torch.call import Arguments, run_call
 from sita_workbench.corruptions import KINDS
 from sita_workbench.data.dataset import CLEAN, Condition, Dataset
 from sita_workbench.data.opening import open_data
@@ -130,7 +129,7 @@ def _measure(rows: Rows, condition: Condition, data: Dataset, counts: Counts, ad
     for start in range(0, len(data), batch):
         images, truth = data.load(condition, start, min(start + batch, len(data)))
         labels.append(truth)
-        x = rows.loaded.arrange(rows.loaded.encode(images))
+        x = rows.loaded.encode(images)
         for name, p in rows.predict(x, mirrored):
             found.setdefault(name, []).append(p)
         some = [position - start for position in of_ops if start <= position < start + len(images)]
@@ -147,7 +146,7 @@ def _measure(rows: Rows, condition: Condition, data: Dataset, counts: Counts, ad
 
 @dataclass
 class Rows:
-    """A network whose one forward pass has a row for each prior of the cheap recipes."""
+    """A network, adapted once for each prior of the cheap recipes, whose rows several recipes share."""
 
     loaded: LoadedModel
     excess: ByExcessShift
@@ -155,7 +154,7 @@ class Rows:
 
     def __post_init__(self) -> None:
         source, rule, third = sita.RECIPES["auto3"].prior_values
-        self.priors: dict[str, Any] = {
+        priors: dict[str, Any] = {
             "source": source,
             "rule": rule,
             "third": third,
@@ -164,8 +163,8 @@ class Rows:
             "calibrated": self.excess,
         }
         if self.network.kind == "cifar":
-            self.priors["previous rule"] = ByShift(strength=1.0, half_area=200 / 32**2)
-        self.all = self.loaded.adapt(Recipe(priors=tuple(self.priors.values()), n_views=0, combine="mean"))
+            priors["previous rule"] = ByShift(strength=1.0, half_area=200 / 32**2)
+        self.adapted = {name: self.loaded.adapt(Recipe(priors=prior, n_views=0)) for name, prior in priors.items()}
         self.ops = self.loaded.adapt("ops")
         self.mirrored = None
         if self.network.kind != "camvid":
@@ -175,43 +174,33 @@ class Rows:
 
     def predict(self, x: np.ndarray, mirrored: bool) -> Iterator[tuple[str, np.ndarray]]:
         """Yield p (N, …, classes) of each recipe on encoded images, classes last."""
-        scores, shifts, kind, axis = self._run(x)
-        place = {name: index for index, name in enumerate(self.priors)}
+        scores, shifts = {}, {"source": np.full(len(x), SOURCE_SHIFT)}
+        for name, adapted in self.adapted.items():
+            with sita.observe(adapted) as seen:
+                scores[name] = self.loaded.run(adapted, x)
+            if name != "source":
+                shifts[name] = seen.shifts[:, 0]
+        kind = seen.layout.require_scores().kind
 
         def p_of(y: np.ndarray) -> np.ndarray:
-            return np.moveaxis(probabilities(y.astype(np.float64), kind, axis), axis, -1)
+            return probabilities(y.astype(np.float64), kind, -1)
 
         def mix(*names: str) -> np.ndarray:
-            some = [place[name] for name in names]
-            own = shifts[:, some]
-            own[:, 0] = SOURCE_SHIFT * np.sqrt(len(names) - 1)
-            weights = mix_weights(own, confidence(scores[:, some], kind, axis, np), np)
-            return p_of(mix_scores(scores[:, some], weights, kind, axis, NUMPY))
+            some, own = (np.stack([each[name] for name in names], axis=1) for each in (scores, shifts))
+            own[:, 0] *= np.sqrt(len(names) - 1)
+            weights = mix_weights(own, confidence(some, kind, -1, NUMPY), NUMPY)
+            return p_of(mix_scores(some, weights, kind, -1, NUMPY))
 
         for name in ("source", "bn", "shift", "calibrated"):
-            yield name, p_of(scores[:, place[name]])
+            yield name, p_of(scores[name])
         yield "auto", mix("source", "rule")
         yield "auto3", mix("source", "rule", "third")
         yield "calibrated, mixed", mix("source", "calibrated")
-        previous = place.get("previous rule", place["rule"])
-        yield "previous", 0.4 * p_of(scores[:, place["source"]]) + 0.6 * p_of(scores[:, previous])
+        previous = scores.get("previous rule", scores["rule"])
+        yield "previous", 0.4 * p_of(scores["source"]) + 0.6 * p_of(previous)
         if mirrored and self.mirrored is not None:
-            yield MIRRORED, self.loaded.predict(self.mirrored, np.moveaxis(x, 1, -1))
+            yield MIRRORED, self.loaded.predict(self.mirrored, x)
 
     def predict_ops(self, x: np.ndarray) -> np.ndarray:
         """Return p (N, …, classes) of `ops`, one image at a time."""
-        return np.concatenate([self.loaded.predict(self.ops, np.moveaxis(image[None], 1, -1)) for image in x])
-
-    @torch.inference_mode()
-    def _run(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any, int]:
-        """Return the scores (N, P, …) of all rows, their shifts D (N, P), and what the scores are."""
-        layouts: list[Any] = []
-
-        def run(call: engine.Call, batch: list[Any]) -> Candidates:
-            layouts.append(call.layout.require_scores())
-            return engine.run_part(call, call.plan, batch, measure=True)
-
-        found = run_call(self.all, Arguments((torch.from_numpy(np.ascontiguousarray(x)),), {}), run)
-        layout = layouts[0]
-        measured = [np.full(len(x), np.nan) if each is None else each.shifts.numpy() for each in found.measured]
-        return found.arrays[layout.index].numpy(), np.stack(measured, axis=1), layout.kind, layout.class_axis
+        return np.concatenate([self.loaded.predict(self.ops, image[None]) for image in x])

@@ -56,7 +56,7 @@ class Mean(nn.Module):
 
 
 @pytest.fixture
-def twin() -> nn.Module:
+def torch_model() -> nn.Module:
     weights = {name: torch.from_numpy(value) for name, value in make_weights().items()}
     convolution = nn.Conv2d(3, CHANNELS, 3, padding=1, bias=False)
     norm, head = nn.BatchNorm2d(CHANNELS, eps=1e-3), nn.Linear(CHANNELS, CLASSES, bias=False)
@@ -81,17 +81,19 @@ def to_torch(images: np.ndarray) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("recipe", sita.RECIPES)
-def test_every_recipe_answers_as_in_pytorch(recipe: str, model: Any, twin: nn.Module, images: np.ndarray) -> None:
+def test_every_recipe_answers_as_in_pytorch(
+    recipe: str, model: Any, torch_model: nn.Module, images: np.ndarray
+) -> None:
     with torch.no_grad():
-        expected = sita.adapt(twin, recipe)(to_torch(images)).numpy()
+        expected = sita.adapt(torch_model, recipe)(to_torch(images)).numpy()
     np.testing.assert_allclose(sita.adapt(model, recipe)(images), expected, **EXACT)
 
 
-def test_augbn_equals_a_plain_loop(model: Any, twin: nn.Module, images: np.ndarray) -> None:
+def test_augbn_equals_a_plain_loop(model: Any, torch_model: nn.Module, images: np.ndarray) -> None:
     views = [lambda x: x, lambda x: x.rot90(1, (-2, -1)), lambda x: x.rot90(3, (-2, -1))]
     found = sita.adapt(model, "augbn", priors=0.7)(images)
     for image, scores in zip(to_torch(images), found, strict=True):
-        rows = reference.run_rows(twin, image, views, reference.augbn_rows(0.7, n=2))
+        rows = reference.run_rows(torch_model, image, views, reference.augbn_rows(0.7, n=2))
         np.testing.assert_allclose(scores, rows[0].numpy(), **EXACT)
 
 
@@ -110,7 +112,7 @@ def test_an_answer_depends_on_its_image_alone(model: Any, images: np.ndarray) ->
     np.testing.assert_allclose(adapted(images)[2], adapted(images[2:3])[0], **EXACT)
 
 
-def test_the_cores_functions_work(model: Any, twin: nn.Module, images: np.ndarray) -> None:
+def test_the_cores_functions_work(model: Any, torch_model: nn.Module, images: np.ndarray) -> None:
     adapted = sita.adapt(model)
     with sita.observe(adapted) as seen:
         adapted(images)
@@ -118,7 +120,7 @@ def test_the_cores_functions_work(model: Any, twin: nn.Module, images: np.ndarra
     assert sita.describe(adapted).scores == "logits"
     assert seen.layers == ("1",)
     assert sita.describe(adapted).backend == "tinynet"
-    agreement = sita.compare({"tinynet": model, "torch": twin}, images, recipe="augbn").models[1]
+    agreement = sita.compare({"tinynet": model, "torch": torch_model}, images, recipe="augbn").models[1]
     assert agreement.same_labels == 1
     assert agreement.largest_difference < 1e-9
 
