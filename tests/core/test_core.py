@@ -18,6 +18,7 @@ from namespaces import Namespace
 import sita_adapters as sita
 from sita_adapters.combining import SOURCE_SHIFT, confidence, mix_scores, mix_weights
 from sita_adapters.errors import RecipeError
+from sita_adapters.ops import NUMPY
 from sita_adapters.plan import make_plan, split_source
 from sita_adapters.recipe import RECIPES, Recipe, RecipeName, resolve_recipe
 from sita_adapters.shift import ByShift, scaled_divergence, shift_of
@@ -93,19 +94,19 @@ def test_blend_equals_a_float64_loop(
     prior_values = random.uniform(size=(rows, 1)).astype(np.float32)
     m_s = random.normal(size=channels).astype(np.float32)
     v_s = random.uniform(0.1, 3, size=channels).astype(np.float32)
-    xp, mean_of_rows, row = namespace.ops.xp, namespace.own(means), int(random.integers(rows))
+    ops, mean_of_rows, row = namespace.ops, namespace.own(means), int(random.integers(rows))
     mean, variance = blend_with_source(
         *target(
             mean_of_rows,
             namespace.own(variances),
             weights=namespace.own(weights),
             references=namespace.own(np.eye(rows, dtype=np.float32)[[row] * rows]),
-            xp=xp,
+            ops=ops,
         ),
         priors=namespace.own(prior_values),
         source_mean=namespace.own(m_s),
         source_variance=namespace.own(v_s),
-        xp=xp,
+        ops=ops,
     )
     mean, variance = namespace.numpy(mean), namespace.numpy(variance)
     for b in range(images):
@@ -132,7 +133,7 @@ def test_a_prior_far_from_the_others_costs_them_no_digits(namespace: Namespace, 
         namespace.own(variances),
         weights=namespace.own(weights),
         references=namespace.own(np.float32(plan.references)),
-        xp=namespace.ops.xp,
+        ops=namespace.ops,
     )
     for b, r in itertools.product(range(2), set(range(len(priors))) - set(far)):
         _, expected = reference.target_statistics(
@@ -143,22 +144,22 @@ def test_a_prior_far_from_the_others_costs_them_no_digits(namespace: Namespace, 
 
 def test_pooling_parts_gives_the_moments_of_the_whole(namespace: Namespace) -> None:
     values = np.random.default_rng(0).normal(30, 1, size=(2, 3, 5, 4, 100))
-    mean, variance = pool(namespace.own(values.mean(-1)), namespace.own(values.var(-1)), axis=2, xp=namespace.ops.xp)
+    mean, variance = pool(namespace.own(values.mean(-1)), namespace.own(values.var(-1)), axis=2, ops=namespace.ops)
     whole = np.moveaxis(values, 2, 3).reshape(2, 3, 4, 500)
     np.testing.assert_allclose(namespace.numpy(mean), whole.mean(-1), rtol=namespace.rounding)
     np.testing.assert_allclose(namespace.numpy(variance), whole.var(-1), rtol=1e3 * namespace.rounding)
 
 
 @given(seed=st.integers(0, 2**32 - 1), epsilon=st.sampled_from([1e-5, 1e-3]))
-def test_both_ways_to_apply_a_blend_are_the_normalisation(seed: int, epsilon: float) -> None:
+def test_both_ways_to_apply_a_blend_are_the_normalization(seed: int, epsilon: float) -> None:
     random = np.random.default_rng(seed)
     m, m_s, gamma, beta, x = random.normal(size=(5, 4))
     v, v_s = random.uniform(0, 3, size=(2, 4))
     expected = gamma * (x - m) / np.sqrt(v + epsilon) + beta
-    scale, shift = input_affine(m, v, source_mean=m_s, source_variance=v_s, epsilon=epsilon, xp=np)
+    scale, shift = input_affine(m, v, source_mean=m_s, source_variance=v_s, epsilon=epsilon, ops=NUMPY)
     layer = gamma * (x * scale + shift - m_s) / np.sqrt(v_s + epsilon) + beta
     np.testing.assert_allclose(layer, expected, rtol=1e-9, atol=1e-9)
-    scale, shift = output_affine(m, v, gamma=gamma, beta=beta, epsilon=epsilon, xp=np)
+    scale, shift = output_affine(m, v, gamma=gamma, beta=beta, epsilon=epsilon, ops=NUMPY)
     np.testing.assert_allclose(x * scale + shift, expected, rtol=1e-9, atol=1e-9)
 
 
@@ -167,7 +168,7 @@ def test_shift_and_prior_equal_a_float64_loop(namespace: Namespace, seed: int, h
     random = np.random.default_rng(seed)
     mean, m_s = random.normal(size=(2, 3, 4)).astype(np.float32), random.normal(size=4).astype(np.float32)
     variance, v_s = (random.uniform(0.1, 3, each.shape).astype(np.float32) for each in (mean, m_s))
-    settings = {"epsilon": 1e-3, "xp": namespace.ops.xp}
+    settings = {"epsilon": 1e-3, "ops": namespace.ops}
     divergence = scaled_divergence(*map(namespace.own, (mean, variance, m_s, v_s)), **settings)
     rule = ByShift(strength=0.8, half_shift=half_shift, half_area=0.25)
     found = shift_of(divergence), rule.priors(divergence, "layer", 49, 196, namespace.ops)
@@ -196,12 +197,12 @@ def test_mixed_scores_equal_a_float64_loop(namespace: Namespace, kind: str, pixe
     }.get(kind, z)
     shifts = np.float32([0.01, 0.05, 0.3, 4.0])
     given = namespace.own(np.moveaxis(values, -1, axis).astype(np.float32))
-    confidences = confidence(given, kind, axis, namespace.ops.xp)
+    confidences = confidence(given, kind, axis, namespace.ops)
     both = np.stack([shifts, np.full_like(shifts, SOURCE_SHIFT)], axis=1)
-    weights = mix_weights(namespace.own(both), confidences, namespace.ops.xp)
+    weights = mix_weights(namespace.own(both), confidences, namespace.ops)
     adapted = namespace.numpy(weights)[:, 0]
     mixed = namespace.numpy(mix_scores(given, weights, kind, axis, namespace.ops))
-    chosen = namespace.numpy(select_lowest(given, -weights, range(2), namespace.ops.xp))
+    chosen = namespace.numpy(select_lowest(given, -weights, range(2), namespace.ops))
     for image, (first, second) in enumerate(values):
         weight = reference.adapted_weight(shifts[image], second, first, kind)
         assert float(adapted[image]) == pytest.approx(weight, rel=1e-4)
@@ -214,7 +215,7 @@ def test_mixed_scores_equal_a_float64_loop(namespace: Namespace, kind: str, pixe
 
 def test_lambda_one_rewrites_nothing() -> None:
     source = np.float32([0.3, -2.0]), np.float32([1.7, 0.4])
-    scale, shift = input_affine(*source, source_mean=source[0], source_variance=source[1], epsilon=1e-5, xp=np)
+    scale, shift = input_affine(*source, source_mean=source[0], source_variance=source[1], epsilon=1e-5, ops=NUMPY)
     assert (scale == 1).all()
     assert (shift == 0).all()
 

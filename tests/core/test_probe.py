@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sita_adapters.engine import Adaptation, Settings
 from sita_adapters.errors import ModelError
 from sita_adapters.ops import NUMPY
-from sita_adapters.outputs import OutputLayout
 from sita_adapters.probe import InputRecorder, perturb, probe_model, random_like
 from sita_adapters.recipe import RECIPES
+from sita_adapters.state import Adaptation, ProbeResult, Settings
 
 WEIGHTS = np.random.default_rng(0).normal(size=(192, 5))
 
 
-def probe(model: Callable[[np.ndarray, InputRecorder], Any]) -> OutputLayout:
+def probe(model: Callable[[np.ndarray, InputRecorder], Any]) -> ProbeResult:
     """Probe a function of images and of what records the input of its layers."""
     images = np.random.default_rng(1).normal(size=(3, 3, 8, 8)).astype(np.float32)
     random, recorder = random_like(images), InputRecorder(NUMPY)
@@ -28,7 +27,7 @@ def probe(model: Callable[[np.ndarray, InputRecorder], Any]) -> OutputLayout:
         return model(perturb(rows, 2**-23) if perturbed else rows, recorder)
 
     adaptation = Adaptation(RECIPES["auto"], Settings(), (), kinds=("square",))
-    return probe_model(run, recorder, adaptation, "Model", images)
+    return probe_model(run, recorder, adaptation, images, image_rank=4, channel_axis=lambda: 1)
 
 
 def scores(x: np.ndarray) -> np.ndarray:
@@ -45,7 +44,7 @@ def test_a_large_constant_hides_no_column_that_depends_on_the_batch(mixes: float
         with pytest.raises(ModelError, match="influence each other"):
             probe(model)
     else:
-        assert probe(model).axes == (0,)
+        assert probe(model).layout.axes == (0,)
 
 
 def padded(x: np.ndarray) -> np.ndarray:
@@ -75,5 +74,5 @@ def test_a_layers_entries_per_row(case: str) -> None:
         with pytest.raises(ModelError, match=r"layer norm .*consecutive entries.*not in \['norm'\]"):
             probe(model)
     else:
-        layout = probe(model)
-        assert (layout.entries_per_row, layout.calls) == ({"first": (1,), "norm": (1, entries)}, 3)
+        found = probe(model)
+        assert (found.entries_per_row, found.layer_calls) == ({"first": (1,), "norm": (1, entries)}, 3)

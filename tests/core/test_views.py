@@ -43,7 +43,7 @@ def run(*steps: object, arrangement: str, image: np.ndarray = IMAGE, inputs: Inp
     last, namespace = layout == "last", make_namespace(name)
     axes = (-1, (-3, -2)) if last else (-3, (-2, -1))
     x = np.moveaxis(image, 1, -1).copy() if last else image
-    image_layout = ImageLayout(namespace.ops, "square", *axes, inputs or ENCODINGS["unit"])
+    image_layout = ImageLayout(namespace.ops, *axes, inputs or ENCODINGS["unit"])
     made = namespace.numpy(View("steps", steps).apply(namespace.own(x), image_layout))
     return np.moveaxis(made, -1, 1) if last else made
 
