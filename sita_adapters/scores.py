@@ -21,6 +21,9 @@ from .voting import Scores
 _SORTED = 10
 """The least number of values that can show that an output is sorted."""
 
+_LABELS = 1e5
+"""More than the number of classes. Far larger numbers are whole because of their precision."""
+
 _ROUNDING = 5e-3
 """The rounding error of a sum or a length in half precision."""
 
@@ -168,7 +171,7 @@ def _unlike_logits(values: np.ndarray) -> str:
     for axis in range(1, values.ndim):
         if values.shape[axis] > 1 and np.abs(np.linalg.norm(values, axis=axis) - 1).max() <= _ROUNDING:
             return f"has vectors of unit length along axis {axis}"
-    for axis, index, column in _columns(values, values == np.rint(values)):
+    for axis, index, column in _columns(values, (values == np.rint(values)) & (np.abs(values) < _LABELS)):
         if column.min() < column.max():
             return f"holds whole numbers at index {index} of axis {axis}, like labels"
     for axis in _sorting_axes(values):

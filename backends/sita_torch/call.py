@@ -107,7 +107,7 @@ def _probe_and_keep(model: nn.Module, adaptation: Adaptation, arguments: Argumen
         )
     images = arguments.images
     wrong_rank = rank_error(images, adaptation.spatial_axes)
-    if wrong_rank and any(plan.has_views for plan in adaptation.plans.values()):
+    if wrong_rank and (images.ndim < 2 or any(plan.has_views for plan in adaptation.plans.values())):
         raise wrong_rank
     if images.ndim == 0 or images.shape[0] == 0:
         _refuse_empty(images)

@@ -199,8 +199,9 @@ class _Attempt:
     def _release(self) -> None:
         """Free the copy's tensors now: its layers and their hooks form cycles, which are collected later."""
         for module in [] if self.network is None else nn.Module.modules(self.network):
-            module._parameters.clear()
-            module._buffers.clear()
+            if not isinstance(module, torch.jit.ScriptModule):
+                module._parameters.clear()
+                module._buffers.clear()
 
     def _channel_axis(self) -> int | None:
         """Return the axis of the classes in logits of the images' rank; None if the images have their channels last."""

@@ -229,6 +229,9 @@ def mean_probabilities(candidates: np.ndarray, top_k: int) -> np.ndarray:
 SOURCE_SHIFT = 0.05
 """d_0 of the default."""
 
+SELECTION_SHIFT = 0.2
+"""d_1: without class scores, the adapted row supplies the outputs of an image that is further away."""
+
 BOLD = Rule(1.0, 0.5)
 """The rule of the default's adapted row."""
 

@@ -27,9 +27,12 @@ ROWS = {
 
 
 def answers(
-    model: nn.Module, batch: torch.Tensor, recipe: str = "auto", kind: str | None = "logits", **options: Any
+    model: nn.Module, batch: torch.Tensor, recipe: str = "auto", kind: str | None = "logits", whole: bool = False, **options: Any
 ) -> torch.Tensor:
-    """Return the answers for a batch; classes on axis 1. `options` are those of `reference.run_rows`."""
+    """Return the answers for a batch; classes on axis 1. `options` are those of `reference.run_rows`.
+
+    Without a `kind`, the output holds no scores. `whole`: one row supplies the answer, because others stand beside it.
+    """
     rows, candidates = ROWS[recipe]
     views = VIEWS if batch.shape[-1] == batch.shape[-2] else FLIPS
     found = []
@@ -38,8 +41,12 @@ def answers(
         output = reference.run_rows(model, image, views, rows, calls=calls, **options)
         scores = np.stack([output[row].movedim(0, -1).numpy() for row in candidates])
         if recipe == "auto":
-            weight = reference.adapted_weight(reference.image_shift(calls[1]), *scores, kind)
-            answer = reference.mix(*scores, weight, kind)
+            shift = reference.image_shift(calls[1])
+            if kind is None:
+                answer = scores[int(shift > reference.SELECTION_SHIFT)]
+            else:
+                weight = reference.adapted_weight(shift, *scores, kind)
+                answer = scores[int(weight > 0.5)] if whole else reference.mix(*scores, weight, kind)
         elif len(candidates) > 1:
             answer = reference.vote(scores, 5 if recipe == "ops_shared" else 3)
         else:

@@ -141,7 +141,7 @@ def test_a_model_that_normalizes_its_input_in_place(max_rows: int | None) -> Non
 
 
 def test_outputs_that_are_no_logits_stay_what_they_were() -> None:
-    """Case 9: an embedding, probabilities, and an image."""
+    """A non-negative embedding is selected; probabilities and an image of real values are mixed."""
     import timm
 
     torch.manual_seed(0)
@@ -149,7 +149,7 @@ def test_outputs_that_are_no_logits_stay_what_they_were() -> None:
     embedder = rand_stats(timm.create_model("resnet10t", pretrained=False, num_classes=0).eval())
     with torch.no_grad():
         embedding = sita.adapt(embedder)(x)
-    assert_answers(embedding, torch_reference.answers(embedder, x), 1e-4)
+    assert_answers(embedding, torch_reference.answers(embedder, x, kind=None), 1e-4)
     assert embedding.min() >= 0
     softmax = nn.Sequential(*net(), nn.Softmax(1)).eval()
     found = sita.adapt(softmax)(x)
@@ -160,7 +160,7 @@ def test_outputs_that_are_no_logits_stay_what_they_were() -> None:
 
 
 def test_an_adapted_backbone_can_be_put_into_a_model() -> None:
-    """Case 9: its features mix, and the head sees features."""
+    """The head sees the features of one row."""
 
     class Big(nn.Module):
         def __init__(self) -> None:
@@ -171,7 +171,7 @@ def test_an_adapted_backbone_can_be_put_into_a_model() -> None:
             return self.head(self.backbone(x))
 
     big = Big().eval()
-    features = torch_reference.answers(big.backbone, batch())
+    features = torch_reference.answers(big.backbone, batch(), kind=None)
     expected = copy.deepcopy(big.head).double()(features).detach()
     big.backbone = sita.adapt(big.backbone)
     assert_answers(big(batch()), expected)
@@ -368,7 +368,7 @@ def test_a_tile_for_each_quarter_must_lie_beside_the_others() -> None:
     small, large = batch(), batch(4, (64, 64))
     adapted = sita.adapt(Around(run, beside=False))
     assert_answers(adapted(small), torch_reference.answers(net(), small))
-    with pytest.raises(InputError, match=r"in another way.*Try: adapt a second model.*example="):
+    with pytest.raises(InputError, match=r"Try: .*max_rows=n.*in another way, adapt a second model.*example="):
         adapted(large)
     with pytest.raises(ModelError, match=r"consecutive entries.*\(N, T, …\) reshaped to \(N·T, …\)"):
         sita.adapt(Around(run, beside=False), example=large)

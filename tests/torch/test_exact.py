@@ -178,7 +178,7 @@ def test_the_papers_views_equal_the_reference(task: str) -> None:
     model, batch = dense() if dense_model else small(), images(2, 3, 16, 16)
     count = 1 if dense_model else 2
     drawn = make_views("paper_segmentation" if dense_model else "paper", count, 7, "square")
-    layout = ImageLayout(TORCH, "square", -3, (-2, -1), ENCODINGS["imagenet"])
+    layout = ImageLayout(TORCH, -3, (-2, -1), ENCODINGS["imagenet"])
     views = [lambda x: x, *(lambda x, view=view: view.apply(x, layout) for view in drawn)]
     settings = {"augment": "paper", "seed": 7, "inputs": "imagenet", "task": task}
     augbn, (ops, candidates) = reference.augbn_rows(0.8, count), reference.ops_rows(torch_reference.PAPER_PRIORS, count)
@@ -241,8 +241,14 @@ def test_a_layer_without_beta() -> None:
     assert_answers(sita.adapt(model)(batch), torch_reference.answers(model, batch))
 
 
+class WHOLE:
+    """A call of a layer with one entry per image, which is measured."""
+
+    entries, first = 1, 0
+
+
 def moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    mean, variance = measure(x, torch_ops.TRACED if torch_ops.is_traced() else TORCH, 1, 0)
+    mean, variance = measure(x, WHOLE, torch_ops.TRACED if torch_ops.is_traced() else TORCH)  # type: ignore[arg-type]
     return mean[:, 0], variance[:, 0]
 
 

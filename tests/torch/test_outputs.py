@@ -16,6 +16,7 @@ from transformers.modeling_outputs import ImageClassifierOutputWithNoAttention
 
 import sita_adapters as sita
 from sita_adapters.errors import InputError, OutputError, RecipeError
+from sita_adapters.shift import ByShift
 
 Pair = namedtuple("Pair", "features logits")
 
@@ -141,8 +142,8 @@ def test_every_head_is_mixed_as_what_it_is(head: str) -> None:
     assert sita.describe(adapted).scores == kind
 
 
-def test_a_mix_leaves_constants_and_mixes_every_float() -> None:
-    model = featured(lambda s, f: {"logits": s, "features": f, "anchors": torch.arange(5.0), "size": 16, "half": s / 2})
+def test_a_mix_leaves_constants_and_mixes_auxiliary_heads() -> None:
+    model = featured(lambda s, f: {"logits": s, "anchors": torch.arange(5.0), "size": 16, "half": s / 2})
     x = images(3, 3, 16, 16)
     answer = sita.adapt(model)(x)
     expected = torch_reference.answers(small(), x)
@@ -150,7 +151,20 @@ def test_a_mix_leaves_constants_and_mixes_every_float() -> None:
     assert_answers(answer["half"], expected / 2)
     assert torch.equal(answer["anchors"], torch.arange(5.0))
     assert answer["size"] == 16
-    assert answer["features"].min() >= 0
+
+
+def test_beside_other_outputs_one_row_supplies_everything() -> None:
+    """The scores and the features of an image come from the same row, which its shift and its confidence decide."""
+    model = featured(lambda s, f: {"logits": s, "features": f})
+    x = torch.cat([images(4, 3, 16, 16), 3 + 2 * images(4, 3, 16, 16, seed=1)])
+    answer = sita.adapt(model)(x)
+    assert_answers(answer["logits"], torch_reference.answers(small(), x, whole=True))
+    rows = sita.adapt(model, "source")(x), sita.adapt(model, "shift", priors=ByShift(strength=1.0))(x)
+    gaps = torch.stack([(answer["logits"] - row["logits"]).abs().amax(1) for row in rows])
+    chosen = gaps.argmin(0)
+    assert set(chosen.tolist()) == {0, 1}
+    features = torch.stack([row["features"] for row in rows])[chosen, torch.arange(len(x))]
+    torch.testing.assert_close(answer["features"], features, atol=1e-5, rtol=1e-5)
 
 
 class Masked(SmallNet):

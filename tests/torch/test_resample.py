@@ -21,7 +21,7 @@ def test_views_are_drawn_by_seed_and_content(memory: torch.memory_format) -> Non
     model, batch = small(), images(3, 3, 16, 16)
     batch = batch.contiguous(memory_format=memory)
     adapted = sita.adapt(model, "augbn", augment="paper", resample=True, seed=5, inputs="imagenet")
-    layout = ImageLayout(TORCH, "square", -3, (-2, -1), ENCODINGS["imagenet"])
+    layout = ImageLayout(TORCH, -3, (-2, -1), ENCODINGS["imagenet"])
     with torch.inference_mode():
         together = adapted(batch)
         for place, image in enumerate(batch):

@@ -66,7 +66,7 @@ def test_an_ensemble_is_the_mean_softmax_over_views_that_keep_pixels_in_place() 
     model, x = dense(), images(2, 3, 16, 16)
     adapted = sita.adapt(model, "ensemble", task="segmentation")
     views = make_plan(resolve_recipe("ensemble", {}, "segmentation")).views
-    layout = ImageLayout(TORCH, "square", -3, (-2, -1))
+    layout = ImageLayout(TORCH, -3, (-2, -1))
     expected = torch.stack([model(v.apply(x, layout)).double().softmax(1) for v in views]).mean(0).log()
     torch.testing.assert_close(adapted(x).double(), expected, atol=1e-5, rtol=1e-5)
 
