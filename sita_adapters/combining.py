@@ -104,7 +104,7 @@ def _measured_candidates(context: ForwardContext) -> list[CandidateMeasurement |
     names = tuple([each.name for each in measurements])
     shifts = shift_of(ops.concat([each.divergence for each in measurements], axis=-1))  # (B, R, L)
     areas = [area_weight(each.positions, measurements[0].positions) for each in measurements]
-    known = all([isinstance(area, float) for area in areas])
+    known = set(map(type, areas)) == {float}
     weights = ops.constant(areas, shifts) if known else ops.cast(ops.stack(areas), shifts)
     total = ops.sum(shifts * weights, axis=-1) / ((math.fsum(areas) if known else ops.sum(weights)) + 1e-30)
     priors = None if not plan.has_rule else ops.concat([each.priors for each in measurements], axis=-1)

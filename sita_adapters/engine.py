@@ -157,13 +157,13 @@ def expand(images: Array, plans: Sequence[Plan], layout: ImageLayout) -> Array:
     (plan,) = plans
     if plan.view_of_row == (0,):
         return images
-    if not ops.is_float(images) and not all([plan.views[view].lossless for view in plan.view_of_row]):
-        names = ", ".join(view.name for view in plan.views if not view.lossless)
+    used = sorted(set(plan.view_of_row))
+    if not ops.is_float(images) and (lossy := [plan.views[view] for view in used if not plan.views[view].lossless]):
+        names = ", ".join(view.name for view in lossy)
         raise InputError(
             f"The views {names} compute new pixel values, which integers cannot hold; received {images.dtype}. "
             "Try: floating-point images, or augment='lossless'."
         )
-    used = sorted(set(plan.view_of_row))
     views = {view: plan.views[view].apply(images, layout) if view else images for view in used}
     return ops.stack_rows([views[view] for view in plan.view_of_row], images)
 

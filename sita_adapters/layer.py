@@ -48,7 +48,7 @@ class LayerCall:
         call = context.calls.get(name, 0)
         context.calls[name] = call + 1
         known = None if context.probe is None else context.probe.entries_per_row.get(name)
-        # A layer may run more often than in the probe (a loop) if every call in the probe had the same number of entries.
+        # A layer may run more often than in the probe (a loop) if it had the same number of entries in every call.
         if known is None or (call >= len(known) and len(set(known)) > 1):
             raise ModelError(
                 f"Layer {name!r} ran {call + 1} times in one call, but {len(known or ())} times in the probe. Expected "
@@ -113,7 +113,7 @@ class LayerCall:
         return (means + every_image, variances + every_image) if shared else (means, variances)
 
     def _priors(self, divergence: Array, positions: Any, like: Array) -> Any:
-        """Return λ of the blended rows: one number if all share it, a column (R, 1), or (B, R, 1) if a rule sets any."""
+        """Return λ of the blended rows: a number if all share it, a column (R, 1), or (B, R, 1) if a rule sets any."""
         context, runs = self.context, self.context.plan.prior_runs
         if not context.plan.has_rule:
             return runs[0][0] if len(runs) == 1 else context.constant("blended_priors", like)

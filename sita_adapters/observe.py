@@ -42,7 +42,7 @@ class Observation:
         confidences: Probability that each candidate assigns to its label: (N, P, …).
         answers: Label of the answer: (N, …).
         candidate_priors: λ of each candidate; if a rule sets it, the mean over the layers: (N, P).
-        weights: Weight of each candidate in a mix: (N, P). If one row supplies all outputs of an image, its weight is 1.
+        weights: Weight of each candidate in a mix: (N, P). It is 1 for a row that supplies all outputs of its image.
         source: The source model's class scores, if λ = 1 is a candidate: (N, …), as the model returns them.
         shifts: D, the shift that each candidate measured over all layers: (N, P); NaN for λ = 1.
         layer_priors: λ of each candidate in each layer call, if a rule sets it: (N, P, L).

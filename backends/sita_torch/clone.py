@@ -27,7 +27,7 @@ def clone(model: nn.Module, *, keep: object = None, own: Literal["nothing", "buf
     with torch.inference_mode(False), torch.no_grad():
         for module in nn.Module.modules(model):
             # Some models keep their statistics as parameters that are not trained.
-            tensors = [
+            tensors: list[tuple[torch.Tensor | None, bool]] = [
                 (tensor, own == "all" or (own == "buffers" and name.startswith("running_")))
                 for name, tensor in module._parameters.items()
             ]

@@ -43,8 +43,9 @@ class TorchOps(Ops, functions=compat):
     # Every layer computes with these; they skip array_api_compat's checks of the types, which are the same here.
     matmul, sqrt, log, exp = (staticmethod(each) for each in (torch.matmul, torch.sqrt, torch.log, torch.exp))
     sum, where, reshape = (staticmethod(each) for each in (torch.sum, torch.where, torch.reshape))
-    maximum, lerp = staticmethod(torch.clamp_min), staticmethod(torch.lerp)
-    addcmul, addcdiv = staticmethod(torch.addcmul), staticmethod(torch.addcdiv)
+    maximum = staticmethod(torch.clamp_min)
+    lerp = staticmethod(torch.lerp)  # type: ignore[assignment]
+    addcmul, addcdiv = staticmethod(torch.addcmul), staticmethod(torch.addcdiv)  # type: ignore[assignment]
 
     def mean(self, x: torch.Tensor, axis: Any, keepdims: bool = False) -> torch.Tensor:
         """Return the mean along one axis or several; along one, faster than `torch.mean` for few numbers."""

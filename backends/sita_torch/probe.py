@@ -157,7 +157,7 @@ class _Attempt:
         batch = [_random_like(tensor, index) for index, tensor in enumerate(given)]
         self.batch = [TORCH.precise(each) if precise and each.is_floating_point() else each for each in batch]
         self.recorder = InputRecorder(TORCH)
-        self.network: nn.Module | None = None
+        self.network = nn.Module()
 
     def result(self) -> ProbeResult:
         """Return what the runs establish."""
@@ -198,7 +198,7 @@ class _Attempt:
 
     def _release(self) -> None:
         """Free the copy's tensors now: its layers and their hooks form cycles, which are collected later."""
-        for module in [] if self.network is None else nn.Module.modules(self.network):
+        for module in nn.Module.modules(self.network):
             if not isinstance(module, torch.jit.ScriptModule):
                 module._parameters.clear()
                 module._buffers.clear()

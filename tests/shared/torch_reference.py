@@ -27,7 +27,12 @@ ROWS = {
 
 
 def answers(
-    model: nn.Module, batch: torch.Tensor, recipe: str = "auto", kind: str | None = "logits", whole: bool = False, **options: Any
+    model: nn.Module,
+    batch: torch.Tensor,
+    recipe: str = "auto",
+    kind: str | None = "logits",
+    whole: bool = False,
+    **options: Any,
 ) -> torch.Tensor:
     """Return the answers for a batch; classes on axis 1. `options` are those of `reference.run_rows`.
 
