@@ -13,6 +13,8 @@ from small_network import EPSILONS, images, run_rows
 import sita_adapters as sita
 from sita_adapters.errors import InputError
 
+pytestmark = pytest.mark.slow_on("tensorflow", "jax")
+
 calibration = importlib.import_module("sita_adapters.calibrate")  # the name is the function's, too
 COUNT = 24
 

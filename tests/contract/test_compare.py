@@ -12,6 +12,8 @@ from small_network import images
 import sita_adapters as sita
 from sita_adapters.errors import InputError, ModelError, OutputError, RecipeError
 
+pytestmark = pytest.mark.slow_on("tensorflow", "jax")
+
 
 @pytest.fixture(scope="module")
 def model(backend: Any) -> Any:

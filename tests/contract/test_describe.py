@@ -10,6 +10,8 @@ from small_network import images
 
 import sita_adapters as sita
 
+pytestmark = pytest.mark.slow_on("tensorflow", "jax")
+
 
 def test_it_names_the_layers_the_rows_and_the_settings(backend: Any) -> None:
     adapted = sita.adapt(backend.model(), "augbn", layers="bn[12]", inputs="imagenet", priors=0.9)

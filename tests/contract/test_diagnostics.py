@@ -12,6 +12,8 @@ from small_network import images
 
 import sita_adapters as sita
 
+pytestmark = pytest.mark.slow_on("tensorflow", "jax")
+
 OPS = sita.Recipe(priors=(0.5, 0.75, 1.0), top_k=2)
 RULES = sita.Recipe(priors=(1.0, sita.ByShift(strength=0.9, half_shift=0.3, half_area=0.3)), n_views=0)
 AUTO = sita.RECIPES["auto"]
@@ -37,6 +39,7 @@ def check_file(backend: Any, file: str, folder: Path, recipe: sita.Recipe, **set
     return said
 
 
+@pytest.mark.slow_on
 def test_a_file_says_what_observe_says(backend: Any, file: str, tmp_path: Path) -> None:
     said = check_file(backend, file, tmp_path, OPS)
     assert said.keys() == {"scores", "prior", "entropy", "source"}

@@ -1,4 +1,4 @@
-"""What is computed, against plain loops in float64 (promises 4 and 5)."""
+"""What is computed, against plain loops in float64."""
 
 from __future__ import annotations
 
@@ -78,6 +78,7 @@ def test_layers_are_chosen_by_name_and_by_glob(backend: Any, layers: Any, adapte
     close(backend.run(model, batch), expected(batch, "augbn", adapted=adapted))
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("recipe", ["ops", "ops_shared"])
 def test_the_candidates_of_some_layers_equal_the_reference(backend: Any, recipe: str) -> None:
     batch = images(2)
@@ -101,6 +102,7 @@ def test_lambda_one_is_the_source_model(backend: Any) -> None:
         np.testing.assert_allclose(blended, plain, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow_on("jax")
 def test_ensemble_is_the_mean_softmax_over_the_views(backend: Any) -> None:
     model, batch = backend.model(), images(3)
     turned = [np.ascontiguousarray(np.rot90(batch, k, axes=(1, 2))) for k in (0, 1, 3)]
@@ -109,6 +111,7 @@ def test_ensemble_is_the_mean_softmax_over_the_views(backend: Any) -> None:
     np.testing.assert_allclose(answer, np.log(wanted), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow_on("jax")
 @pytest.mark.parametrize("recipe", ["ops", "ops_shared", "ensemble"])
 def test_a_model_with_and_one_without_softmax_agree(backend: Any, recipe: str) -> None:
     batch = images(5)
@@ -117,6 +120,7 @@ def test_a_model_with_and_one_without_softmax_agree(backend: Any, recipe: str) -
     np.testing.assert_allclose(backend.run(ending, batch), reference.softmax(logits), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow_on("jax")
 @pytest.mark.parametrize("labels", [1, 4])
 @pytest.mark.parametrize("combine", ["vote", "mean"])
 def test_each_label_with_a_sigmoid_is_decided_as_two_classes(backend: Any, labels: int, combine: str) -> None:
@@ -138,6 +142,7 @@ def test_each_label_with_a_sigmoid_is_decided_as_two_classes(backend: Any, label
             np.testing.assert_allclose(said[label], wanted, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_sigmoids_and_their_logits_agree(backend: Any) -> None:
     batch = images(3)
     logits = backend.run(sita.adapt(backend.model(classes=4), "ops", scores="sigmoid"), batch).astype(np.float64)
@@ -173,6 +178,7 @@ def is_close_call(candidates: np.ndarray) -> bool:
     return bool(gaps[1] < 1e-5 or margins.min() < 1e-4 or (differ and gaps[0] < 1e-5))
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("recipe", sita.RECIPES)
 def test_every_recipe_runs_on_segmentation(backend: Any, recipe: str) -> None:
     model, batch = backend.model(dense=True, activation="softmax"), images(2)
@@ -197,12 +203,14 @@ def test_an_ensemble_of_pixels_takes_views_that_keep_them_in_place(backend: Any)
             backend.run(sita.adapt(model, "ensemble", **settings), batch)
 
 
+@pytest.mark.slow_on("jax")
 def test_images_that_are_not_square_take_the_views_that_keep_their_shape(backend: Any) -> None:
     batch = images(2, (12, 16))
     adapted = sita.adapt(backend.model(size=(12, 16)), "augbn", priors=0.5)
     close(backend.run(adapted, batch), expected(batch, "augbn", FLIPS))
 
 
+@pytest.mark.slow_on("jax")
 def test_one_adapted_model_takes_images_of_several_sizes(backend: Any) -> None:
     """A model whose graph leaves the sizes open takes, of square images too, the views that suit any size."""
     adapted = sita.adapt(backend.model(size=(None, None)), "augbn", priors=0.5)
@@ -241,6 +249,7 @@ def test_shared_statistics_without_prior_are_the_frameworks_own_training_mode(ba
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("recipe", ["augbn", "ops_shared"])
 def test_one_image_shares_with_nobody(backend: Any, recipe: str) -> None:
     model, batch = backend.model(), images(1)
@@ -248,6 +257,7 @@ def test_one_image_shares_with_nobody(backend: Any, recipe: str) -> None:
     np.testing.assert_allclose(shared, backend.run(sita.adapt(model, recipe), batch), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_seed_decides_the_papers_views_and_nothing_else(backend: Any) -> None:
     model, batch = backend.model(), images(2)
     first, again, other = (

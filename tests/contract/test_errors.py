@@ -1,4 +1,4 @@
-"""What makes no sense is an error that says what was expected, what came, and what to try (promise 5)."""
+"""What makes no sense is an error that says what was expected, what came, and what to try."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from small_network import images
 
 import sita_adapters as sita
 from sita_adapters.errors import InputError, ModelError, OutputError, RecipeError
+
+pytestmark = pytest.mark.slow_on("jax")
 
 RECIPES = [
     ("opps", {}, ["'opps'", "Did you mean 'ops'"]),

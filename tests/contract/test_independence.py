@@ -1,4 +1,4 @@
-"""An image's answer depends on that image alone (promise 3)."""
+"""An image's answer depends on that image alone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,17 @@ import sita_adapters as sita
 from sita_adapters.errors import RecipeError
 from sita_adapters.views import content_seed
 
+SLOW = {
+    "ensemble": ("tensorflow", "jax"),
+    "ops": ("jax",),
+    "bn": ("jax",),
+    "ptn": ("jax",),
+}
 
-@pytest.mark.parametrize("recipe", sita.RECIPES)
+
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(name, marks=pytest.mark.slow_on(*SLOW.get(name, ()))) for name in sita.RECIPES]
+)
 def test_an_images_answer_does_not_depend_on_its_batch(backend: Any, recipe: str) -> None:
     adapted, batch = sita.adapt(backend.model(), recipe), images(4)
     together = backend.run(adapted, batch)
@@ -37,6 +46,7 @@ def test_nan_in_one_image_reaches_no_other(backend: Any, recipe: str) -> None:
     np.testing.assert_allclose(dirty[[0, 2]], clean[[0, 2]], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow_on("jax")
 def test_threads_with_different_batch_sizes_get_the_single_threaded_answers(backend: Any) -> None:
     adapted = sita.adapt(backend.model(), "ops_shared")
     batches = [images(1 + i % 3, seed=i) for i in range(6)]
@@ -51,6 +61,7 @@ def test_threads_with_different_batch_sizes_get_the_single_threaded_answers(back
         assert list(pool.map(work, range(6))) == [True] * 6
 
 
+@pytest.mark.slow_on("jax")
 def test_views_are_drawn_by_seed_and_content(backend: Any) -> None:
     """Every image equals a plain adaptation with the views that its own seed draws, in a batch and alone."""
     model, batch = backend.model(), images(2)

@@ -1,4 +1,4 @@
-"""The default: a mix of the source's and the adapted row's own outputs, against loops in float64."""
+"""The default: a mix of the source's and the adapted row's scores, or the outputs of one, against loops in float64."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import reference
 from small_network import EPSILONS, images, run_rows
 
 import sita_adapters as sita
+from sita_adapters.combining import SELECTION_SHIFT
 
 KINDS = {None: "logits", "softmax": "probabilities", "sigmoid": "sigmoid_probabilities"}
 
@@ -78,6 +79,7 @@ def test_several_adapted_rows_share_the_weight_of_one(backend: Any, max_rows: in
     assert max(differences) > 1e-3
 
 
+@pytest.mark.slow_on("jax")
 @pytest.mark.parametrize("labels", [1, 4])
 @pytest.mark.parametrize("activation", [None, "sigmoid"])
 def test_sigmoid_labels_are_mixed_as_log_odds(backend: Any, activation: str | None, labels: int) -> None:
@@ -87,22 +89,49 @@ def test_sigmoid_labels_are_mixed_as_log_odds(backend: Any, activation: str | No
 
 
 @pytest.mark.parametrize(
-    ("output", "options"),
-    [("two", {}), ("scores", {"classes": 1}), ("scores", {"activation": "sigmoid", "classes": 4})],
-    ids=["several outputs", "one number per image", "values from 0 to 1"],
+    ("output", "options", "settings"),
+    [
+        ("two", {}, {}),
+        ("labels", {}, {}),
+        ("scores", {"classes": 1}, {}),
+        ("scores", {"activation": "sigmoid", "classes": 4}, {}),
+        ("scores", {"activation": "softmax"}, {"scores": "none"}),
+        ("dict", {}, {"scores": "none"}),
+    ],
+    ids=[
+        "several outputs",
+        "labels",
+        "one number per image",
+        "values from 0 to 1",
+        "no scores",
+        "no scores, two outputs",
+    ],
 )
-def test_without_known_scores_confidence_is_one(backend: Any, output: str, options: dict[str, Any]) -> None:
-    """Embeddings, boxes, regression: by the shift alone, as numbers."""
-    batch = batch_of(3)
-    adapted = sita.adapt(backend.model(output, **options))
+def test_without_scores_the_shift_selects_a_row(
+    backend: Any, output: str, options: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    """Embeddings, boxes, regression: nothing is averaged."""
+    batch = batch_of(4)
+    batch[1] *= 4
+    adapted = sita.adapt(backend.model(output, **options), **settings)
     found = backend.run(adapted, batch)
     rows = [Rows(image, **options) for image in batch]
-    close(found["a"] if output == "two" else found, [each.answer(None) for each in rows])
+    chosen = [int(each.shift > SELECTION_SHIFT) for each in rows]
+    assert set(chosen) == {0, 1}
+    wanted = np.stack([each.scores[row] for each, row in zip(rows, chosen, strict=True)])
+    scores = {"two": "a", "dict": "logits"}.get(output)
+    if output == "labels":
+        np.testing.assert_array_equal(found, wanted.argmax(-1))
+    else:
+        close(found if scores is None else found[scores], wanted)
     if output == "two":
         close(found["b"], 2 * found["a"])
+    if output == "dict":
+        close(found["features"], [each.features[row] for each, row in zip(rows, chosen, strict=True)])
     assert sita.describe(adapted).scores is None
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_models_with_and_without_a_softmax_agree(backend: Any) -> None:
     batch = batch_of(4)
     logits, probabilities = (backend.run(sita.adapt(backend.model(activation=a)), batch) for a in (None, "softmax"))
@@ -110,38 +139,27 @@ def test_models_with_and_without_a_softmax_agree(backend: Any) -> None:
     np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("output", ["dict", "list"])
-def test_side_outputs_have_the_same_weight(backend: Any, output: str) -> None:
-    batch = batch_of(3)
-    settings = {"output": 1} if output == "list" else {}
-    found = backend.run(sita.adapt(backend.model(output), **settings), batch)
-    features, scores = found if output == "list" else (found["features"], found["logits"])
-    for place, image in enumerate(batch):
-        rows = Rows(image)
-        close(scores[place], rows.answer("logits"))
-        close(features[place], reference.mix(*rows.features, rows.weight("logits")))
-    assert features.min() == 0  # what a ReLU left non-negative stays so
-
-
-def test_next_to_integers_the_row_with_the_larger_weight_supplies_everything(backend: Any) -> None:
+@pytest.mark.parametrize("output", ["dict", "list", "labels and scores"])
+def test_beside_other_outputs_the_row_with_the_larger_weight_supplies_everything(backend: Any, output: str) -> None:
     batch = batch_of(4)
-    found = backend.run(sita.adapt(backend.model("labels and scores")), batch)
+    adapted = sita.adapt(backend.model(output), **({"output": 1} if output == "list" else {}))
+    found = backend.run(adapted, batch)
+    other, scores = (0, 1) if output == "list" else ("features", "logits") if output == "dict" else ("out", "scores")
     chosen = []
     for place, image in enumerate(batch):
         rows = Rows(image)
         chosen.append(int(rows.weight("logits") > 0.5))
-        close(found["scores"][place], rows.scores[chosen[-1]])
-        assert found["out"][place] == rows.scores[chosen[-1]].argmax()
+        close(found[scores][place], rows.scores[chosen[-1]])
+        labels = rows.scores[chosen[-1]].argmax()
+        close(found[other][place], labels if output == "labels and scores" else rows.features[chosen[-1]])
     assert len(set(chosen)) == 2
     batch[0] = 1e25  # whose variance overflows
-    found = backend.run(sita.adapt(backend.model("labels and scores")), batch)["scores"]
-    assert np.isnan(found[0]).all()
-    assert np.isfinite(found[1:]).all()
-    labels = backend.run(sita.adapt(backend.model("labels")), batch_of(4))
-    wanted = [rows.scores[int(rows.weight(None) > 0.5)].argmax() for rows in map(Rows, batch_of(4))]
-    np.testing.assert_array_equal(labels, wanted)
+    overflown = backend.run(adapted, batch)[scores]
+    assert np.isnan(overflown[0]).all()
+    assert np.isfinite(overflown[1:]).all()
 
 
+@pytest.mark.slow_on("jax")
 @pytest.mark.parametrize("max_rows", [1, 2, 3])
 def test_rows_that_run_one_after_the_other_give_the_same_answers(backend: Any, max_rows: int) -> None:
     model, batch = backend.model("dict"), batch_of(3)
@@ -173,6 +191,7 @@ def test_a_batch_is_its_images_one_by_one(backend: Any) -> None:
             np.testing.assert_allclose(together[key][place : place + 1], value, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow_on("jax")
 @pytest.mark.parametrize("settings", [{}, {"max_rows": 1}], ids=str)
 def test_both_rows_and_the_shift_are_observed(backend: Any, settings: dict[str, Any]) -> None:
     adapted, batch = sita.adapt(backend.model(), **settings), batch_of(4)
@@ -190,6 +209,7 @@ def test_both_rows_and_the_shift_are_observed(backend: Any, settings: dict[str, 
     assert seen.layers == tuple(EPSILONS)
 
 
+@pytest.mark.slow_on("jax")
 def test_without_scores_the_shift_is_observed_and_labels_are_not(backend: Any) -> None:
     adapted, batch = sita.adapt(backend.model("two")), batch_of(2)
     with sita.observe(adapted) as seen:

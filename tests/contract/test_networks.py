@@ -1,14 +1,17 @@
-"""The covered networks: ResNet, DenseNet and Inception, as each framework has them (promises 1, 3 and 4)."""
+"""The covered networks: ResNet, DenseNet and Inception, as each framework has them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import pytest
 import reference
 from small_network import images
 
 import sita_adapters as sita
+
+pytestmark = pytest.mark.slow_on("tensorflow", "jax")
 
 NORMS = {"resnet50": 53, "densenet121": 121, "inceptionv3": 94}
 

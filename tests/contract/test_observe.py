@@ -14,6 +14,8 @@ from small_network import images
 import sita_adapters as sita
 from sita_adapters.errors import InputError
 
+pytestmark = pytest.mark.slow_on("tensorflow", "jax")
+
 PRIORS = (0.5, 0.7, 0.85, 1.0)
 
 

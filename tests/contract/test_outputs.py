@@ -1,4 +1,4 @@
-"""Answers have the structure of the model's own output (promise 2), however few rows run at once."""
+"""Answers have the structure of the model's own output, however few rows run at once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from small_network import images
 
 import sita_adapters as sita
 from sita_adapters.errors import OutputError, RecipeError
+
+pytestmark = pytest.mark.slow_on("tensorflow", "jax")
 
 FEW = {"priors": (0.5, 0.7, 1.0), "top_k": 2}
 
@@ -88,7 +90,13 @@ def test_a_selector_is_a_key_a_position_or_a_function(backend: Any, selector: An
 
 @pytest.mark.parametrize(
     ("recipe", "max_rows"),
-    [("augbn", 3), ("augbn", 7), ("ops_shared", 4), ("ops", 3), ("ensemble", 1)],
+    [
+        pytest.param("augbn", 3, marks=pytest.mark.slow_on()),
+        ("augbn", 7),
+        ("ops_shared", 4),
+        ("ops", 3),
+        ("ensemble", 1),
+    ],
 )
 def test_fewer_rows_at_once_give_the_same_answers(backend: Any, recipe: str, max_rows: int) -> None:
     model, batch = backend.model("dict"), images(3)

@@ -12,6 +12,8 @@ from small_network import EPSILONS, images, run_rows
 import sita_adapters as sita
 from sita_adapters.errors import RecipeError
 
+pytestmark = pytest.mark.slow_on("tensorflow", "jax")
+
 RULE = sita.ByShift(strength=0.9, half_shift=0.3, half_area=0.3)
 WEAK = sita.ByShift(strength=0.2, half_shift=0.1)
 EXCESS = sita.ByExcessShift({"bn1": 0.02, "bn2": 0.5, "bn3": 0.1})

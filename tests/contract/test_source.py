@@ -1,4 +1,4 @@
-"""The source model is not touched; the adapted one shares its weights, and writes to none of them (promise 1)."""
+"""The source model is not touched; the adapted one shares its weights, and writes to none of them."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ def test_unwrap_gives_a_plain_model_that_shares_memory(backend: Any) -> None:
     np.testing.assert_array_equal(backend.run(adapted, batch), answer)
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_cycles_of_adapt_and_unwrap_leave_nothing_behind(backend: Any) -> None:
     model, batch = backend.model(), images(1)
     before = backend.fingerprint(model)
@@ -112,7 +113,15 @@ def test_what_would_write_through_to_the_source_is_refused(backend: Any, tmp_pat
         np.testing.assert_array_equal(value, was)
 
 
-@pytest.mark.parametrize("settings", [{}, {"max_rows": 6}, {"layers": "bn1"}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, marks=pytest.mark.slow_on("tensorflow", "jax")),
+        pytest.param({"max_rows": 6}, marks=pytest.mark.slow_on("tensorflow", "jax")),
+        pytest.param({"layers": "bn1"}, marks=pytest.mark.slow_on("jax")),
+    ],
+    ids=str,
+)
 def test_a_stored_model_comes_back_adapted(backend: Any, settings: dict[str, Any], tmp_path: Path) -> None:
     model, batch = backend.model("dict"), images(3)
     adapted = sita.adapt(model, "ops", priors=(0.5, 0.8, 1.0), inputs="imagenet", **settings)
@@ -125,7 +134,6 @@ def test_a_stored_model_comes_back_adapted(backend: Any, settings: dict[str, Any
 
 
 def test_adapting_twice_is_refused(backend: Any) -> None:
-    """Promise 6."""
     adapted = sita.adapt(backend.model(), "ops")
     with pytest.raises(ModelError, match=r"already adapted.*unwrap"):
         sita.adapt(adapted, "ops")
