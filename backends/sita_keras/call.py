@@ -33,10 +33,6 @@ UNTRAINABLE = (
     "source model. Its adapted model sees the new weights. In a model that trains other layers around it: "
     "adapted.trainable = False."
 )
-READ_ONLY = (
-    "The weights of an adapted model are the source model's, which it only reads. Try: load them into the source "
-    "model, or into sita.unwrap(adapted), which shares them. The adapted model sees the new values."
-)
 
 
 @dataclass
@@ -120,7 +116,7 @@ class AdaptedCall(keras.layers.Layer):
 
     @staticmethod
     def _mode(cloned: Any, opaque: bool = False) -> dict[str, bool]:
-        """Return how `predict` calls a model. If it is left open, image layers (Resizing) switch later ones to training."""
+        """Return how `predict` calls a model. Without it, image layers (Resizing) switch later ones to training."""
         return {"training": False} if cloned._call_has_training_arg or opaque else {}
 
     def own_forward(self, rows: list[Any], cloned: Any = None) -> Any:
@@ -172,9 +168,7 @@ class AdaptedCall(keras.layers.Layer):
         """The source saves them."""
 
     def load_own_variables(self, store: Any) -> None:
-        """The source loads them; refuse if this model does not own the source."""
-        if not self.owns_source:
-            raise SharedWeightsError(READ_ONLY)
+        """The source loads them; the variables refuse other values, unless this model owns the source."""
 
     def get_config(self) -> dict[str, Any]:
         """Return the source model's config, and how it was adapted."""
@@ -240,7 +234,9 @@ def _probe_to_config(adaptation: Adaptation) -> dict[str, Any]:
 
 def _probe_from_config(config: dict[str, Any], adaptation: Adaptation) -> ProbeResult:
     """Return what the probe established before the model was saved."""
-    layout = {name: tuple(value) if isinstance(value, list) else value for name, value in config["layout"].items()}
+    layout: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in config["layout"].items()
+    }
     layout["scores"] = layout["scores"] and ScoresLayout(**layout["scores"])
     entries = {adaptation.layers[position].name: tuple(counts) for position, *counts in config["entries_per_row"]}
     return ProbeResult(OutputLayout(**layout), entries, notes=tuple(config["notes"]))

@@ -8,6 +8,8 @@ import types
 from typing import Any
 
 import keras
+import numpy as np
+from keras import ops
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.models import Functional, Sequential
 from keras.src.trainers.trainer import Trainer
@@ -29,6 +31,12 @@ _KEPT = (
     *("_input_spec", "_supports_masking", "_convert_input_args"),
 )
 """Of what `Layer.__init__` sets, all that describes the layer. The rest is its place in a graph and what it tracks."""
+
+
+READ_ONLY = (
+    "The weights of an adapted model are the source model's, which it only reads. Try: load them into the source "
+    "model, or into sita.unwrap(adapted), which shares them. The adapted model sees the new values."
+)
 
 
 class Cloner:
@@ -172,7 +180,7 @@ class Clones:
 
 
 class SharedVariable(keras.Variable):
-    """Reads a variable of the source model, and refuses to be written.
+    """Reads a variable of the source model, and refuses other values.
 
     On TensorFlow and torch it uses the source's memory. On JAX it keeps a copy, since Keras gives a model's arrays away
     to the functions that it compiles (`donate_argnums`), and copies again when the source has another array.
@@ -203,7 +211,7 @@ class SharedVariable(keras.Variable):
         self._copy = None
 
     def assign(self, value: Any) -> Any:
-        """Refuse. What Keras on JAX took, it may give back."""
+        """Refuse other values. What Keras on JAX took, it may give back."""
         if in_stateless_scope() or thread.context is not None:
             raise ModelError(
                 f"The model writes to its variable {self.path!r} while it predicts, so its answers would depend on "
@@ -211,10 +219,9 @@ class SharedVariable(keras.Variable):
                 "out of `call`, or do it with training=True only."
             )
         if value is None or (value is not self._copy and not (self._is_taken() and hasattr(value, "is_deleted"))):
-            raise SharedWeightsError(
-                f"The variable {self.path!r} is the source model's; an adapted model, or one around it, can only read "
-                "it. Try: write to the source model. Its adapted model sees the new values."
-            )
+            if value is None or not np.array_equal(ops.convert_to_numpy(value), ops.convert_to_numpy(self)):
+                raise SharedWeightsError(f"{self.path!r}: {READ_ONLY}")
+            return value  # what it has: a model around an adapted one restores its weights
         self._copy = value
         return value
 

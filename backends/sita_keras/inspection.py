@@ -126,7 +126,9 @@ def check_views(model: Any, shape: Sequence[int | None], channel_axis: int | Non
     """Raise if it is unclear which axes of a model's images views move."""
     advice = "Try: a recipe without views ('auto', 'shift', 'bn')"
     if len(shape) < 3:
-        raise InputError(f"Views need images (N, …, C); {type(model).__name__} takes inputs of shape {shape}. {advice}.")
+        raise InputError(
+            f"Views need images (N, …, C); {type(model).__name__} takes inputs of shape {shape}. {advice}."
+        )
     if channel_axis is None:
         raise InputError(
             f"{type(model).__name__} permutes the axes of its images, or normalizes another axis than the last, before "

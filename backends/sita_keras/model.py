@@ -12,7 +12,8 @@ from keras.src.models import Functional, Sequential
 
 from sita_adapters.errors import InputError, ModelError, SharedWeightsError
 
-from .call import READ_ONLY, UNTRAINABLE, AdaptedCall
+from .call import UNTRAINABLE, AdaptedCall
+from .clone import READ_ONLY
 from .ops import KERAS
 
 _lock = threading.Lock()

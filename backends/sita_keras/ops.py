@@ -137,7 +137,7 @@ def current_trace() -> Any:
     """Return what traces operations just now: a graph of TensorFlow, a trace of JAX; None on torch."""
     if ENGINE == "tensorflow":
         return tf.compat.v1.get_default_graph()
-    return jax.extend.core.get_opaque_trace_state() if ENGINE == "jax" else None
+    return jax.extend.core.get_opaque_trace_state() if ENGINE == "jax" else None  # type: ignore[no-untyped-call]
 
 
 def detach(value: Any) -> Any:

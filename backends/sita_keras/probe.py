@@ -142,9 +142,9 @@ class _Watcher:
         norms = [path for path in (v.path.split("/") for v in read) if path[-1] in ("moving_mean", "moving_variance")]
         if names := dict.fromkeys("/".join(path[-2:-1]) for path in norms):
             raise ModelError(
-                f"The clone of {adaptation.model_name} runs {', '.join(names)} of the source model: "
-                "from a closure, a class, a global or an object that is not a layer. Expected BatchNorm layers that are "
-                "attributes of the layers that call them, alone or in lists and dicts. Try: make them such attributes."
+                f"The clone of {adaptation.model_name} runs {', '.join(names)} of the source model: from a closure, a "
+                "class, a global or an object that is not a layer. Expected BatchNorm layers that are attributes of "
+                "the layers that call them, alone or in lists and dicts. Try: make them such attributes."
             )
 
     def _check_compiled(self, adaptation: Adaptation) -> None:

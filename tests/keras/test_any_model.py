@@ -65,7 +65,7 @@ def test_names_keep_their_order_and_meaning(tmp_path: Path) -> None:
     adapted, batch = sita.adapt(model, output="z"), batch_of()
     adapted.save(tmp_path / "it.keras")
     again = keras.saving.load_model(tmp_path / "it.keras")
-    expected = keras_reference.auto(model, batch, "logits", scores=lambda output: output["z"])
+    expected = keras_reference.auto(model, batch, "logits", scores=lambda output: output["z"], selects=True)
     plain = odd.run(model, batch)
     for use in odd.ways(adapted, again):
         found = use(batch)

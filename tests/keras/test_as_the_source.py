@@ -29,7 +29,7 @@ class Holding(keras.Model):
         return {"name": self.name}
 
 
-def test_case09_graphs_with_layers_as_attributes_load(tmp_path: Path) -> None:
+def test_graphs_with_layers_as_attributes_load(tmp_path: Path) -> None:
     model, batch = odd.graph(Holding()), nets.images(2)
     adapted = sita.adapt(model, "augbn", priors=0.5)
     adapted.save(tmp_path / "it.keras")
@@ -54,7 +54,7 @@ def features(x: Any) -> Any:
     return layers.GlobalAveragePooling2D()(layers.BatchNormalization()(layers.Conv2D(6, 3)(x)))
 
 
-def test_case13_losses_are_assigned_by_the_outputs_names(tmp_path: Path) -> None:
+def test_losses_are_assigned_by_the_outputs_names(tmp_path: Path) -> None:
     inputs, batch = keras.Input((16, 16, 3)), nets.images(3)
     x = features(inputs)
     outputs = [layers.Dense(5, activation="softmax", name="cls")(x), layers.Dense(4, name="box")(x)]
@@ -119,7 +119,7 @@ def late(last: layers.Layer) -> keras.Model:
     return keras.Model(inputs, layers.Dense(5)(layers.GlobalAveragePooling2D()(Late(last)(inputs))))
 
 
-def test_case14_layers_that_the_first_call_builds() -> None:
+def test_layers_that_the_first_call_builds() -> None:
     batch = nets.images(2)
     adapted = sita.adapt(model := late(layers.Add()), "source")
     np.testing.assert_allclose(adapted.predict_on_batch(batch), model.predict_on_batch(batch), rtol=1e-5, atol=1e-6)

@@ -66,7 +66,7 @@ if BACKEND == "torch":
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_case07_and_08_no_write_reaches_the_source(write: Callable[[keras.Model, Path], Any], tmp_path: Path) -> None:
+def test_no_write_reaches_the_source(write: Callable[[keras.Model, Path], Any], tmp_path: Path) -> None:
     model, batch = nets.sequential(), nets.images(3)
     weights, expected = model.get_weights(), odd.run(model, batch)
     flags = [(v.trainable, getattr(v.value, "requires_grad", None)) for v in model.variables]

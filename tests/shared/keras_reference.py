@@ -12,6 +12,8 @@ import numpy as np
 import reference
 from keras import ops
 
+from sita_adapters.combining import SELECTION_SHIFT  # a measured number
+
 Prior = "float | reference.Rule"
 
 SHIFT = reference.Rule(0.375, 0.5)
@@ -67,15 +69,24 @@ def auto(
     images: np.ndarray,
     kind: str | None,
     scores: Callable[[Any], np.ndarray] = lambda output: output,
+    *,
+    selects: bool | None = None,
 ) -> Any:
-    """What the default recipe answers; `scores` finds the class scores of this kind in an output, classes last."""
-    answers = []
+    """What the default recipe answers; `scores` finds the class scores of this kind in an output, classes last.
+
+    Scores are mixed. If there are none, or if other arrays are beside them, one row supplies all outputs of an image.
+    """
+    answers, selects = [], kind is None if selects is None else selects
     for image in images:
         source, calls = run(model, image), []
         with normalized_by_hand(reference.BOLD, calls):
             adapted = run(model, image)
-        weight = reference.adapted_weight(reference.image_shift(calls), scores(source), scores(adapted), kind)
-        place = None if kind is None else id(scores(source))
+        if kind is None:
+            weight = float(reference.image_shift(calls) > SELECTION_SHIFT)
+        else:
+            weight = reference.adapted_weight(reference.image_shift(calls), scores(source), scores(adapted), kind)
+        weight = round(weight) if selects else weight
+        place = None if kind is None or selects else id(scores(source))
         answers.append(
             keras.tree.map_structure(
                 lambda one, other, w=weight, p=place: reference.mix(one, other, w, kind if id(one) == p else None),

@@ -1,7 +1,4 @@
-"""Programs that once went wrong, by their numbers: each ends in a right answer, or in an error whose advice works.
-
-Numbers 07, 08, 09, 13 and 14 are in test_sharing.py and test_as_the_source.py.
-"""
+"""Models as users write them: each ends in a right answer, or in an error whose advice works."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ import pytest
 from keras import layers, ops
 
 import sita_adapters as sita
-from sita_adapters.errors import ModelError, OutputError
+from sita_adapters.errors import ModelError
 
 BACKEND = keras.backend.backend()
 
@@ -52,98 +49,7 @@ def check_auto(model: keras.Model, kind: str | None, batch: np.ndarray | None = 
     assert abs(expected - model.predict_on_batch(batch)).max() > 1e-4
 
 
-SOFTMAX = {
-    "Lambda": lambda x: layers.Lambda(lambda z: ops.softmax(z, axis=-1))(layers.Dense(5)(x)),
-    "average of two heads": lambda x: layers.Average()([layers.Dense(5, activation="softmax")(x) for _ in range(2)]),
-    "clip": lambda x: ops.clip(layers.Dense(5, activation="softmax")(x), 1e-7, 1.0),
-}
-
-
-@pytest.mark.parametrize("step", SOFTMAX.values(), ids=SOFTMAX)
-def test_case01_probabilities_however_they_are_made(step: Callable[[Any], Any]) -> None:
-    check_auto(head(step), "probabilities")
-
-
-def test_case01_a_mean_over_pixels() -> None:
-    def pixels(x: Any) -> Any:
-        return ops.mean(layers.Conv2D(5, 1, activation="softmax")(layers.BatchNormalization()(x)), axis=(1, 2))
-
-    check_auto(odd.graph(pixels, classes=None), "probabilities")
-
-
-def test_case01_values_that_are_no_distribution_have_no_confidence() -> None:
-    model = head(layers.Dense(5, activation="hard_sigmoid"))
-    check_auto(model, None)
-    with pytest.raises(OutputError, match="Try: scores='sigmoid' or 'sigmoid_probabilities'"):
-        sita.adapt(model, "ops")
-    check_auto(model, "sigmoid", scores="sigmoid")
-
-
-class Logits(keras.Model):
-    """Returns logits; its softmax layer, made last, is for those who ask."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = layers.Conv2D(6, 3), layers.BatchNormalization()
-        self.pool, self.head, self.soft = layers.GlobalAveragePooling2D(), layers.Dense(5), layers.Softmax()
-
-    def call(self, x: Any, probabilities: bool = False) -> Any:
-        z = self.head(self.pool(ops.relu(self.norm(self.conv(x)))))
-        return self.soft(z) if probabilities else z
-
-
-class Gated(keras.Model):
-    """Its head is made before a gate with a sigmoid."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head, self.conv, self.norm = layers.Dense(5), layers.Conv2D(6, 3), layers.BatchNormalization()
-        self.pool, self.gate = layers.GlobalAveragePooling2D(), layers.Dense(6, activation="sigmoid")
-
-    def call(self, x: Any) -> Any:
-        y = self.pool(ops.relu(self.norm(self.conv(x))))
-        return self.head(y * self.gate(y))
-
-
-@pytest.mark.parametrize("kind", [Logits, Gated])
-def test_case02_logits_whatever_layer_was_made_last(kind: type[keras.Model]) -> None:
-    check_auto(odd.built(kind()), "logits")
-
-
-if BACKEND != "tensorflow":  # whose convolutions have their channels first on a GPU only
-
-    @pytest.mark.parametrize("last", ["softmax", "logits", "permuted"])
-    def test_case03_channels_first(last: str) -> None:
-        inputs, first = keras.Input((3, 16, 16)), {"data_format": "channels_first"}
-        x = layers.ReLU()(layers.BatchNormalization(axis=1)(layers.Conv2D(6, 3, **first)(inputs)))
-        output = layers.Conv2D(4, 1, **first)(x)
-        if last == "softmax":
-            output = layers.Softmax(axis=1)(output)
-        elif last == "permuted":
-            output = layers.Conv2D(4, 1, activation="softmax")(layers.Permute((2, 3, 1))(x))
-            output = layers.Permute((3, 1, 2))(output)
-        model, batch = nets.settle(keras.Model(inputs, output)), np.moveaxis(batch_of(), -1, 1).copy()
-        kind = "logits" if last == "logits" else "probabilities"
-        adapted = sita.adapt(model)
-        assert sita.describe(adapted).scores == kind
-        outer = keras.Model(inputs, layers.Permute((2, 3, 1))(model.output))  # the reference has classes last
-        expected = np.moveaxis(keras_reference.auto(outer, batch, kind), -1, 1)
-        close(adapted.predict_on_batch(batch), expected)
-
-
-def test_case05_embeddings_are_mixed_as_they_are() -> None:
-    """They cannot be told from logits. A mix of unit vectors is shorter: divide by the length again."""
-    model = head(lambda x: layers.UnitNormalization()(layers.Dense(8)(x)))
-    check_auto(model, "logits")
-    norms = np.linalg.norm(sita.adapt(model).predict_on_batch(batch_of()), axis=1)
-    assert (norms < 1 + 1e-5).all()
-    one_row = sita.adapt(model, "shift").predict_on_batch(batch_of())
-    close(np.linalg.norm(one_row, axis=1), 1)
-    features = odd.graph(lambda x: layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(6, 3)(x))), classes=None)
-    assert (sita.adapt(features).predict_on_batch(batch_of()) >= 0).all()
-
-
-def test_case06_a_saved_model_loads_where_the_backend_is_imported(tmp_path: Path) -> None:
+def test_a_saved_model_loads_where_the_backend_is_imported(tmp_path: Path) -> None:
     """Keras alone does not know the classes, and says so; the library's import registers them."""
     adapted, batch = sita.adapt(head(layers.Dense(5, activation="softmax"))), batch_of()
     adapted.save(tmp_path / "it.keras")
@@ -190,7 +96,7 @@ class Task(keras.Model):
         return super().predict(x / 255, **settings)
 
 
-def test_case10_the_advice_for_a_task_works() -> None:
+def test_the_advice_for_a_task_works() -> None:
     task = Task()
     with pytest.raises(ModelError, match=r"Try: .*keras\.Model\(model\.input, model\.output\)"):
         sita.adapt(task)
@@ -203,7 +109,7 @@ def test_case10_the_advice_for_a_task_works() -> None:
     check_auto(keras.Sequential([keras.Input((16, 16, 3)), plain]), "probabilities")
 
 
-def test_case10_a_classifier_of_kerashub() -> None:
+def test_a_classifier_of_kerashub() -> None:
     """`make setup` installs KerasHub without its dependencies: tensorflow-text needs TensorFlow's GPU package."""
     keras_hub = pytest.importorskip("keras_hub")
     backbone = keras_hub.models.ResNetBackbone(
@@ -237,7 +143,7 @@ class Residual(layers.BatchNormalization):
 
 
 @pytest.mark.parametrize("kind", [Doubles, Residual])
-def test_case11_layers_that_do_more_than_normalize_are_left_out(kind: type[layers.Layer]) -> None:
+def test_layers_that_do_more_than_normalize_are_left_out(kind: type[layers.Layer]) -> None:
     def between(x: Any) -> Any:
         return layers.ReLU()(kind(name="more")(layers.BatchNormalization(name="plain")(x)))
 
@@ -256,7 +162,7 @@ def test_case11_layers_that_do_more_than_normalize_are_left_out(kind: type[layer
     close(adapted.predict_on_batch(batch), rest.predict_on_batch(normalized))
 
 
-def test_case15_what_is_no_number_is_not_hidden() -> None:
+def test_what_is_no_number_is_not_hidden() -> None:
     model, batch = head(layers.Dense(5, activation="softmax")), batch_of(3)
     batch[0, 3, 3, 0] = np.nan
     batch[1] *= 1e25
@@ -267,7 +173,7 @@ def test_case15_what_is_no_number_is_not_hidden() -> None:
             close(found[2:], use(batch[2:]))
 
 
-def test_case17_what_ignores_training_false_is_refused() -> None:
+def test_what_ignores_training_false_is_refused() -> None:
     dropped = head(lambda x: layers.Dense(5)(layers.Dropout(0.5, name="always")(x, training=True)))
     with pytest.raises(ModelError, match=r"'always' is called with training=True.*Try: call it without training="):
         sita.adapt(dropped)
@@ -276,7 +182,7 @@ def test_case17_what_ignores_training_false_is_refused() -> None:
         sita.adapt(norm)
 
 
-def test_case18_bytes_are_converted_as_by_the_source() -> None:
+def test_bytes_are_converted_as_by_the_source() -> None:
     model = nets.sequential()
     pixels = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 3)).astype("uint8")
     expected = keras_reference.auto(model, pixels.astype("float32"), "logits")
@@ -303,5 +209,5 @@ class ByName(keras.Model):
         return self.head(self.pool(ops.relu(self.norm(x=self.conv(x)))))
 
 
-def test_case20_an_input_by_another_name() -> None:
+def test_an_input_by_another_name() -> None:
     check_auto(odd.built(ByName()), "logits")
