@@ -14,7 +14,7 @@ from typing import Any
 from .errors import OutputError
 from .ops import Array, Ops
 from .outputs import flatten
-from .shift import area_weight, shift_of
+from .shift import area_weight
 from .state import Call, ForwardContext
 from .voting import Scores, Vote, decide, entropy, from_logits, select_lowest, to_logits
 
@@ -102,7 +102,8 @@ def _measured_candidates(context: ForwardContext) -> list[CandidateMeasurement |
     if not measurements:
         return [None] * len(plan.candidates)
     names = tuple([each.name for each in measurements])
-    shifts = shift_of(ops.concat([each.divergence for each in measurements], axis=-1))  # (B, R, L)
+    divergences = ops.concat([each.divergence for each in measurements], axis=-1)  # E (B, R, L)
+    shifts = 0.5 * divergences - 0.5
     areas = [area_weight(each.positions, measurements[0].positions) for each in measurements]
     known = set(map(type, areas)) == {float}
     weights = ops.constant(areas, shifts) if known else ops.cast(ops.stack(areas), shifts)
@@ -116,9 +117,7 @@ def _measured_candidates(context: ForwardContext) -> list[CandidateMeasurement |
 
 
 def join_parts(parts: Sequence[Candidates], call: Call) -> Candidates:
-    """Return the candidates of all parts of a Plan."""
-    if len(parts) == 1:
-        return parts[0]
+    """Return the candidates of several parts of a Plan."""
     arrays = join_arrays([part.arrays for part in parts], call.layout.axes, 1, call.ops)
     return Candidates(parts[0].output, arrays, [each for part in parts for each in part.measured])
 

@@ -86,33 +86,37 @@ def answer(call: Call, *, diagnosed: bool = False) -> Answer:
     diagnosed = diagnosed or bool(observers)
     max_rows = adaptation.settings.max_rows
     count = call.batch[0].shape[0]  # None if a graph leaves it open
+    parts = call.plan.parts or (split_source(call.plan) if ops.is_exported() else (call.plan,))
     if max_rows is None and not ops.is_traced(call.batch[0]) and adaptation.recipe.share == "image":
         max_rows = max(count, ROWS_AT_ONCE)
     if max_rows is None or (count is not None and call.plan.rows * count <= max_rows):
-        found = _answer_at_once(call, diagnosed)
+        found = _answer_at_once(call, parts, diagnosed)
     else:
         size = max(1, max_rows // call.plan.rows)
-        rounds = ops.map_batches(lambda some: _answer_at_once(replace(call, batch=some), diagnosed), call.batch, size)
+        rounds = ops.map_batches(
+            lambda some: _answer_at_once(replace(call, batch=some), parts, diagnosed), call.batch, size
+        )
         found = _join(rounds, ops)
     for _, observer in observers:
         observer.append(found, ops)
     return found
 
 
-def _answer_at_once(call: Call, diagnosed: bool) -> Answer:
+def _answer_at_once(call: Call, parts: Sequence[Plan], diagnosed: bool) -> Answer:
     """Run the parts of the Plan in sequence, and combine their candidates."""
-    ops, plan, batch = call.ops, call.plan, call.batch
-    measure = diagnosed or call.adaptation.recipe.combine == "mix"
-    parts = plan.parts or (split_source(plan) if ops.is_exported() else (plan,))
-    done: list[Candidates] = []
-    for part in parts:
-        given = batch if len(parts) == 1 else [ops.copy(array) for array in batch]  # a model may write to it
-        with ops.after(done[-1].arrays if done else ()):
-            done.append(run_part(call, part, given, measure=measure))
-    candidates = join_parts(done, call)
+    ops, measure = call.ops, diagnosed or call.adaptation.recipe.combine == "mix"
+    if len(parts) == 1:
+        candidates = run_part(call, parts[0], call.batch, measure=measure)
+    else:
+        done: list[Candidates] = []
+        for part in parts:
+            copied = [ops.copy(array) for array in call.batch]  # a model may write to it
+            with ops.after(done[-1].arrays if done else ()):
+                done.append(run_part(call, part, copied, measure=measure))
+        candidates = join_parts(done, call)
     combined = combine(candidates, call)
     found = diagnose(candidates, combined, call) if diagnosed else None
-    return Answer(candidates.output, combined.arrays, call.layout, plan, combined.weights, found)
+    return Answer(candidates.output, combined.arrays, call.layout, call.plan, combined.weights, found)
 
 
 def _join(answers: Sequence[Answer], ops: Ops) -> Answer:
@@ -158,11 +162,11 @@ def expand(images: Array, plans: Sequence[Plan], layout: ImageLayout) -> Array:
     if plan.view_of_row == (0,):
         return images
     used = sorted(set(plan.view_of_row))
-    if not ops.is_float(images) and (lossy := [plan.views[view] for view in used if not plan.views[view].lossless]):
-        names = ", ".join(view.name for view in lossy)
+    lossy = [plan.views[view].name for view in used if view and not plan.views[view].lossless]
+    if lossy and not ops.is_float(images):
         raise InputError(
-            f"The views {names} compute new pixel values, which integers cannot hold; received {images.dtype}. "
-            "Try: floating-point images, or augment='lossless'."
+            f"The views {', '.join(lossy)} compute new pixel values, which integers cannot hold; received "
+            f"{images.dtype}. Try: floating-point images, or augment='lossless'."
         )
     views = {view: plan.views[view].apply(images, layout) if view else images for view in used}
     return ops.stack_rows([views[view] for view in plan.view_of_row], images)

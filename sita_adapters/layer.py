@@ -93,13 +93,14 @@ class LayerCall:
         if context.measurements is not None:
             context.measurements.append(LayerMeasurement(self.name, positions, divergence, priors))
         means, variances = blend_with_source(means, variances, source_mean, source_variance, priors=priors, ops=ops)
-        if (
-            not plan.has_rule
-        ):  # turn an overflow into NaN (a rule's λ is NaN then): x / sqrt(∞) = 0 looks like an answer
+        if not plan.has_rule:  # NaN for an overflow, as a rule's λ makes it: x / sqrt(∞) = 0 looks like an answer
             variances = ops.where(variances < float("inf"), variances, float("nan"))
-        if plan.first_blended or factor > 1:
-            return self._for_all_entries(means, source_mean), self._for_all_entries(variances, source_variance)
-        return means, variances
+        blended = means, variances
+        return (
+            self._for_all_entries(blended, (source_mean, source_variance))
+            if plan.first_blended or factor > 1
+            else blended
+        )
 
     def _target(self, means: Array, variances: Array) -> tuple[Array, Array]:
         """Return the target statistics of the blended rows of each image, (B, R, C)."""
@@ -126,11 +127,14 @@ class LayerCall:
                 found.append(prior.priors(measured, self.name, positions, context.first_positions, context.ops))
         return found[0] if len(runs) == 1 else context.ops.concat(found, axis=1)
 
-    def _for_all_entries(self, blended: Array, source: Array) -> Array:
-        """Return a statistic for all entries: the source's, (C,), for its rows, and (B, R, C) for the blended rows."""
-        ops, first = self.context.ops, self.context.plan.first_blended
-        if first:
-            blended = ops.concat([*[ops.for_every_image(source, blended)] * first, blended], axis=1)
-        if self._per_row > 1:
-            blended = ops.repeat_rows(ops.reshape(blended, (-1, int(source.shape[-1]))), self._per_row)
-        return blended
+    def _for_all_entries(self, blended: tuple[Array, Array], source: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Return statistics for all entries: the source's, (C,), for its rows, and (B, R, C) for the blended rows."""
+        ops, first, found = self.context.ops, self.context.plan.first_blended, []
+        for of_rows, of_source in zip(blended, source, strict=True):
+            joined = of_rows
+            if first:
+                joined = ops.concat([*[ops.for_every_image(of_source, of_rows)] * first, of_rows], axis=1)
+            if self._per_row > 1:
+                joined = ops.repeat_rows(ops.reshape(joined, (-1, int(of_source.shape[-1]))), self._per_row)
+            found.append(joined)
+        return found[0], found[1]

@@ -132,14 +132,10 @@ def scaled_divergence(
 
     E = mean over channels of (v + (m − m_s)²) / v_s + ln(v_s / v) = 2d + 1
 
-    d itself is computed once, after the last layer, because every operation in every layer costs microseconds.
+    d, the mean over channels of KL(N(m, v) ‖ N(m_s, v_s)), is computed once, after the last layer, because every
+    operation in every layer costs microseconds.
     """
     variance, source_variance = variance + epsilon, source_variance + epsilon
     offset = mean - source_mean
     squares = ops.addcmul(variance, offset, offset)
     return ops.mean(ops.addcdiv(ops.log(source_variance / variance), squares, source_variance), axis=-1, keepdims=True)
-
-
-def shift_of(divergence: Array) -> Array:
-    """Return d = (E − 1) / 2, the mean over channels of KL(N(m, v) ‖ N(m_s, v_s))."""
-    return 0.5 * divergence - 0.5

@@ -16,7 +16,6 @@ from torch import nn
 
 from sita_adapters.errors import SharedWeightsError
 from sita_adapters.layer import LayerCall
-from sita_adapters.state import ForwardContext
 from sita_adapters.statistics import input_affine, output_affine
 
 from .inspection import Adaptation, epsilon_of, source_statistics
@@ -82,12 +81,15 @@ def blended_forward(
 ) -> torch.Tensor:
     """`forward` of a BatchNorm layer of a known class, which takes one tensor, with the blended statistics."""
     (x,) = (*args, *kwargs.values())
-    refuse_training(name, layer)
+    if layer.training:
+        refuse_training(name, layer)
     call = LayerCall(name, x, adaptation)
     if not call.blends:
         return type(layer).forward(layer, x)  # type: ignore[no-any-return]
     source = layer._buffers["running_mean"], layer._buffers["running_var"]  # without a search
-    ops = _ops(call.context)
+    if torch.compiler.is_compiling():  # perhaps just this part of the model
+        call.context.ops = TRACED
+    ops: Any = call.context.ops
     positions = ops.positions(x, 1)
     with _without_autocast(x):
         mean, variance = call.blend(measure(x, call, ops), source, layer.eps, positions)
@@ -97,26 +99,23 @@ def blended_forward(
     return out
 
 
-def _ops(context: ForwardContext) -> TorchOps:
-    """Return the array operations of this call; if a compiler traces just a part of the model, those for tracing."""
-    if torch.compiler.is_compiling():
-        context.ops = TRACED
-    return context.ops  # type: ignore[return-value]
-
-
 def rewrite_input(  # noqa: PLR0917
     adaptation: Adaptation, name: str, epsilon: float, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Forward-pre-hook: rewrite the input such that the layer itself normalizes with the blended statistics."""
     key = None if args else next(key for key, value in kwargs.items() if isinstance(value, torch.Tensor))
     x: torch.Tensor = args[0] if key is None else kwargs[key]
-    refuse_training(name, layer)
+    if layer.training:
+        refuse_training(name, layer)
     call = LayerCall(name, x, adaptation)
     if not call.blends:
         return None
     assert call.context.probe is not None
     axis = call.context.probe.channel_axes.get(name, 1)
-    features, ops, source = x.movedim(axis, 1), _ops(call.context), source_statistics(layer)
+    if torch.compiler.is_compiling():
+        call.context.ops = TRACED
+    ops: Any = call.context.ops
+    features, source = x.movedim(axis, 1), source_statistics(layer)
     with _without_autocast(x):
         mean, variance = call.blend(measure(features, call, ops), source, epsilon, ops.positions(features, 1))
         m_s, v_s = (ops.cast(each, mean) for each in source)

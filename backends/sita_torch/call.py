@@ -57,11 +57,11 @@ def run_call(model: nn.Module, arguments: Arguments, *, diagnosed: bool = False)
             _check_kind(output, probed.layout)
         return output
 
-    space = probed.spatial_axes
+    batch, space = arguments.batch(probed.aligned), probed.spatial_axes
     plan = adaptation.plan_of(images.shape[images.ndim - space :])
     axes = tuple(range(-min(space, 2), 0))
     layout = ImageLayout(ops, -(space + 1), axes, adaptation.settings.inputs)
-    call = Call(adaptation, plan, probed, layout, forward, arguments.batch(probed.aligned))
+    call = Call(adaptation, plan, probed, layout, forward, batch)
     if plan.has_views:
         for tensor in arguments.tensors[1:]:
             _check_map(tensor, images, call)
