@@ -59,7 +59,8 @@ def keep_candidates(output: Any, context: ForwardContext) -> Candidates:
     """(B·R, …) → (B, P, …): keep the candidate rows of every array that has an entry for each row."""
     ops, plan = context.ops, context.plan
     assert context.probe is not None
-    layout, found = context.probe.layout, flatten(output, ops.is_array)
+    layout, measured = context.probe.layout, _measured_candidates(context)
+    found = flatten(output, ops.is_array)
     if tuple([path for path, _ in found]) != layout.paths:
         raise OutputError(
             f"The output has {', '.join(path for path, _ in found)}; it had {', '.join(layout.paths)} in the probe. "
@@ -84,7 +85,7 @@ def keep_candidates(output: Any, context: ForwardContext) -> Candidates:
         rows = ops.reshape(first, (-1, plan.rows, *ops.shape(first)[1:]))
         every = plan.candidates == tuple(range(plan.rows))
         arrays.append(rows if every else ops.stack([rows[:, row] for row in plan.candidates], axis=1))
-    return Candidates(output, arrays, _measured_candidates(context))
+    return Candidates(output, arrays, measured)
 
 
 _OTHER_INPUTS = (
