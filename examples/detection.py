@@ -2,8 +2,9 @@
 
     python examples/detection.py
 
-A detector selects its queries by their scores, so box 7 of one row need not be box 7 of another: the recipe has one
-candidate, "shift" (one row) or "augbn" (three). The weights are untrained: this shows how to connect things.
+A detector selects its queries by their scores, so box 7 of one row need not be box 7 of another. Nothing of them is
+averaged: one of an image's rows supplies all of its boxes and scores. The weights are untrained: this shows how to
+connect things.
 """
 
 import torch
@@ -42,7 +43,7 @@ with torch.no_grad():
         detector(draw_street())
 detector.eval()
 
-adapted = sita.adapt(detector, "shift")  # the one line; one row, since two rows may select other queries
+adapted = sita.adapt(detector)  # the one line
 
 foggy = draw_street(fog=0.5)
 with torch.inference_mode():
@@ -59,7 +60,7 @@ except sita.SitaError as error:
 
 # A torchvision detector takes and returns lists; what is adapted is its backbone, one batch of images.
 faster = torchvision.models.detection.fasterrcnn_mobilenet_v3_large_320_fpn(weights=None, weights_backbone=None).eval()
-faster.backbone = sita.adapt(faster.backbone, "shift")
+faster.backbone = sita.adapt(faster.backbone, scores="none")  # its feature maps are no class scores
 with torch.inference_mode():
     features = faster.backbone(foggy)  # its detections need operators that only a matching torchvision has
     found = f"{len(faster(list(foggy)))} lists of boxes" if LIBRARY is None else "no boxes: its operators do not load"

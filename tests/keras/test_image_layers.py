@@ -1,4 +1,4 @@
-"""Keras' image layers in front of a network: `training=True` is the default of their `call`; `predict` runs them without."""
+"""Keras' image layers before a network: `training=True` is the default of their `call`; `predict` runs them without."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def detections(x: Any) -> Any:
 
 
 SELECTED: dict[str, Callable[[Any], Any]] = {
-    "class ids as floats": lambda x: labels(layers.Reshape((12, 5))(pooled(x, 60))),
+    "class ids as floats": lambda x: labels(layers.Reshape((60, 30))(pooled(x, 1800))),
     "a mask as floats": lambda x: labels(layers.Conv2D(4, 1)(x)),
     "boxes": lambda x: boxes(x, 9),
     "sorted detections with class ids": detections,

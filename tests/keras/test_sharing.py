@@ -94,7 +94,7 @@ def test_what_writes_is_told_what_to_do(tmp_path: Path) -> None:
             with pytest.raises(SharedWeightsError, match="Try: load them into the source model"):
                 WRITES[name](adapted, tmp_path)
     else:  # on torch, a wrapper has nothing to write to
-        with pytest.raises(SharedWeightsError, match="Try: write to the source model"):
+        with pytest.raises(SharedWeightsError, match="Try: load them into the source model"):
             WRITES["a wrapper's set_weights"](adapted, tmp_path)
 
 
@@ -181,3 +181,73 @@ def test_dropout_that_is_always_on_is_refused_and_draws_nothing_from_the_source(
     with pytest.raises(ModelError, match="is called with training=True"):
         sita.adapt(model, "augbn")
     np.testing.assert_array_equal(np.array(dropout.seed_generator.state), before)
+
+
+def test_saved_weights_are_the_sources(tmp_path: Path) -> None:
+    """The source, a plain clone, a fresh model and a loaded adapted model can load them; the advice for others works."""
+    model, batch, path = nets.functional(), nets.images(2), tmp_path / "it.weights.h5"
+    adapted = sita.adapt(model)
+    weights, expected = model.get_weights(), adapted.predict_on_batch(batch)
+    adapted.save_weights(path)
+    adapted.save(tmp_path / "it.keras")
+    fresh = nets.functional()
+    loaded = keras.saving.load_model(tmp_path / "it.keras")
+    for plain in (fresh, sita.unwrap(loaded), model):
+        plain.set_weights(zeros(plain))
+    with pytest.raises(SharedWeightsError, match="Try: load them into the source model"):
+        adapted.load_weights(path)
+    for reader in (fresh, loaded, model):
+        reader.load_weights(path)
+    for before, after, other in zip(weights, model.get_weights(), fresh.get_weights(), strict=True):
+        np.testing.assert_array_equal(after, before)
+        np.testing.assert_array_equal(other, before)
+    for use in (adapted, loaded):
+        np.testing.assert_allclose(use.predict_on_batch(batch), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_source_and_adapted_models_in_one_graph() -> None:
+    source, inputs, batch = nets.functional(), keras.Input((16, 16, 3)), nets.images(2)
+    adapted, other = sita.adapt(source), sita.adapt(source, "shift")
+    other.name = "cautious"
+    both = keras.Model(inputs, [source(inputs), adapted(inputs), other(inputs)])
+    for found, alone in zip(both.predict_on_batch(batch), (source, adapted, other), strict=True):
+        np.testing.assert_allclose(found, alone.predict_on_batch(batch), rtol=1e-5, atol=1e-6)
+
+
+def extractor(adapted: keras.Model) -> keras.Model:
+    """A head on the outputs of an adapted model."""
+    inputs = keras.Input((16, 16, 3))
+    model = keras.Model(inputs, layers.Dense(2, kernel_initializer="zeros")(adapted(inputs)))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def train(model: keras.Model, x: np.ndarray) -> list[float]:
+    labels = np.random.default_rng(0).normal(size=(len(x), 2)).astype("float32")
+    stop = keras.callbacks.EarlyStopping("loss", patience=1, restore_best_weights=True)
+    history = model.fit(x, labels, epochs=3, batch_size=4, shuffle=False, verbose=0, callbacks=[stop])
+    return history.history["loss"]
+
+
+def test_an_adapted_model_as_a_frozen_feature_extractor(tmp_path: Path) -> None:
+    """The advice of the error; the head learns what it would learn from the adapted model's answers."""
+    source, batch = nets.functional(), nets.images(8)
+    adapted, weights = sita.adapt(source), source.get_weights()
+    answers = adapted.predict(batch, verbose=0)
+    with pytest.raises(SharedWeightsError, match=r"trains other layers around it: adapted\.trainable = False"):
+        train(extractor(adapted), batch)
+    adapted.trainable = False
+    model = extractor(adapted)
+    inputs = keras.Input((5,))
+    head = keras.Model(inputs, layers.Dense(2, kernel_initializer="zeros")(inputs))
+    head.compile(keras.optimizers.SGD(0.1), "mse")
+    np.testing.assert_allclose(train(model, batch), train(head, answers), rtol=1e-5)
+    np.testing.assert_allclose(model.predict(batch, verbose=0), head.predict(answers, verbose=0), rtol=1e-4, atol=1e-5)
+    assert len(model.trainable_variables) == 2
+    for before, after in zip(weights, source.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+    np.testing.assert_array_equal(adapted.predict(batch, verbose=0), answers)
+    model.save_weights(tmp_path / "it.weights.h5")
+    again = extractor(adapted)
+    again.load_weights(tmp_path / "it.weights.h5")
+    np.testing.assert_allclose(again.predict(batch, verbose=0), model.predict(batch, verbose=0), rtol=1e-5, atol=1e-6)

@@ -119,6 +119,20 @@ def test_few_phrases_make_readers_stumble() -> None:
     assert len(found) <= 5, found
 
 
+def test_the_functions_that_the_architecture_names_are_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.partition("| --- | --- | --- | --- |\n")[2].partition("\n\n")[0]
+    folders, checked = ("backends/sita_torch", "sita_adapters", "backends/sita_keras"), 0
+    for line in table.splitlines():
+        for folder, cell in zip(folders, line.strip("| ").split("|")[1:], strict=False):
+            for module, *names in (name.split(".") for name in re.findall(r"`(\w+\.[\w.]+)`", cell)):
+                own = folder if (ROOT / folder / f"{module}.py").exists() else "sita_adapters"
+                code = (ROOT / own / f"{module}.py").read_text(encoding="utf-8")
+                assert all(re.search(rf"(def|class) {name}\b", code) for name in names), (module, names)
+                checked += 1
+    assert checked > 20
+
+
 def slugs(page: Path) -> set[str]:
     """Return the anchors of a page's headings."""
     included = re.findall(r"^```\{include\} (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)

@@ -26,6 +26,7 @@ PRINTED = {
     "keras_pipeline": r"([\d.]+ % right): adapted\n *\1: adapted, saved.*at most (0\.0e|\d\.\de-(0[6-9]|[1-9]))",
     "detection": r"a vote: [^\n]*class_axis=.*its backbone adapted: 3 feature maps.*a fused model: [^\n]*fused",
     "distributed_evaluation": r"process [01]: 10[01] images.*together: (201 images, \d+ right)\none process: \1\n",
+    "ultralytics_yolo": r"the YOLO object: [^\n]*Try: yolo\.model = sita.*\n5 boxes.*One row supplies all outputs",
     "video": r"frames shuffled and played again: answers differ by 0\.0e\+00",
 }
 """What an example must print, if that shows a result."""
@@ -60,7 +61,7 @@ def example(name: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["smp_segmentation", "keras_pipeline", "distributed_evaluation"])
+@pytest.mark.parametrize("name", ["smp_segmentation", "keras_pipeline", "distributed_evaluation", "ultralytics_yolo"])
 def test_runs_and_prints_what_it_shows(name: str) -> None:
     """The others run below, with more checks."""
     assert re.search(PRINTED[name], printed := run(name), re.DOTALL), printed
@@ -117,7 +118,7 @@ def test_lightning_equals_its_bare_network_adapted(state: dict[str, Any]) -> Non
     ("state", "by_hand", "parts"),
     [
         ("torchvision_segmentation", functools.partial(sita.adapt, task="segmentation"), ("out", "aux")),
-        ("detection", functools.partial(sita.adapt, recipe="shift"), ("logits", "pred_boxes")),
+        ("detection", sita.adapt, ("logits", "pred_boxes")),
     ],
     ids=["torchvision_segmentation", "detection"],
     indirect=["state"],
