@@ -184,7 +184,7 @@ def test_dropout_that_is_always_on_is_refused_and_draws_nothing_from_the_source(
 
 
 def test_saved_weights_are_the_sources(tmp_path: Path) -> None:
-    """The source, a plain clone, a fresh model and a loaded adapted model can load them; the advice for others works."""
+    """The source, a fresh model and a loaded adapted model can load them; for the others, the advice works."""
     model, batch, path = nets.functional(), nets.images(2), tmp_path / "it.weights.h5"
     adapted = sita.adapt(model)
     weights, expected = model.get_weights(), adapted.predict_on_batch(batch)
