@@ -1,4 +1,4 @@
-"""The same network in PyTorch and in Keras, its weights copied by hand: the same answers (promise 5)."""
+"""The same network in PyTorch and in Keras, its weights copied by hand: the same answers."""
 
 from __future__ import annotations
 

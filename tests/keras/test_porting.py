@@ -1,4 +1,4 @@
-"""The same network in Keras and in torch: the ported weights, and then what every recipe makes of them (promise 5).
+"""The same network in Keras and in torch: the ported weights, and then what every recipe makes of them.
 
 Keras runs on the backend that KERAS_BACKEND names.
 """

@@ -136,7 +136,7 @@ def test_colour_needs_an_encoding_of_the_images_channels() -> None:
 
 @pytest.mark.parametrize("way", ["concatenated", "time first"])
 def test_a_model_that_scatters_an_images_entries_is_found_out(way: str) -> None:
-    """Promise 3: two streams stacked on the batch would have images mixed."""
+    """Two streams stacked on the batch would have images mixed."""
 
     class Scattering(SmallNet):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -178,7 +178,6 @@ def test_what_would_write_through_to_the_source_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", [nn.BatchNorm2d, type("MyNorm", (nn.BatchNorm2d,), {})])
 def test_entry_points_around_the_adaptation_are_named(kind: type[nn.Module]) -> None:
-    """Promise 6."""
     adapted = sita.adapt(SmallNet(kind).eval(), "ops")
     for run in (lambda: adapted.forward_features(batch()), lambda: adapted.block(images(1, 8, 16, 16))):
         with pytest.raises(ModelError, match=r"outside a call to the adapted model.*sita.unwrap"):

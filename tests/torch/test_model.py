@@ -28,7 +28,6 @@ def hooks_of(model: nn.Module) -> list[object]:
 
 
 def test_same_type_same_call_same_output() -> None:
-    """Promise 2."""
     model, batch = small(), images(2, 3, 16, 16)
     adapted = sita.adapt(model, "ops")
     assert type(adapted) is SmallNet

@@ -79,7 +79,6 @@ def advised_layers(error: pytest.ExceptionInfo[Any]) -> Any:
 
 
 def test_what_is_moved_to_another_memory_format_or_precision_shares_all_or_nothing() -> None:
-    """Case 1."""
     for move in (
         lambda a: a.to(memory_format=torch.channels_last),
         lambda a: a.double(),
@@ -124,7 +123,6 @@ class ChannelsLast(nn.Module):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_class_with_channels_last_is_right_where_the_height_is_the_number_of_channels(recipe: str) -> None:
-    """Case 4."""
     torch.manual_seed(0)
     model = rand_stats(ChannelsLast())
     adapted = sita.adapt(model, recipe, **RECIPES[recipe])
@@ -135,7 +133,6 @@ def test_a_class_with_channels_last_is_right_where_the_height_is_the_number_of_c
 
 @pytest.mark.parametrize("max_rows", [None, 2, 1])
 def test_a_model_that_normalizes_its_input_in_place(max_rows: int | None) -> None:
-    """Case 8."""
     adapted = sita.adapt(Around(lambda self, x: self.net(x.sub_(0.45).div_(0.22))), max_rows=max_rows)
     assert_answers(adapted(batch()), torch_reference.answers(net(), (batch() - 0.45) / 0.22))
 
@@ -188,7 +185,6 @@ def test_an_adapted_backbone_can_be_put_into_a_model() -> None:
     ids=["another head", "another layer", "another epsilon"],
 )
 def test_another_structure_of_the_source_changes_nothing(change: Callable[[Any], Any]) -> None:
-    """Case 10."""
     model = net()
     adapted = sita.adapt(model, "shift")
     before = adapted(batch())
@@ -204,7 +200,7 @@ def cached_grid(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("used_before", [False, True])
 def test_a_cached_grid_is_allowed(used_before: bool) -> None:
-    """Case 11: also one that was made in inference mode."""
+    """Also one that was made in inference mode."""
     model = Around(cached_grid, grid=None)
     if used_before:
         with torch.inference_mode():
@@ -217,7 +213,6 @@ def test_a_cached_grid_is_allowed(used_before: bool) -> None:
 
 
 def test_a_lightning_module_that_a_trainer_has_seen(tmp_path: Any) -> None:
-    """Case 12."""
     lightning = pytest.importorskip("lightning")
 
     class Module(lightning.LightningModule):
@@ -246,7 +241,6 @@ def test_a_lightning_module_that_a_trainer_has_seen(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("name", [lambda i: "a.jpg", "image{}.jpg".format, lambda i: i, lambda i: 0.5 * i])
 def test_strings_and_numbers_beside_the_images_are_not_probed_again(name: Callable[[int], Any]) -> None:
-    """Case 13."""
     model = Around(lambda self, given: self.net(given["image"]))
     adapted, x = sita.adapt(model), batch()
     adapted({"image": x, "id": name(0)})
@@ -258,7 +252,7 @@ def test_strings_and_numbers_beside_the_images_are_not_probed_again(name: Callab
 
 @pytest.mark.parametrize("counts", [(1, 2, 4, 3), (3, 1, 4)])
 def test_an_argument_whose_length_happens_to_be_the_batchs(counts: tuple[int, ...]) -> None:
-    """Case 14: a mean for each of three channels, and three images."""
+    """A mean for each of three channels, and three images."""
     adapted = sita.adapt(Around(lambda self, x, mean: self.net(x - mean.view(-1, 1, 1))))
     mean = torch.tensor([0.4, 0.5, 0.6])
     for count in counts:
@@ -268,7 +262,6 @@ def test_an_argument_whose_length_happens_to_be_the_batchs(counts: tuple[int, ..
 
 @pytest.mark.parametrize("recipe", ["shift", "auto"])
 def test_outputs_may_hold_the_images_on_another_axis(recipe: str) -> None:
-    """Case 17."""
     adapted = sita.adapt(Around(lambda self, x: {"logits": (y := self.net(x)), "hidden": y.T.clone()}), recipe)
     expected = torch_reference.answers(net(), batch(), recipe)
     found = adapted(batch())
@@ -277,7 +270,7 @@ def test_outputs_may_hold_the_images_on_another_axis(recipe: str) -> None:
 
 
 def test_a_getstate_that_leaves_a_module_out() -> None:
-    """Case 22, as Lightning does with its trainer."""
+    """As Lightning does with its trainer."""
 
     class Lean(Around):
         def __getstate__(self) -> dict[str, Any]:
@@ -355,7 +348,7 @@ def test_layers_that_are_no_batchnorm_by_what_they_compute_can_be_left_out(kind:
 
 
 def test_a_tile_for_each_quarter_must_lie_beside_the_others() -> None:
-    """Case 5: small images run whole, large ones as tiles that are concatenated along the batch."""
+    """Small images run whole, large ones as tiles that are concatenated along the batch."""
 
     def run(self: Any, x: torch.Tensor) -> torch.Tensor:
         if x.shape[-1] <= 32:
@@ -383,7 +376,6 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_branch_on_the_whole_batch_belongs_before_the_model() -> None:
-    """Case 7."""
     u = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     mixed = torch.cat([u[:1], 255 * u[1:]])
     with pytest.raises(ModelError, match=r"[Ii]mages influence each other.*before or after"):
@@ -423,7 +415,7 @@ def closure(model: Any) -> None:
 
 @pytest.mark.parametrize("hold", [patched_layer, closure])
 def test_functions_that_hold_the_sources_layers_are_refused(hold: Callable[[Any], None]) -> None:
-    """Case 2; as methods of the model they work."""
+    """As methods of the model they work."""
     model = Around()
     hold(model)
     with pytest.raises(ModelError, match=r"source model's BatchNorm.*Try: make such functions methods"):
@@ -544,14 +536,12 @@ RAW: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 @pytest.mark.parametrize("case", RAW)
 def test_no_error_is_raw(case: str) -> None:
-    """Case 18."""
     make, error, words = RAW[case]
     with pytest.raises(error, match=words):
         make()
 
 
 def test_numpys_numbers_are_numbers() -> None:
-    """Case 18."""
     assert sita.ByShift(strength=np.float32(0.5)) == sita.ByShift(strength=0.5)
     recipe = sita.Recipe(priors=np.array([0.5, 1.0]), n_views=np.int64(1))
     assert recipe == sita.Recipe(priors=(0.5, 1.0), n_views=1)
@@ -606,7 +596,6 @@ def test_no_random_state_is_touched() -> None:
 
 
 def test_a_probe_rewinds_no_other_threads_random_numbers() -> None:
-    """Case 21."""
     drawn: list[float] = []
     stop = threading.Event()
 
