@@ -55,10 +55,10 @@ class KerasBackend:
         return AdaptedModel(arrange(model, inputs), layer(inputs), name=f"adapted_{model.name}")
 
     def unwrap(self, adapted: Any) -> keras.Model:
-        return Cloner().clone(adapted.adapted_call.hidden.source)
+        return Cloner().clone(adapted.call_layer().hidden.source)
 
     def adaptation_of(self, model: Any) -> Adaptation | None:
-        return model.adapted_call.adaptation if isinstance(model, AdaptedModel) else None
+        return model.call_layer().adaptation if isinstance(model, AdaptedModel) else None
 
     def observing(self, adapted: Any) -> AbstractContextManager[object]:
         """Yield the adaptation. The model runs uncompiled meanwhile: a graph has no values to record."""
@@ -71,7 +71,7 @@ class KerasBackend:
 
     def run(self, adapted: Any, images: np.ndarray, *, channels_last: bool = False) -> Answer:
         """Return the Answer of an adapted model, compiled: its layout and its plan are those of the probe."""
-        output, layer = self.call(adapted, images, channels_last=channels_last), adapted.adapted_call
+        output, layer = self.call(adapted, images, channels_last=channels_last), adapted.call_layer()
         plan = layer.plan(_move_channels(adapted, images) if channels_last else images)
         return read_answer(output, layer.adaptation.latest_probe.layout, plan, KERAS)
 

@@ -42,11 +42,11 @@ class Exportable(keras.Model):
         (images,) = keras.tree.flatten(inputs)
         found: dict[str, Any] = {}
         if self.diagnostics:
-            answer = self.adapted.adapted_call.run(images, diagnosed=True)
+            answer = self.adapted.call_layer().run(images, diagnosed=True)
             assert answer.diagnostics is not None
             output, found = answer.rebuild(KERAS), answer.diagnostics.outputs(KERAS)
         else:
-            output = self.adapted.adapted_call(images)
+            output = self.adapted.call_layer()(images)
         named = name_outputs(flatten(output, KERAS.is_array), found)
         return {name: named[name] for name in sorted(named)}  # as Keras flattens a dict, but a tracer would not
 

@@ -44,14 +44,13 @@ class AdaptedModel(keras.Model):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        source = self.adapted_call.hidden.source
+        source = self.call_layer().hidden.source
         if hasattr(source, "output_names"):  # by which `compile` assigns losses and metrics to outputs
             self.output_names = source.output_names
         self._watchers = 0
 
-    @property
-    def adapted_call(self) -> AdaptedCall:
-        """The layer that does it all."""
+    def call_layer(self) -> AdaptedCall:
+        """Return the layer that does it all. No property: Keras loads weights through each of these again."""
         return next(layer for layer in self.layers if isinstance(layer, AdaptedCall))
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **others: Any) -> Any:
@@ -63,7 +62,7 @@ class AdaptedModel(keras.Model):
             )
         (images,), expected = keras.tree.flatten(inputs), self.inputs[0]
         casts = KERAS.is_float(expected) and not KERAS.is_float(images)
-        if casts and not isinstance(self.adapted_call.hidden.source, Functional | Sequential):  # a graph casts, too
+        if casts and not isinstance(self.call_layer().hidden.source, Functional | Sequential):  # a graph casts, too
             raise InputError(
                 f"Expected images of {expected.dtype}; received {images.dtype}. Try: "
                 f"images.astype({expected.dtype!r}), or sita.adapt(model, example=images) for images of that type."
@@ -72,18 +71,18 @@ class AdaptedModel(keras.Model):
 
     def make_predict_function(self, force: bool = False) -> Any:
         """Return what `predict` runs; every `predict` calls this, even if it is compiled already."""
-        self.adapted_call.check_source()
+        self.call_layer().check_source()
         return super().make_predict_function(force)
 
     def make_test_function(self, force: bool = False) -> Any:
         """Return what `evaluate` runs."""
-        self.adapted_call.check_source()
+        self.call_layer().check_source()
         return super().make_test_function(force)
 
     @keras.Model.run_eagerly.getter  # type: ignore[untyped-decorator]  # with Keras' own setter
     def run_eagerly(self) -> bool:
         """Whether `predict` runs uncompiled; always with resample=True."""
-        recipe = self.adapted_call.adaptation.recipe
+        recipe = self.call_layer().adaptation.recipe
         return bool(self._watchers or recipe.resample or keras.Model.run_eagerly.fget(self))
 
     @contextmanager
@@ -98,23 +97,23 @@ class AdaptedModel(keras.Model):
 
         watch(1)
         try:
-            yield self.adapted_call.adaptation
+            yield self.call_layer().adaptation
         finally:
             watch(-1)
 
     def save_weights(self, *args: Any, **kwargs: Any) -> Any:
         """Save the source model's weights, as the source would: it can load them."""
-        return self.adapted_call.hidden.source.save_weights(*args, **kwargs)
+        return self.call_layer().hidden.source.save_weights(*args, **kwargs)
 
     def load_weights(self, *args: Any, **kwargs: Any) -> Any:
         """Load the source model's weights if this model was itself loaded, and has a source of its own; else refuse."""
-        if not self.adapted_call.owns_source:
+        if not self.call_layer().owns_source:
             raise SharedWeightsError(READ_ONLY)
-        return self.adapted_call.hidden.source.load_weights(*args, **kwargs)
+        return self.call_layer().hidden.source.load_weights(*args, **kwargs)
 
     def count_params(self) -> int:
         """Return the number of the source model's weights."""
-        return int(self.adapted_call.hidden.source.count_params())
+        return int(self.call_layer().hidden.source.count_params())
 
     def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
         """Return a layer of the adapted model itself; the source model's run inside one call."""

@@ -154,4 +154,4 @@ def test_layers_are_asked_of_the_source() -> None:
     with pytest.raises(ValueError, match=r"sita.unwrap\(adapted\).get_layer\('bn2'\)"):
         adapted.get_layer("bn2")
     assert sita.unwrap(adapted).get_layer("bn2").gamma is model.get_layer("bn2").gamma
-    assert adapted.get_layer(index=1) is adapted.adapted_call
+    assert adapted.get_layer(index=1) is adapted.call_layer()

@@ -173,4 +173,4 @@ def test_layers_inside_models_are_named_by_their_path() -> None:
 def test_a_layer_that_runs_outside_a_call_of_the_adapted_model_is_an_error() -> None:
     adapted = sita.adapt(nets.functional(), "ops")
     with pytest.raises(ModelError, match="outside a call"):
-        adapted.adapted_call.hidden.clone(nets.images(1))
+        adapted.call_layer().hidden.clone(nets.images(1))

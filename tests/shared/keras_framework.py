@@ -118,9 +118,9 @@ class KerasFramework:
 
     def memory(self, model: keras.Model) -> list[int]:
         """Which variables it computes with."""
-        adapted = getattr(model, "adapted_call", None)
-        shared = None if adapted is None else [each.source for each in adapted.hidden.shared.values()]
-        return sorted(map(id, model.variables if shared is None else shared))
+        is_adapted = hasattr(model, "call_layer")
+        shared = [each.source for each in model.call_layer().hidden.shared.values()] if is_adapted else model.variables
+        return sorted(map(id, shared))
 
     def values(self, model: keras.Model) -> list[np.ndarray]:
         return [weight.copy() for weight in model.get_weights()]

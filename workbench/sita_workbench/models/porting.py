@@ -56,7 +56,7 @@ def torch_twin(keras_model: Any) -> nn.Module:
         if name == "resnet50" and hasattr(module, "conv3"):
             module.conv1.stride, module.conv2.stride = module.conv2.stride, module.conv1.stride
         if hasattr(module, "branch_pool"):
-            module.branch_pool.register_forward_pre_hook(_leave_padding_out)
+            module.branch_pool.register_forward_pre_hook(_LeavePaddingOut())
     pairs = list(zip_longest(parts, _torch_parts(twin)))
     for one, other in pairs:
         if one is None or other is None or one[2:] != other[2:]:
@@ -116,16 +116,18 @@ def _torch_parts(module: Any, prefix: str = "") -> Iterator[_Part]:
         yield _Part(prefix[:-1], module, kind, tuple(module.weight.shape), getattr(module, "stride", ()))
 
 
-def _leave_padding_out(module: nn.Module, args: tuple[torch.Tensor]) -> torch.Tensor:
-    """Turn a mean over 3×3 positions that counts the padding into one that does not.
+class _LeavePaddingOut:
+    """Turns a mean over 3×3 positions that counts the padding into one that does not.
 
-    It runs before the module that Inception3 calls on F.avg_pool2d(x, 3, 1, 1). The mean of ones is the share of
-    positions inside the image.
+    It is a hook that runs before the module that Inception3 calls on F.avg_pool2d(x, 3, 1, 1). The mean of ones is the
+    share of positions inside the image.
     """
-    import torch
 
-    inside = torch.ones_like(args[0][:1, :1])
-    return args[0] / torch.nn.functional.avg_pool2d(inside, kernel_size=3, stride=1, padding=1)
+    def __call__(self, module: nn.Module, args: tuple[torch.Tensor]) -> torch.Tensor:
+        import torch
+
+        inside = torch.ones_like(args[0][:1, :1])
+        return args[0] / torch.nn.functional.avg_pool2d(inside, kernel_size=3, stride=1, padding=1)
 
 
 def _copy_weights(pairs: list[tuple[_Part, _Part]], twin: nn.Module) -> None:
