@@ -34,7 +34,7 @@ from .study.networks import NETWORKS, Folders, data_spec
 COUNTS = {"cifar": (1000, 100, 25), "imagenet": (332, 40, 4)}
 """The number of clean images, of images for each kind of corruption, and of images in a batch."""
 
-CANDIDATES = (0.05, 0.1, 0.125, 0.15, 0.175, 0.2, 0.225, 0.25, 0.275, 0.3, 0.35, 0.4, 0.5)
+CANDIDATES = (0.05, 0.1, 0.125, 0.13, 0.135, 0.14, 0.145, 0.15, 0.16, 0.17, 0.18, 0.2, 0.25, 0.3, 0.4, 0.5)
 """The d_1 to choose from."""
 
 MOST_LOST = 1.0

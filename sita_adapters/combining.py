@@ -21,8 +21,8 @@ from .voting import Scores, Vote, decide, entropy, from_logits, select_lowest, t
 SOURCE_SHIFT = 0.05
 """d_0: at this shift, with equal confidence, the source's and the adapted output have equal weight in a mix."""
 
-SELECTION_SHIFT = 0.2
-"""d_1: the same without confidences, where one of the two supplies all outputs of an image."""
+SELECTION_SHIFT = 0.14
+"""d_1: without class scores, the adapted row supplies the outputs of images that are further away (docs/outputs.md)."""
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,7 @@ def describe_output(layout: OutputLayout, recipe: Recipe) -> str:
     """Return what was found in an output, and what follows for a mix, in one line."""
     scores, mixes = layout.scores, recipe.combine == "mix"
     if scores is None:
-        follows = ". One row supplies all outputs of an image, chosen by shift" if mixes else ""
-        return f"no class scores assumed{follows}. {layout.why_no_scores}"
+        return f"no class scores assumed. {layout.what_selects if mixes else layout.why_no_scores}"
     where = "" if len(layout.paths) == 1 else f" in {layout.paths[scores.index]}"
     kind = scores.kind.replace("_", " ")
     what = f"assumed to be class logits{where}" if kind == "logits" else f"class scores{where}: {kind}"

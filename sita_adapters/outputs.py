@@ -41,7 +41,12 @@ class OutputLayout:
     scores: ScoresLayout | None  # the class scores; None if there are none, or if they are unclear
     why_no_scores: str = ""  # the reason, and what to try
     mixed: tuple[int, ...] = ()  # the arrays that a mix averages. Without any, one row supplies all outputs of an image
-    found: str = ""  # what the output holds, and what follows from it, in one line
+
+    @property
+    def what_selects(self) -> str:
+        """What a mix does with an output without class scores, why, and what to try."""
+        selects = "The shift selects the row that supplies all outputs of an image, usually the source's"
+        return f"{selects}. {self.why_no_scores}"
 
     def require_scores(self) -> ScoresLayout:
         """Return the scores; raise an OutputError if there are none."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -104,21 +105,7 @@ def probe_model(
     is_array, model = recorder.ops.is_array, adaptation.model_name
 
     def result(which: Sequence[int], **how: bool) -> _Result:
-        recorder.layers = []
-        try:
-            output = run(which, **how)
-        except SitaError:
-            raise
-        except Exception as error:
-            raise InputError(
-                f"{model} fails on random images of {images.dtype} and shape {(len(which), *images.shape[1:])}: "
-                f"{type(error).__name__}: {error} Expected a model that takes any number of such images. Try: other "
-                "shapes, a floating-point type, or an example, sita.adapt(model, example=images)."
-            ) from error
-        arrays = [recorder.values(path, array) for path, array in flatten(output, is_array)]
-        layers = [each.by_image(len(which)) for each in recorder.layers]
-        others = [f"{path}={leaf!r}" for path, leaf in leaves(output, is_array) if not is_array(leaf)]
-        return _Result(output, [*(each.name for each in (*arrays, *layers)), *others], arrays, layers)
+        return _record(partial(run, which, **how), len(which), recorder, images, model)
 
     again = result(BATCHES[-1], fresh=True)  # first: when the other copy is made, this one is gone
     results = [result(which) for which in BATCHES]
@@ -142,6 +129,25 @@ def probe_model(
     for each in whole.layers:
         entries[each.name] = (*entries.get(each.name, ()), each.array.shape[1])
     return ProbeResult(layout, entries)
+
+
+def _record(run: Run, count: int, recorder: InputRecorder, images: Array, model: str) -> _Result:
+    """Return what one run on a number of images returns, and what its layers received."""
+    recorder.layers, is_array = [], recorder.ops.is_array
+    try:
+        output = run()
+    except SitaError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{model} fails on random images of {images.dtype} and shape {(count, *images.shape[1:])}: "
+            f"{type(error).__name__}: {error} Expected a model that takes any number of such images. Try: other "
+            "shapes, a floating-point type, or an example, sita.adapt(model, example=images)."
+        ) from error
+    arrays = [recorder.values(path, array) for path, array in flatten(output, is_array)]
+    layers = [each.by_image(count) for each in recorder.layers]
+    others = [f"{path}={leaf!r}" for path, leaf in leaves(output, is_array) if not is_array(leaf)]
+    return _Result(output, [*(each.name for each in (*arrays, *layers)), *others], arrays, layers)
 
 
 def _image_axes(results: Sequence[_Result]) -> list[int | None]:
@@ -248,9 +254,11 @@ def _layout(  # noqa: PLR0917
     )
     paths, ranks = tuple(each.name for each in whole.arrays), tuple(each.array.ndim for each in whole.arrays)
     layout = OutputLayout(paths, tuple(axes), ranks, scores, why, find_mixed(scores, values))
-    recipe = adaptation.recipe
-    if recipe.candidate_count > 1 and recipe.combine != "mix":
-        layout.require_scores()
+    if adaptation.recipe.candidate_count > 1 and scores is None:
+        if adaptation.recipe.combine != "mix":
+            layout.require_scores()
+        advice = "To adapt every image, use 'shift' or 'bn'."
+        warnings.warn(f"{adaptation.model_name}: {layout.what_selects} {advice}", SitaWarning, stacklevel=2)
     return layout
 
 
@@ -286,55 +294,3 @@ def not_batchnorm_error(wrong: Sequence[str], kind: str, count: int) -> ModelErr
         f"{', '.join(wrong[:4])} ({kind}) does not normalize its input with its statistics as BatchNorm does. Expected "
         f"(x − mean) / sqrt(variance + ε) with one mean per channel; anything may follow. {advice}."
     )
-
-
-def random_like(images: np.ndarray) -> np.ndarray:
-    """Return two random images with the dtype and the value range of these images (N, …).
-
-    The first covers the range of all images, and the second covers the range of the darkest image. This reveals a
-    model that branches on the maximum of a batch. Each image has a few large areas, and noise.
-    """
-    floating, shape = np.issubdtype(images.dtype, np.floating), images.shape[1:]
-    flat = images.reshape(len(images), -1).astype(np.float64)
-    finite = flat[np.isfinite(flat).all(axis=1)]
-    finite = finite if finite.size else np.asarray([[0.0, 1.0]])
-    low, high = float(finite.min()), float(finite.max())
-    darkest = max(float(finite.max(axis=1).min()), low + 1e-3 * (high - low))
-    if high - low < 0.01 * max(abs(low), abs(high), 1.0):  # too little contrast to show that images mix
-        low, high = min(low, 0.0), max(high, 0.0)
-        if high - low < 0.01:
-            low, high = (low, low + 1.0) if floating else (0.0, 1.0 if images.dtype == np.bool_ else 255.0)
-        darkest = high
-    random, made = np.random.default_rng(0), np.empty((2, *shape))
-    for image, top in zip(made, (high, darkest), strict=True):
-        areas = random.uniform(size=tuple(min(size, 3) for size in shape))
-        values = areas[np.ix_(*(np.arange(size) * min(size, 3) // max(size, 1) for size in shape))]
-        values = values + random.uniform(size=shape)
-        values -= values.min(initial=np.inf)
-        image[...] = low + (top - low) * values / max(float(values.max(initial=0.0)), 1e-6)
-    return made.astype(images.dtype) if floating else np.rint(made).astype(images.dtype)
-
-
-def perturb(images: np.ndarray, precision: float) -> np.ndarray:
-    """Return images with relative errors of up to four times a precision; integers are unchanged."""
-    if not np.issubdtype(images.dtype, np.floating):
-        return images
-    signs = np.random.default_rng(1).uniform(-1, 1, images.shape)
-    return (images * (1 + 4 * precision * signs)).astype(images.dtype)
-
-
-def change_statistics(
-    x: np.ndarray, mean: np.ndarray, variance: np.ndarray, epsilon: float, axis: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return other statistics m', v' of a layer, and the input x' for which its output must stay the same.
-
-    x' = (x − m) / √(v + ε) · √(v' + ε) + m'
-
-    The method relies on this property: changing the statistics of a BatchNorm layer is the same as changing its input.
-    It does not hold if a layer changes its input before the normalization, or bypasses the normalization.
-    """
-    random, column = np.random.default_rng(0), [-1 if each == axis % x.ndim else 1 for each in range(x.ndim)]
-    other_mean = mean + random.normal(size=mean.shape) * np.sqrt(variance + epsilon)
-    other_variance = (variance + epsilon) * random.uniform(0.05, 2.05, mean.shape)
-    scale = np.sqrt((other_variance + epsilon) / (variance + epsilon)).reshape(column)
-    return other_mean, other_variance, (x - mean.reshape(column)) * scale + other_mean.reshape(column)

@@ -48,7 +48,7 @@ def resolve_scores(
     """
     try:
         if settings.scores == "none":
-            raise _Unclear("scores='none'. Try: the kind of scores, or leave it out.")
+            raise _Unclear("scores='none' says so. Try: leave it out, if the output holds class scores.")
         index, scores = _find(output, values, settings, is_array)
         kind, axis = _resolve(scores, settings, image_rank, channel_axis)
     except _Unclear as why:
@@ -104,7 +104,7 @@ def _find(
     if not found:
         raise _Unclear(
             f"Found no class scores (N, classes, …) in the model's {type(output).__name__}, which has "
-            f"{', '.join(paths)}. Try: a recipe that needs none ('auto', 'augbn'), or adapt a module that returns them."
+            f"{', '.join(paths)}. Try: adapt a module that returns them, or a recipe that needs none ('auto', 'shift')."
         )
     if len(found) > 1:
         raise _Unclear(

@@ -12,7 +12,7 @@ from keras import tree
 from keras.src.models import Functional, Sequential
 
 from sita_adapters.errors import InputError, ModelError
-from sita_adapters.probe import random_like
+from sita_adapters.probe_inputs import random_like
 from sita_adapters.views import SpatialKind, spatial_kind
 
 from .ops import KERAS, runs_channels_first

@@ -14,14 +14,8 @@ from keras import ops, tree
 
 from sita_adapters.engine import PLAIN, run_rows
 from sita_adapters.errors import InputError, ModelError, OutputError, SitaError, SitaWarning
-from sita_adapters.probe import (
-    InputRecorder,
-    change_statistics,
-    check_called,
-    not_batchnorm_error,
-    perturb,
-    probe_model,
-)
+from sita_adapters.probe import InputRecorder, check_called, not_batchnorm_error, probe_model
+from sita_adapters.probe_inputs import change_statistics, perturb
 from sita_adapters.state import Adaptation, ForwardContext, ProbeResult
 
 from .batchnorm import AdaptedBatchNorm

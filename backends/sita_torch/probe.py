@@ -23,13 +23,11 @@ from sita_adapters.errors import InputError, ModelError, SitaError
 from sita_adapters.probe import (
     BATCHES,
     InputRecorder,
-    change_statistics,
     check_called,
     not_batchnorm_error,
-    perturb,
     probe_model,
-    random_like,
 )
+from sita_adapters.probe_inputs import change_statistics, perturb, random_like
 from sita_adapters.state import ForwardContext, ProbeResult
 
 from .batchnorm import is_adapted, restore_layer

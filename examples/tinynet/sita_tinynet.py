@@ -15,7 +15,8 @@ from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError
 from sita_adapters.layer import LayerCall
 from sita_adapters.ops import NUMPY
-from sita_adapters.probe import InputRecorder, perturb, probe_model, random_like
+from sita_adapters.probe import InputRecorder, probe_model
+from sita_adapters.probe_inputs import perturb, random_like
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo, Layers, match_layers
 from sita_adapters.state import Adaptation, Call, ForwardContext, ProbeResult, Settings

@@ -113,7 +113,8 @@ def test_without_scores_the_shift_selects_a_row(
     """Embeddings, boxes, regression: nothing is averaged."""
     batch = batch_of(4)
     batch[1] *= 4
-    adapted = sita.adapt(backend.model(output, **options), **settings)
+    with pytest.warns(sita.SitaWarning, match="usually the source's"):
+        adapted = sita.adapt(backend.model(output, **options), example=backend.to_images(batch), **settings)
     found = backend.run(adapted, batch)
     rows = [Rows(image, **options) for image in batch]
     chosen = [int(each.shift > SELECTION_SHIFT) for each in rows]

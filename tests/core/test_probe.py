@@ -10,7 +10,8 @@ import pytest
 
 from sita_adapters.errors import ModelError
 from sita_adapters.ops import NUMPY
-from sita_adapters.probe import InputRecorder, perturb, probe_model, random_like
+from sita_adapters.probe import InputRecorder, probe_model
+from sita_adapters.probe_inputs import perturb, random_like
 from sita_adapters.recipe import RECIPES
 from sita_adapters.state import Adaptation, ProbeResult, Settings
 

@@ -104,7 +104,7 @@ def test_without_scores_the_shift_selects_the_row_that_supplies_all_outputs(case
         for array, *rows in zip(found, source, shifted, strict=True):
             np.testing.assert_allclose(array[image], rows[is_shifted][image], **EXACT)
     np.testing.assert_array_equal(seen.weights, [[1.0 - is_shifted, is_shifted] for is_shifted in chosen])
-    assert "One row supplies all outputs" in str(sita.describe(adapted))
+    assert "The shift selects the row" in str(sita.describe(adapted))
 
 
 BESIDE_SCORES: dict[str, Callable[[np.ndarray], Any]] = {

@@ -229,7 +229,7 @@ def mean_probabilities(candidates: np.ndarray, top_k: int) -> np.ndarray:
 SOURCE_SHIFT = 0.05
 """d_0 of the default."""
 
-SELECTION_SHIFT = 0.2
+SELECTION_SHIFT = 0.14
 """d_1: without class scores, the adapted row supplies the outputs of an image that is further away."""
 
 BOLD = Rule(1.0, 0.5)
