@@ -157,14 +157,14 @@ def _mix(candidates: Candidates, call: Call) -> Combined:
         confidences = confidence(ops.precise(candidates.arrays[scores.index]), scores.kind, scores.class_axis, ops)
         confidences = ops.cast(confidences, shifts)
     weights = mix_weights(shifts, confidences, ops)
-    pairs = enumerate(zip(candidates.arrays, call.layout.axes, strict=True))
     if mixed and scores is not None:
-        kind, axis = scores.kind, scores.class_axis
-        arrays = [mix_scores(a, weights, kind, axis, ops) if index in mixed else a for index, (a, _) in pairs]
+        kinds = zip(candidates.arrays, mixed, strict=True)
+        arrays = [a if kind is None else mix_scores(a, weights, kind, scores.class_axis, ops) for a, kind in kinds]
         return Combined(arrays, weights)
     # If weights are NaN, `select_lowest` takes the first: an overflow must show in the answer.
     order = sorted(range(len(candidates.measured)), key=lambda place: candidates.measured[place] is None)
-    chosen = [a if axis is None else select_lowest(a, -weights, order, ops) for _, (a, axis) in pairs]
+    axes = zip(candidates.arrays, call.layout.axes, strict=True)
+    chosen = [a if axis is None else select_lowest(a, -weights, order, ops) for a, axis in axes]
     every = ops.constant([[float(p == q) for q in range(len(order))] for p in range(len(order))], weights)
     return Combined(chosen, select_lowest(0 * weights[:, :, None] + every, -weights, order, ops))
 

@@ -40,7 +40,7 @@ class OutputLayout:
     ranks: tuple[int, ...]  # of the arrays
     scores: ScoresLayout | None  # the class scores; None if there are none, or if they are unclear
     why_no_scores: str = ""  # the reason, and what to try
-    mixed: tuple[int, ...] = ()  # the arrays that a mix averages. Without any, one row supplies all outputs of an image
+    mixed: tuple[Scores | None, ...] = ()  # as what a mix averages each array; (): one row supplies all of an image
 
     @property
     def what_selects(self) -> str:

@@ -56,29 +56,43 @@ def resolve_scores(
     return ScoresLayout(index, kind, axis - scores.ndim), ""
 
 
-def find_mixed(scores: ScoresLayout | None, values: Sequence[np.ndarray | None]) -> tuple[int, ...]:
-    """Return the arrays that a mix averages: the scores, and auxiliary heads of the same kind, rank and class count.
+def find_mixed(scores: ScoresLayout | None, values: Sequence[np.ndarray | None]) -> tuple[Scores | None, ...]:
+    """Return as what a mix averages each array: the scores, auxiliary heads like them, and logits of which they are the
+    softmax; None for a constant.
 
-    If there is any other array, nothing is averaged: one row supplies all outputs of an image.
+    If there is any other array, nothing is averaged, (): one row supplies all outputs of an image.
     """
     if scores is None:
         return ()
     main = cast("np.ndarray", values[scores.index])
-    indices = tuple(index for index, array in enumerate(values) if array is not None)
-    return indices if all(_is_same_kind(cast("np.ndarray", values[i]), main, scores) for i in indices) else ()
+    kinds = [None if array is None else _kind_beside(array, main, scores) for array in values]
+    others = any(kind is None and array is not None for kind, array in zip(kinds, values, strict=True))
+    return () if others else tuple(kinds)
 
 
-def _is_same_kind(array: np.ndarray, main: np.ndarray, scores: ScoresLayout) -> bool:
-    """Whether an array is scores like the main ones."""
+def _kind_beside(array: np.ndarray, main: np.ndarray, scores: ScoresLayout) -> Scores | None:
+    """Return the kind of an array beside the scores, if it holds scores of the same classes."""
+    axis, kind = scores.class_axis, scores.kind
     if array is main:
-        return True
-    axis = scores.class_axis
+        return kind
     if array.dtype.kind != "f" or array.ndim != main.ndim or array.shape[axis] != main.shape[axis]:
-        return False
+        return None
     kinds = [kind for kind, _ in find_normalized(array, [axis % array.ndim])]
-    if scores.kind == "sigmoid_probabilities":
-        return bool(array.min() >= 0 and array.max() <= 1)
-    return scores.kind in kinds if scores.kind.endswith("probabilities") else not kinds and _unlike_logits(array) == ""
+    if kind == "sigmoid_probabilities":
+        alike = bool(array.min() >= 0 and array.max() <= 1)
+    elif kind.endswith("probabilities"):
+        alike = kind in kinds
+    else:
+        alike = not kinds and _unlike_logits(array) == ""
+    return kind if alike else "logits" if kind == "probabilities" and _is_softmax(main, array, axis) else None
+
+
+def _is_softmax(p: np.ndarray, z: np.ndarray, axis: int) -> bool:
+    """Whether p = softmax(z)."""
+    if p.shape != z.shape:
+        return False
+    e = np.exp(z - z.max(axis=axis, keepdims=True))
+    return bool(np.abs(e / e.sum(axis=axis, keepdims=True) - p).max() <= _ROUNDING * np.ptp(p))
 
 
 def _find(
@@ -106,12 +120,23 @@ def _find(
             f"Found no class scores (N, classes, …) in the model's {type(output).__name__}, which has "
             f"{', '.join(paths)}. Try: adapt a module that returns them, or a recipe that needs none ('auto', 'shift')."
         )
+    if len(found) > 1:  # a classifier may return its logits, too
+        found = _softmax_of_another({index: eligible[index] for index in found}) or found
     if len(found) > 1:
         raise _Unclear(
             f"Several outputs could be the class scores: {', '.join(paths[index] for index in found)}. Try: output= "
             "with a key, a position, or a function of the output."
         )
     return found[0], eligible[found[0]]
+
+
+def _softmax_of_another(arrays: dict[int, np.ndarray]) -> list[int]:
+    """Return the index of the one array of two that is the softmax of the other."""
+    if len(arrays) != 2:
+        return []
+    (i, a), (j, b) = arrays.items()
+    pairs = ((i, a, b), (j, b, a))
+    return [index for index, p, z in pairs if any(_is_softmax(p, z, axis) for axis in range(1, p.ndim))]
 
 
 def _resolve(values: np.ndarray, settings: Settings, image_rank: int, channel_axis: int | None) -> tuple[Scores, int]:

@@ -48,6 +48,9 @@ def resolve(output: Any, /, **settings: Any) -> tuple[ScoresLayout | None, str]:
         ({"boxes": MAPS, "logits": Z}, {}, (1, "logits", -1)),
         ({"labels": Z.argmax(1), "z": Z}, {}, (1, "logits", -1)),
         ({"anchors": np.ones((7, 4)), "z": Z}, {}, (1, "logits", -1)),
+        ([P, Z], {}, (0, "probabilities", -1)),
+        ([Z + 3, P], {}, (1, "probabilities", -1)),
+        ([MAPS, reference.softmax(MAPS)], {}, (1, "probabilities", -1)),
         ([Z, MAPS], {"output": 1}, (1, "logits", -3)),
         ([Z, MAPS], {"output": lambda output: output[0]}, (0, "logits", -1)),
     ],
@@ -60,6 +63,8 @@ def test_scores_are_established(output: Any, settings: dict[str, Any], expected:
     ("output", "settings", "words"),
     [
         ([Z, MAPS], {}, r"Several outputs.*\[0\], \[1\].*output="),
+        ([P, 2 * Z], {}, "Several outputs"),
+        ([reference.softmax(Z / 100), Z[::-1] / 100], {}, "Several outputs"),
         ({"logits": Z, "out": Z + 1}, {}, "Several outputs.*logits, out"),
         (Z.argmax(1), {}, "Found no class scores"),
         (Z[:, :1], {}, "single class.*scores='sigmoid'"),
@@ -158,23 +163,24 @@ LOGITS, PROBABILITIES, SIGMOID = (ScoresLayout(0, kind, -1) for kind in ("logits
 @pytest.mark.parametrize(
     ("scores", "others", "expected"),
     [
-        (LOGITS, [], (0,)),
-        (LOGITS, [None], (0,)),
-        (LOGITS, [2 * Z - 1], (0, 1)),
-        (LOGITS, [2 * Z - 1, None, Z[::-1]], (0, 1, 3)),
+        (LOGITS, [], ("logits",)),
+        (LOGITS, [None], ("logits", None)),
+        (LOGITS, [2 * Z - 1], ("logits", "logits")),
+        (LOGITS, [2 * Z - 1, None, Z[::-1]], ("logits", "logits", None, "logits")),
         (LOGITS, [Z[:, :4]], ()),
         (LOGITS, [P], ()),
         (LOGITS, [Z[..., None]], ()),
         (LOGITS, [Z.argmax(1)], ()),
         (LOGITS, [np.rint(9 * Z)], ()),
         (LOGITS, [2 * Z, MAPS], ()),
-        (PROBABILITIES, [P[::-1]], (0, 1)),
-        (PROBABILITIES, [Z], ()),
-        (SIGMOID, [Z + 1], (0, 1)),
+        (PROBABILITIES, [P[::-1]], ("probabilities", "probabilities")),
+        (PROBABILITIES, [Z + 3], ("probabilities", "logits")),
+        (PROBABILITIES, [2 * Z], ()),
+        (SIGMOID, [Z + 1], ("sigmoid", "sigmoid")),
         (None, [Z], ()),
     ],
 )
-def test_a_mix_averages_scores_and_auxiliary_heads_or_nothing(
-    scores: ScoresLayout | None, others: list[np.ndarray | None], expected: tuple[int, ...]
+def test_a_mix_averages_scores_and_heads_like_them_or_nothing(
+    scores: ScoresLayout | None, others: list[np.ndarray | None], expected: tuple[str | None, ...]
 ) -> None:
     assert find_mixed(scores, [P if scores is PROBABILITIES else Z, *others]) == expected

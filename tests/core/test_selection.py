@@ -145,6 +145,20 @@ def test_scores_auxiliary_heads_and_constants_are_mixed(second: Callable[[np.nda
                 np.testing.assert_array_equal(array, np.ones((7, 4)))
 
 
+def test_probabilities_and_their_logits_are_mixed_alike() -> None:
+    """As classifiers of ultralytics return them: the answer's probabilities are the softmax of its logits."""
+    model = make_model(lambda x: (reference.softmax(logits(x) / 9), logits(x) / 9))
+    found, raw = sita.adapt(model)(IMAGES)
+    np.testing.assert_allclose(
+        found, sita.adapt(make_model(lambda x: reference.softmax(logits(x) / 9)))(IMAGES), **EXACT
+    )
+    np.testing.assert_allclose(found, reference.softmax(raw), **EXACT)
+    (_, source), (_, shifted) = rows_of(model, IMAGES)
+    for image, d in enumerate(shifts_of(model, IMAGES)):
+        weight = reference.adapted_weight(d, source[image], shifted[image], "logits")
+        np.testing.assert_allclose(raw[image], reference.mix(source[image], shifted[image], weight), **EXACT)
+
+
 def test_an_overflow_shows_in_the_answer() -> None:
     adapted = sita.adapt(make_model(detections))
     adapted(IMAGES)

@@ -26,7 +26,7 @@ PRINTED = {
     "keras_pipeline": r"([\d.]+ % right): adapted\n *\1: adapted, saved.*at most (0\.0e|\d\.\de-(0[6-9]|[1-9]))",
     "detection": r"a vote: [^\n]*class_axis=.*its backbone adapted: 3 feature maps.*a fused model: [^\n]*fused",
     "distributed_evaluation": r"process [01]: 10[01] images.*together: (201 images, \d+ right)\none process: \1\n",
-    "ultralytics_yolo": r"the YOLO object: [^\n]*Try: yolo\.model = sita.*\n5 boxes.*One row supplies all outputs",
+    "ultralytics_yolo": r"the YOLO object: [^\n]*Try: yolo\.model = sita.*\n5 boxes.*The shift selects the row",
     "video": r"frames shuffled and played again: answers differ by 0\.0e\+00",
 }
 """What an example must print, if that shows a result."""
