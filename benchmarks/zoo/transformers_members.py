@@ -95,7 +95,7 @@ def members() -> Iterator[Member]:
     """Yield one member of each family."""
     for name, settings in {**{name: {} for name in _AS_THEY_ARE}, **_CONFIGURED}.items():
         shapes = _SHAPES.get(name, squares(64, 96, 128, 224, 640))
-        yield Member("transformers", name, functools.partial(_build, name, settings), shapes)
+        yield Member("transformers", name, functools.partial(build, name, settings), shapes)
     yield Member("transformers", "Deimv2ForObjectDetection", _deimv2, squares(64))
     yield Member("transformers", "Mask2FormerForUniversalSegmentation", _mask2former, squares(64))
     yield Member("transformers", "MaskFormerForInstanceSegmentation", _maskformer, squares(64))
@@ -113,7 +113,7 @@ def _class(name: str) -> Any:
     raise AttributeError(f"transformers has no {name}.")
 
 
-def _build(name: str, settings: dict[str, Any]) -> Any:
+def build(name: str, settings: dict[str, Any]) -> Any:
     made = _class(name)
     return made(made.config_class(**settings))
 
@@ -123,7 +123,7 @@ def _deimv2() -> Any:
     rounding boundary becomes one of 1e-8 in the answer."""
     from torch import nn
 
-    model = _build("Deimv2ForObjectDetection", _FEW_QUERIES)
+    model = build("Deimv2ForObjectDetection", _FEW_QUERIES)
     for name, module in list(model.named_modules()):
         if type(module).__name__ == "Deimv2RMSNorm":
             model.set_submodule(name, nn.RMSNorm(module.weight.shape, eps=module.variance_epsilon))
@@ -140,7 +140,7 @@ def _small_resnet() -> Any:
 def _mask2former() -> Any:
     layers = {"encoder_layers": 1, "decoder_layers": 2, "num_attention_heads": 4, "num_queries": 10}
     widths = dict.fromkeys(("hidden_dim", "feature_size", "mask_feature_size", "dim_feedforward"), 64)
-    return _build("Mask2FormerForUniversalSegmentation", {"backbone_config": _small_resnet(), **layers, **widths})
+    return build("Mask2FormerForUniversalSegmentation", {"backbone_config": _small_resnet(), **layers, **widths})
 
 
 def _maskformer() -> Any:
@@ -154,7 +154,7 @@ def _maskformer() -> Any:
     )
     widths = {"fpn_feature_size": 32, "mask_feature_size": 32}
     settings = {"backbone_config": _small_resnet(), "decoder_config": decoder, **widths}
-    return _build("MaskFormerForInstanceSegmentation", settings)
+    return build("MaskFormerForInstanceSegmentation", settings)
 
 
 def _zoedepth() -> Any:
@@ -169,7 +169,7 @@ def _zoedepth() -> Any:
         "bin_configurations": [{"n_bins": 16, "min_depth": 0.001, "max_depth": 10.0, "name": None}],
         "use_batch_norm_in_fusion_residual": True,
     }
-    return _build("ZoeDepthForDepthEstimation", settings)
+    return build("ZoeDepthForDepthEstimation", settings)
 
 
 def _vitmatte() -> Any:
@@ -183,7 +183,7 @@ def _vitmatte() -> Any:
         out_features=["stage2"],
     )
     widths = {"convstream_hidden_sizes": [16, 32, 64], "fusion_hidden_sizes": [64, 32, 16, 8]}
-    return _build("VitMatteForImageMatting", {"backbone_config": backbone, "hidden_size": 64, **widths})
+    return build("VitMatteForImageMatting", {"backbone_config": backbone, "hidden_size": 64, **widths})
 
 
 def _vitpose() -> Any:
@@ -191,4 +191,4 @@ def _vitpose() -> Any:
         hidden_size=64, num_hidden_layers=2, num_attention_heads=2, image_size=[64, 48], out_features=["stage2"]
     )
     settings = {"backbone_config": backbone, "use_simple_decoder": False, "num_labels": 4}
-    return _build("VitPoseForPoseEstimation", settings)
+    return build("VitPoseForPoseEstimation", settings)
