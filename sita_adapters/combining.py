@@ -67,12 +67,18 @@ def keep_candidates(output: Any, context: ForwardContext) -> Candidates:
             f"{_OTHER_INPUTS}"
         )
     arrays = []
-    for (path, array), axis, rank in zip(found, layout.axes, layout.ranks, strict=True):
-        if len(array.shape) != rank:
+    for (path, array), axis, shape, is_float in zip(found, layout.axes, layout.shapes, layout.floats, strict=True):
+        if len(array.shape) != len(shape) or ("float" in str(array.dtype)) != is_float:
             raise OutputError(
-                f"Expected {path} of rank {rank}, as in the probe; received shape {tuple(array.shape)}. {_OTHER_INPUTS}"
+                f"Expected {path} of rank {len(shape)} in {'floating point' if is_float else 'integers'}, as in the "
+                f"probe; received shape {tuple(array.shape)} in {array.dtype}. {_OTHER_INPUTS}"
             )
         if axis is None:
+            if any(size == context.rows != before for size, before in zip(array.shape, shape, strict=True)):
+                raise OutputError(
+                    f"{path} was a constant in the probe, and has {context.rows} entries now, one per row. Expected "
+                    "the same in every call. Try: compute it in the forward pass, not in a hook function."
+                )
             arrays.append(array)
             continue
         size = array.shape[axis]
@@ -82,7 +88,8 @@ def keep_candidates(output: Any, context: ForwardContext) -> Candidates:
                 f"received shape {tuple(array.shape)}. Try: adapt a module that returns one entry per image."
             )
         first = ops.moveaxis(array, axis, 0) if axis else array
-        rows = ops.reshape(first, (-1, plan.rows, *ops.shape(first)[1:]))
+        images = size // plan.rows if type(size) is int else -1  # no −1 if another axis may be empty
+        rows = ops.reshape(first, (images, plan.rows, *ops.shape(first)[1:]))
         every = plan.candidates == tuple(range(plan.rows))
         arrays.append(rows if every else ops.stack([rows[:, row] for row in plan.candidates], axis=1))
     return Candidates(output, arrays, measured)
@@ -193,7 +200,8 @@ def mix_scores(array: Array, weights: Array, kind: Scores, class_axis: int, ops:
     """
     y = to_logits(ops.precise(array), kind, ops)
     column = ops.reshape(ops.cast(weights, y), (-1, y.shape[1], *[1] * (len(y.shape) - 2)))
-    return ops.cast(from_logits(ops.sum(y * column, axis=1), kind, class_axis, ops), array)
+    weighted = ops.where(column == 0, 0.0, y * column)  # a logit may be −∞
+    return ops.cast(from_logits(ops.sum(weighted, axis=1), kind, class_axis, ops), array)
 
 
 def _vote(candidates: Candidates, call: Call) -> Combined:

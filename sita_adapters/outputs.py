@@ -37,7 +37,8 @@ class OutputLayout:
 
     paths: tuple[str, ...]  # the arrays of the output, in the order of `flatten`
     axes: tuple[int | None, ...]  # the batch dimension of each array; None for a constant
-    ranks: tuple[int, ...]  # of the arrays
+    shapes: tuple[tuple[int, ...], ...]  # of the arrays, for two images
+    floats: tuple[bool, ...]  # whether the arrays hold floating-point numbers
     scores: ScoresLayout | None  # the class scores; None if there are none, or if they are unclear
     why_no_scores: str = ""  # the reason, and what to try
     mixed: tuple[Scores | None, ...] = ()  # as what a mix averages each array; (): one row supplies all of an image
@@ -83,7 +84,15 @@ def rebuild(output: Any, arrays: Sequence[Array], is_array: IsArray) -> Any:
     if is_array(output):
         return arrays[0]
     new = {id(old): array for (_, old), array in zip(flatten(output, is_array), arrays, strict=True)}
-    return _map(output, "", is_array, lambda _, leaf: new.get(id(leaf), leaf))
+
+    def put(path: str, leaf: Any) -> Any:
+        if id(leaf) not in new and is_array(leaf):
+            raise OutputError(
+                f"{type(output).__name__} returns another tensor for {path} each time it is asked for it."
+            )
+        return new.get(id(leaf), leaf)
+
+    return _map(output, "", is_array, put)
 
 
 def _map(output: Any, path: str, is_array: IsArray, function: Callable[[str, Any], Any]) -> Any:
@@ -103,6 +112,12 @@ def _map(output: Any, path: str, is_array: IsArray, function: Callable[[str, Any
         if isinstance(output, list | tuple):
             return type(output)([inner(f"[{index}]", part) for index, part in enumerate(output)])
         made = copy.copy(output)  # an OrderedDict, a ModelOutput or a dataclass, with its other attributes
+        names = [*output] if isinstance(output, Mapping) else [each.name for each in dataclasses.fields(output)]
+        if hidden := [name for name, value in vars(output).items() if name not in names and is_array(value)]:
+            raise OutputError(
+                f"{type(output).__name__}{f' at {path}' if path else ''} holds tensors that are no fields of it: "
+                f"{', '.join(hidden)}. Try: adapt a module that returns the fields only, and compute these from them."
+            )
         if isinstance(output, Mapping):
             for key, part in output.items():
                 made[key] = inner(f".{key}", part)
@@ -129,7 +144,9 @@ def check_selector(selector: Any) -> None:
 def part_of(output: Any, selector: Selector, is_array: IsArray) -> Any:
     """Return the part of an output that a selector names; None if there is none."""
     if callable(selector):
-        return selector(output)
+        with contextlib.suppress(LookupError, AttributeError):
+            return selector(output)
+        return None
     if isinstance(selector, int) and isinstance(output, list | tuple | Mapping):
         with contextlib.suppress(KeyError, IndexError):
             return output[selector]

@@ -223,6 +223,9 @@ def _close(x: np.ndarray, y: np.ndarray, every: np.ndarray, perturbed: np.ndarra
     Size and spread are computed per column, so a large constant among the scores cannot hide a difference. In a network
     that magnifies rounding, single columns say little: the total is compared with the total for perturbed images.
     """
+    if np.iscomplexobj(x):
+        real, imaginary = ([getattr(z, part) for z in (x, y, every, perturbed)] for part in ("real", "imag"))
+        return all(_close(a, b, c, d, rounding) for a, b, c, d in (real, imaginary))
     known = [each.astype(np.float64) for each in (x, y, every, perturbed)]
     x, y, every, perturbed = (np.nan_to_num(each, nan=0.0, posinf=0.0, neginf=0.0) for each in known)
     special, expected = (np.where(np.isfinite(each), 0.0, each) for each in known[:2])
@@ -252,8 +255,9 @@ def _layout(  # noqa: PLR0917
     scores, why = resolve_scores(
         whole.output, values, settings, is_array, image_rank=image_rank, channel_axis=channel_axis
     )
-    paths, ranks = tuple(each.name for each in whole.arrays), tuple(each.array.ndim for each in whole.arrays)
-    layout = OutputLayout(paths, tuple(axes), ranks, scores, why, find_mixed(scores, values))
+    paths, shapes = tuple(each.name for each in whole.arrays), tuple(each.array.shape for each in whole.arrays)
+    floats = tuple(each.array.dtype.kind == "f" for each in whole.arrays)
+    layout = OutputLayout(paths, tuple(axes), shapes, floats, scores, why, find_mixed(scores, values))
     if adaptation.recipe.candidate_count > 1 and scores is None:
         if adaptation.recipe.combine != "mix":
             layout.require_scores()

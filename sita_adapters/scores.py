@@ -24,6 +24,9 @@ _SORTED = 10
 _LABELS = 1e5
 """More than the number of classes. Far larger numbers are whole because of their precision."""
 
+_LABEL = 100
+"""If a column holds a larger whole number everywhere, or 0, it may be padding or a masked class."""
+
 _ROUNDING = 5e-3
 """The rounding error of a sum or a length in half precision."""
 
@@ -75,16 +78,23 @@ def _kind_beside(array: np.ndarray, main: np.ndarray, scores: ScoresLayout) -> S
     axis, kind = scores.class_axis, scores.kind
     if array is main:
         return kind
-    if array.dtype.kind != "f" or array.ndim != main.ndim or array.shape[axis] != main.shape[axis]:
+    if array.dtype.kind != "f" or array.ndim != main.ndim or array.shape[axis] != main.shape[axis] or _is_binary(array):
         return None
     kinds = [kind for kind, _ in find_normalized(array, [axis % array.ndim])]
     if kind == "sigmoid_probabilities":
-        alike = bool(array.min() >= 0 and array.max() <= 1)
+        alike = bool(array.min() >= 0 and array.max() <= 1) and array.shape == main.shape
+    elif kind == "sigmoid":  # whose classes may be on any axis
+        alike = array.shape == main.shape and _unlike_logits(array) == ""
     elif kind.endswith("probabilities"):
         alike = kind in kinds
     else:
         alike = not kinds and _unlike_logits(array) == ""
     return kind if alike else "logits" if kind == "probabilities" and _is_softmax(main, array, axis) else None
+
+
+def _is_binary(array: np.ndarray) -> bool:
+    """Whether an array holds only 0 and 1, like labels or masks."""
+    return bool(((array == 0) | (array == 1)).all())
 
 
 def _is_softmax(p: np.ndarray, z: np.ndarray, axis: int) -> bool:
@@ -162,15 +172,21 @@ def _resolve(values: np.ndarray, settings: Settings, image_rank: int, channel_ax
             f"scores={said!r}: expected values {expected.get(said, 'that sum to 1 along one axis')}; received values "
             f"from {values.min():.3g} to {values.max():.3g} on random images. Try: leave scores= out."
         )
+    if found and said is None and settings.output is None and _is_binary(values):
+        raise _Unclear(f"The output of shape {shape} holds only 0 and 1, like labels. Try: scores='{found[0][0]}'.")
     if len(found) == 1:
         return found[0]
     if found:
         raise _Unclear(f"Scores of shape {shape} sum to 1 along several axes. Try: class_axis=.")
     if said is None and (not axes or in_unit_interval):
+        what, logits = (
+            ("values from 0 to 1 that do not sum to 1", "; 'logits' if they are logits")
+            if axes
+            else ("a single class", "")
+        )
         raise _Unclear(
-            f"Scores of shape {shape} have {'values from 0 to 1 that do not sum to 1' if axes else 'a single class'}: "
-            "whether these are logits or probabilities is unclear. Try: scores='sigmoid' or 'sigmoid_probabilities' if "
-            "labels are independent, 'logits' if they are logits."
+            f"Scores of shape {shape} have {what}: whether these are logits or probabilities is unclear. Try: "
+            f"scores='sigmoid' or 'sigmoid_probabilities' if labels are independent{logits}."
         )
     if said is None and settings.output is None and given is None and (looks := _unlike_logits(values)):
         raise _Unclear(f"The output of shape {shape} {looks}. Try: scores='logits' if it holds logits.")
@@ -197,7 +213,7 @@ def _unlike_logits(values: np.ndarray) -> str:
         if values.shape[axis] > 1 and np.abs(np.linalg.norm(values, axis=axis) - 1).max() <= _ROUNDING:
             return f"has vectors of unit length along axis {axis}"
     for axis, index, column in _columns(values, (values == np.rint(values)) & (np.abs(values) < _LABELS)):
-        if column.min() < column.max():
+        if column.min() < column.max() or 0 < abs(column.flat[0]) < _LABEL:
             return f"holds whole numbers at index {index} of axis {axis}, like labels"
     for axis in _sorting_axes(values):
         steps = np.diff(values, axis=axis)

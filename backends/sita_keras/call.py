@@ -237,6 +237,7 @@ def _probe_from_config(config: dict[str, Any], adaptation: Adaptation) -> ProbeR
     layout: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in config["layout"].items()
     }
+    layout["shapes"] = tuple(map(tuple, layout["shapes"]))
     layout["scores"] = layout["scores"] and ScoresLayout(**layout["scores"])
     entries = {adaptation.layers[position].name: tuple(counts) for position, *counts in config["entries_per_row"]}
     return ProbeResult(OutputLayout(**layout), entries, notes=tuple(config["notes"]))

@@ -9,11 +9,17 @@ from typing import Any
 
 from ..zoo.transformers_members import build
 
-_HEADS = """yolov3 yolov5n yolov6n yolov8n yolov8n-seg yolov8n-pose yolov8n-obb yolov9t yolov10n yolo11n yolo11n-cls
-yolo12n yolo26n yolo26n-seg yolo26n-pose yolo26n-obb yolo26n-sem yolov8s-worldv2""".split()
+_HEADS = (
+    *("yolov3", "yolov5n", "yolov6n", "yolov8n", "yolov8n-seg", "yolov8n-pose", "yolov8n-obb", "yolov9t"),
+    *("yolov10n", "yolo11n", "yolo11n-cls", "yolo12n", "yolo26n", "yolo26n-seg", "yolo26n-pose", "yolo26n-obb"),
+    *("yolo26n-sem", "yolov8s-worldv2"),
+)
 
-_BACKBONES = """fasterrcnn_resnet50_fpn maskrcnn_resnet50_fpn keypointrcnn_resnet50_fpn fasterrcnn_mobilenet_v3_large_fpn
-retinanet_resnet50_fpn fcos_resnet50_fpn ssdlite320_mobilenet_v3_large""".split()
+_BACKBONES = (
+    *("fasterrcnn_resnet50_fpn", "maskrcnn_resnet50_fpn", "keypointrcnn_resnet50_fpn"),
+    *("fasterrcnn_mobilenet_v3_large_fpn", "retinanet_resnet50_fpn", "fcos_resnet50_fpn"),
+    *("ssdlite320_mobilenet_v3_large",),
+)
 
 _SMALL = {"encoder_layers": 1, "decoder_layers": 2, "num_queries": 10, "encoder_ffn_dim": 64}
 _FEW = {"num_queries": 10, "decoder_layers": 2}
@@ -98,7 +104,12 @@ def _d_fine() -> Any:
 
     encoder = models.HGNetV2Backbone(
         stem_channels=[3, 8, 8],
-        stackwise_stage_filters=[[8, 8, 16, 1, 2, 3], [16, 8, 32, 1, 2, 3], [32, 16, 48, 1, 2, 5], [48, 16, 64, 1, 2, 5]],
+        stackwise_stage_filters=[
+            [8, 8, 16, 1, 2, 3],
+            [16, 8, 32, 1, 2, 3],
+            [32, 16, 48, 1, 2, 5],
+            [48, 16, 64, 1, 2, 5],
+        ],
         apply_downsample=[False, True, True, True],
         use_lightweight_conv_block=[False, False, True, True],
         depths=[1, 1, 1, 1],

@@ -124,9 +124,24 @@ def with_column(column: np.ndarray) -> np.ndarray:
         (Z / np.linalg.norm(Z, axis=1, keepdims=True), "unit length along axis 1"),
         (np.maximum(Z, 0) * 9, "no negative value"),
         (SET, "class axis.*unclear"),
-        (with_column(0 * SORTED + 3), "class axis.*unclear"),
+        (with_column(0 * SORTED + 3), "whole numbers at index 5 of axis 2"),
+        (with_column(0 * SORTED), "class axis.*unclear"),
+        (np.eye(5)[:3], "only 0 and 1.*scores='probabilities'"),
     ],
-    ids=["labels", "falling", "rising", "rank 2", "a mask", "a mask among maps", "unit", "features", "set", "constant"],
+    ids=[
+        "labels",
+        "falling",
+        "rising",
+        "rank 2",
+        "a mask",
+        "a mask among maps",
+        "unit",
+        "features",
+        "set",
+        "one label",
+        "zeros",
+        "one-hot",
+    ],
 )
 def test_values_that_do_not_look_like_logits_are_no_scores(output: np.ndarray, words: str) -> None:
     layout, why = resolve(output)
@@ -139,10 +154,11 @@ def test_values_that_do_not_look_like_logits_are_no_scores(output: np.ndarray, w
     [
         np.sort(Z),  # five values may be sorted by chance
         np.concatenate([np.sort(WIDE[:2]), WIDE[2:]]),  # one image is not sorted
-        np.concatenate([WIDE, np.full((3, 1), 7.0)], axis=1),  # a constant column is no label
+        np.concatenate([WIDE, np.zeros((3, 1))], axis=1),  # zeros, and a masked class, are no labels
+        np.concatenate([WIDE, np.full((3, 1), -10000.0)], axis=1),
         np.sort(MAPS.reshape(3, 5, 1, 16), axis=3),  # maps may be smooth
     ],
-    ids=["too short", "one image", "constant column", "maps"],
+    ids=["too short", "one image", "zeros", "a masked class", "maps"],
 )
 def test_values_that_are_alike_by_chance_are_logits(output: np.ndarray) -> None:
     layout, why = resolve(output)
@@ -176,6 +192,8 @@ LOGITS, PROBABILITIES, SIGMOID = (ScoresLayout(0, kind, -1) for kind in ("logits
         (PROBABILITIES, [P[::-1]], ("probabilities", "probabilities")),
         (PROBABILITIES, [Z + 3], ("probabilities", "logits")),
         (PROBABILITIES, [2 * Z], ()),
+        (PROBABILITIES, [np.eye(5)[:3]], ()),
+        (ScoresLayout(0, "sigmoid", -1), [np.repeat(Z, 2, axis=0)], ()),
         (SIGMOID, [Z + 1], ("sigmoid", "sigmoid")),
         (None, [Z], ()),
     ],
