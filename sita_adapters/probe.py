@@ -14,6 +14,7 @@ that every adapted layer is a BatchNorm, and that no parameter or buffer is writ
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
@@ -117,13 +118,13 @@ def probe_model(
             f"{model} is not deterministic, or keeps state: the same image gave different outputs. Expected answers "
             "that depend on the input alone. Try: switch off dropout, noise, and any memory of earlier calls."
         )
-    whole, axes = results[1], _image_axes(results)
+    whole, axes = results[1], _image_axes(results, adaptation)
     if mixed := _mixed(results, axes, whole):
         with suppress(SitaError, ValueError):  # the network may just magnify rounding: measure how much
             noisy = result(_ALL, perturbed=True)
             mixed = _mixed(results, axes, noisy) if noisy.parts == whole.parts else mixed
     if mixed:
-        raise _mixing_error(whole, mixed, axes)
+        raise _mixing_error(whole, mixed, axes, adaptation)
     layout = _layout(whole, axes[: len(whole.arrays)], adaptation, is_array, image_rank, channel_axis())
     entries: dict[str, tuple[int, ...]] = {}
     for each in whole.layers:
@@ -150,14 +151,18 @@ def _record(run: Run, count: int, recorder: InputRecorder, images: Array, model:
     return _Result(output, [*(each.name for each in (*arrays, *layers)), *others], arrays, layers)
 
 
-def _image_axes(results: Sequence[_Result]) -> list[int | None]:
+def _image_axes(results: Sequence[_Result], adaptation: Adaptation) -> list[int | None]:
     """Return the axis, in each output and layer's input, whose size is the number of images in every run, if any."""
     counts, parts, axes = tuple(map(len, BATCHES)), results[1].parts, list[int | None]()
     for some, count in zip(results, counts, strict=True):
-        other = sorted({*some.parts} ^ {*parts})
+        found, usual = Counter(some.parts), Counter(parts)
+        other = sorted((found - usual) | (usual - found))
         if other and {*other} <= {each.name for each in (*some.layers, *results[1].layers)}:
-            what = f"{', '.join(other[:4])} for {count} images or for two, but not for both"
-            raise ModelError(f"The model runs {what}. Try: {leave_out(*other)}.")
+            raise ModelError(
+                f"The model calls {other[0]!r} {usual[other[0]]} times for two images, and {found[other[0]]} times for "
+                f"{count}. Expected the same calls for any number of images. Try: run a batch as a whole, without a "
+                f"loop over its images; or {leave_out(other, adaptation)}."
+            )
         if some.parts != parts:
             raise OutputError(
                 f"The output of {count} images has different parts, or different non-tensor values, from the output "
@@ -194,14 +199,17 @@ def _mixed(results: Sequence[_Result], axes: Sequence[int | None], perturbed: _R
     return found
 
 
-def _mixing_error(whole: _Result, mixed: Sequence[int], axes: Sequence[int | None]) -> SitaError:
+def _mixing_error(
+    whole: _Result, mixed: Sequence[int], axes: Sequence[int | None], adaptation: Adaptation
+) -> SitaError:
     """Return the error for the first output, or for all layers, in which images influence each other."""
     first, *_ = names = list(dict.fromkeys((whole.arrays + whole.layers)[index].name for index in mixed))
     if mixed[0] >= len(whole.arrays):
         return ModelError(
             f"The batch of layer {', '.join(names[:4])} does not hold the same number of consecutive entries for "
             "every image, independent of the others: the model concatenates, reorders or normalizes batches, or folds "
-            f"time first. Expected (N, T, …) reshaped to (N·T, …). Try: change that, or {leave_out(*names)}."
+            f"time first. Expected (N, T, …) reshaped to (N·T, …). Try: change that, or "
+            f"{leave_out(names, adaptation)}."
         )
     if axes[mixed[0]] is None:
         shape = whole.arrays[mixed[0]].array.shape
@@ -270,9 +278,11 @@ def _precise(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
-def leave_out(*names: str) -> str:
-    """Return the argument of `adapt` that leaves these layers out."""
-    return f"layers=lambda name, layer: name not in {list(names)!r}"
+def leave_out(names: Collection[str], adaptation: Adaptation) -> str:
+    """Return the argument of `adapt` that leaves these layers out, if it has others."""
+    if {info.name for info in adaptation.layers if info.adapted} <= {*names}:
+        return "another model, because this one has no other BatchNorm layers"
+    return f"layers=lambda name, layer: name not in {[*names]!r}"
 
 
 def check_called(called: Collection[str], adaptation: Adaptation) -> None:
@@ -291,10 +301,10 @@ def check_called(called: Collection[str], adaptation: Adaptation) -> None:
     warnings.warn(f"{adaptation.model_name} {some}{advice}", SitaWarning, stacklevel=2)
 
 
-def not_batchnorm_error(wrong: Sequence[str], kind: str, count: int) -> ModelError:
-    """Return the error for layers that do not normalize like BatchNorm, of `count` adapted layers."""
-    advice = "There is no other BatchNorm layer to adapt" if len(wrong) == count else f"Try: {leave_out(*wrong)}"
+def not_batchnorm_error(wrong: Sequence[str], kind: str, adaptation: Adaptation) -> ModelError:
+    """Return the error for adapted layers that do not normalize like BatchNorm."""
     return ModelError(
         f"{', '.join(wrong[:4])} ({kind}) does not normalize its input with its statistics as BatchNorm does. Expected "
-        f"(x − mean) / sqrt(variance + ε) with one mean per channel; anything may follow. {advice}."
+        f"(x − mean) / sqrt(variance + ε) with one mean per channel; anything may follow. Try: "
+        f"{leave_out(wrong, adaptation)}."
     )

@@ -10,7 +10,6 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from sita_adapters.errors import InputError
 from sita_adapters.layer import LayerCall
-from sita_adapters.probe import leave_out
 from sita_adapters.state import thread
 from sita_adapters.statistics import input_affine, output_affine
 
@@ -74,7 +73,7 @@ def _refuse_mask(mask: Any, name: str) -> None:
     if mask is not None:
         raise InputError(
             f"Layer {name!r} received a mask; all positions would count the same. Expected layers without masks. Try: "
-            f"{leave_out(name)}, or mask after the layer."
+            "mask after the layer, or leave it out with layers=."
         )
 
 

@@ -134,7 +134,7 @@ class AdaptedCall(keras.layers.Layer):
                     f"The layer {inner[0]!r} runs inside an inner graph: a tf.function or jax.jit in the model, a "
                     "branch (ops.cond), or a loop such as a recurrence. Expected BatchNorm layers that the model calls "
                     "itself. Try: leave compilation to Keras, which compiles the whole model; ops.where for a branch; "
-                    f"unroll=True for a recurrent layer; or {leave_out(*inner)}."
+                    f"unroll=True for a recurrent layer; or {leave_out(inner, self.adaptation)}."
                 )
         if ENGINE == "jax" and context.probe is not None:
             # XLA compiles `maximum(NaN, 0)` to 0 on CPUs: behind a ReLU, such a row would look like any other.

@@ -126,7 +126,7 @@ class _Watcher:
             check_called(self.inputs, adaptation)
         inputs, norms = self.inputs, self.norms
         if wrong := [name for name, x in inputs.items() if x is not None and not _is_normalizing(norms[name], x)]:
-            raise not_batchnorm_error(wrong, type(norms[wrong[0]]).__bases__[-1].__name__, len(norms))
+            raise not_batchnorm_error(wrong, type(norms[wrong[0]]).__bases__[-1].__name__, adaptation)
 
     def _check_bypass(self, adaptation: Adaptation) -> None:
         """Raise if statistics were read that are not the clone's: a BatchNorm layer ran that is not adapted."""

@@ -14,16 +14,17 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from sita_adapters.backend import adaptation_of
-from sita_adapters.engine import Answer, read_answer
+from sita_adapters.engine import Answer
 from sita_adapters.errors import ModelError, SitaWarning
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo, Layers, match_layers
 from sita_adapters.state import Settings
 
 from .batchnorm import adapt_layer, is_adapted, restore_layer
-from .call import Arguments, install_forward, probe_example, remove_forward
+from .call import Arguments, install_forward, probe_example, remove_forward, run_call
 from .clone import clone
 from .exporting import FORMATS, write
+from .hooks import check_hooks
 from .inspection import Adaptation, find_layers, named_modules, named_tensors, source_statistics, spatial_axes
 from .ops import TORCH
 from .probe import check_call
@@ -47,7 +48,8 @@ class TorchBackend:
                 "Try: adapt the source model, or sita.unwrap(adapted) first."
             )
         found = find_layers(source)
-        check_call(source, list(found), example)
+        check_hooks(source)
+        forward_example = check_call(source, list(found), example)
         chosen = match_layers(found, layers)
         axes = spatial_axes(source)
         adaptation = Adaptation(
@@ -67,8 +69,8 @@ class TorchBackend:
         for name, layer in find_layers(cloned).items():
             adapt_layer(layer, adaptation, name, adapted=name in chosen)
         install_forward(cloned, adaptation)
-        if example is not None:
-            probe_example(cloned, example)
+        if forward_example is not None:
+            probe_example(cloned, *forward_example)
         return cloned
 
     def unwrap(self, adapted: Any) -> nn.Module:
@@ -97,13 +99,10 @@ class TorchBackend:
             return model(_as_batch(model, images, channels_last))
 
     def run(self, adapted: Any, images: np.ndarray, *, channels_last: bool = False) -> Answer:
-        """Return the Answer of an adapted module, or of a wrapper that runs one."""
-        batch, adaptation = _as_batch(adapted, images, channels_last), adaptation_of(adapted)
+        """Return the Answer of an adapted module, or of the one that a wrapper runs: of its forward, without hooks."""
+        batch = _as_batch(adapted, images, channels_last)
         with torch.no_grad():
-            output = adapted(batch)
-        probed = adaptation.probes[Arguments((batch,), {}).signature]
-        plan = adaptation.plan_of(batch.shape[batch.ndim - probed.spatial_axes :])
-        return read_answer(output, probed.layout, plan, TORCH)
+            return run_call(_module_of(adapted), Arguments((batch,), {}))
 
     def write(self, adapted: Any, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
         return write(_module_of(adapted), path, format, example, diagnostics)

@@ -6,6 +6,7 @@ import functools
 import inspect
 import itertools
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -124,10 +125,9 @@ def _probe_and_keep(model: nn.Module, adaptation: Adaptation, arguments: Argumen
     return found
 
 
-def probe_example(model: nn.Module, example: Any) -> None:
-    """Probe an adapted model on an example of what it is called with, unless it was probed with such."""
-    args = example if isinstance(example, tuple) else () if isinstance(example, dict) else (example,)
-    arguments = Arguments(args, example if isinstance(example, dict) else {})
+def probe_example(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Probe an adapted model on arguments of its forward, unless it was probed with such."""
+    arguments = Arguments(args, kwargs)
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
     if arguments.signature not in adaptation.probes:
         _probe_and_keep(model, adaptation, arguments)
@@ -185,7 +185,7 @@ class Arguments:
         self.images = images
         self.tensors = [images]
         self.has_values = False
-        """Whether there are numbers or strings, which the signature leaves out."""
+        """Whether there are numbers, strings or other objects, which the signature leaves out."""
         structure = self._collect((args, kwargs))
         self.signature = structure, tuple((each.ndim, each.dtype) for each in self.tensors)
         """What kind of arguments these are: structure, ranks and types. No sizes, numbers or strings."""
@@ -201,8 +201,17 @@ class Arguments:
             return tuple([self._collect(part) for part in value])
         if type(value) is dict:
             return tuple([(key, self._collect(part)) for key, part in value.items()])
-        self.has_values = self.has_values or (isinstance(value, str | int | float) and not isinstance(value, bool))
-        return value if isinstance(value, bool) else type(value).__name__
+        if value is None or isinstance(value, bool):
+            return value
+        holder = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+        if any(isinstance(part, torch.Tensor) for part in (value if isinstance(value, tuple) else holder.values())):
+            raise InputError(
+                f"Expected tensors as arguments, alone or in lists, tuples and dicts; received a "
+                f"{type(value).__name__} that holds tensors. Try: pass these in a dict, and make the "
+                f"{type(value).__name__} in the model's forward."
+            )
+        self.has_values = True
+        return type(value).__name__
 
     def batch(self, aligned: tuple[bool, ...]) -> list[torch.Tensor]:
         """Return the images, and the tensors with one entry per image; one that all images share is repeated."""

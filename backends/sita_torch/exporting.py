@@ -28,7 +28,7 @@ _AS_IT_IS = torch.onnx.TrainingMode.PRESERVE
 def write(adapted: nn.Module, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
     """Write an adapted module to a file for any number of images of the example's height and width."""
     images = _check_example(adapted, example)
-    probe_example(adapted, images)
+    probe_example(adapted, (images,), {})
     if diagnostics and (adapted._forward_hooks or adapted._forward_pre_hooks):
         raise ExportError(
             f"diagnostics: {type(adapted).__name__} has forward hooks on itself, which would not run in such a file. "

@@ -8,7 +8,7 @@ to it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, CellType, FunctionType
 from typing import Any
 
 from torch import nn
@@ -20,6 +20,10 @@ from .inspection import named_modules
 
 _LIBRARIES = ("torch", "transformers", "timm", "accelerate", "peft")
 """Their hook functions are parts of their models."""
+
+
+_EMPTY = CellType()
+"""What a closure has for a variable that was never set."""
 
 
 class UserHook:
@@ -42,13 +46,41 @@ class UserHook:
             )
 
 
+def _is_users(hook: Any) -> bool:
+    """Whether a hook is a function that no library registered for its own models."""
+    library = (getattr(hook, "__module__", None) or "").partition(".")[0]
+    return isinstance(hook, FunctionType | BuiltinFunctionType) and library not in _LIBRARIES
+
+
+def check_hooks(source: nn.Module) -> None:
+    """Raise if a hook function refers to a part of the source model, which it would change in the clone's calls."""
+    modules = named_modules(source)
+    values = [value for _, module in modules for value in vars(module).values() if isinstance(value, dict | list | set)]
+    own = {id(each) for each in (*(module for _, module in modules), *values)}
+    for name, module in modules[1:]:
+        for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values()):
+            if _is_users(hook) and any(id(each) in own for each in _objects_of(hook)):
+                raise ModelError(
+                    f"A hook function of {name!r} ({getattr(hook, '__qualname__', hook)}) refers to the model or one "
+                    "of its attributes, and would change the source when the adapted model runs. Try: make it a method "
+                    "of the model (register_forward_hook(self.method)), which belongs to each copy."
+                )
+
+
+def _objects_of(hook: Any) -> list[Any]:
+    """Return the objects that a function refers to: in its closure, its defaults and its globals."""
+    if isinstance(hook, BuiltinFunctionType):  # a list's append
+        return [hook.__self__]
+    cells = [cell.cell_contents for cell in hook.__closure__ or () if cell != _EMPTY]
+    return [*cells, *(hook.__defaults__ or ()), *(hook.__globals__.get(name) for name in hook.__code__.co_names)]
+
+
 def wrap_hooks(model: nn.Module) -> None:
     """Wrap the user's hook functions on the inner modules of a clone."""
     for name, module in named_modules(model)[1:]:
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for key, hook in hooks.items():
-                library = (getattr(hook, "__module__", None) or "").partition(".")[0]
-                if isinstance(hook, FunctionType | BuiltinFunctionType) and library not in _LIBRARIES:
+                if _is_users(hook):
                     hooks[key] = UserHook(hook, name)
 
 

@@ -83,37 +83,44 @@ def _check_present(model: nn.Module, adaptation: Adaptation) -> None:
 
 
 class _Reached(BaseException):
-    """The forward of the model was reached. (No Exception: the model must not catch it.)"""
+    """The forward of the model was reached, with these arguments. (No Exception: the model must not catch it.)"""
 
 
-class _Bypassed(BaseException):
+class _Bypassed(_Reached):
     """A BatchNorm layer, or a module that has some, was reached first."""
 
 
-def check_call(source: nn.Module, layers: Sequence[str], example: Any) -> None:
-    """Raise unless calling a model runs its forward, which is what is adapted: ultralytics' YOLO predicts instead.
+Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+"""The arguments of a call."""
 
-    A copy is called, whose forward stops the call, as does every module with BatchNorm layers.
+
+def check_call(source: nn.Module, layers: Sequence[str], example: Any) -> Given | None:
+    """Return the arguments that the forward of a model receives if it is called on an example, if there is one.
+
+    Raise if calling a model does not run its forward, which is what is adapted: ultralytics' YOLO predicts instead. A
+    copy is called, whose forward stops the call, as does every module with BatchNorm layers.
     """
+    args = example if isinstance(example, tuple) else () if example is None or isinstance(example, dict) else (example,)
+    kwargs = example if isinstance(example, dict) else {}
+    given = None if example is None else (args, kwargs)
     if type(source).__call__ is nn.Module.__call__:
-        return
+        return given
 
-    def stop(reached: type[BaseException], *_: Any, **__: Any) -> None:
-        raise reached
+    def stop(reached: type[_Reached], *args: Any, **kwargs: Any) -> None:
+        raise reached(args, kwargs)
 
     network, failure = clone(source, own="all"), ""
     vars(network)["forward"] = functools.partial(stop, _Reached)
     for name, module in named_modules(network)[1:]:
         if any(each == name or each.startswith(f"{name}.") for each in layers):
             module.register_forward_pre_hook(functools.partial(stop, _Bypassed))
-    args = example if isinstance(example, tuple) else (_guess(source) if example is None else example,)
     try:
         with torch.inference_mode(False), torch.no_grad():
-            network(**example) if isinstance(example, dict) else network(*args)
-    except _Reached:
-        return
+            network(*(args if given else (_guess(source),)), **kwargs)
     except _Bypassed:
         pass
+    except _Reached as reached:
+        return reached.args if given else None
     except Exception as error:
         failure = f" A trial call ended in {type(error).__name__}: {error}."
     kind, advice = type(source).__name__, "adapt the module that its __call__ runs"
@@ -219,7 +226,7 @@ def _check_layers(watcher: Watcher, adaptation: Adaptation) -> dict[str, int]:
     layers = watcher.adapted
     axes = {name: _channel_axis(layers[name], x, adaptation) for name, x in watcher.inputs.items()}
     if wrong := [name for name, axis in axes.items() if axis is None]:
-        raise not_batchnorm_error(wrong, type(layers[wrong[0]]).__name__, len(layers))
+        raise not_batchnorm_error(wrong, type(layers[wrong[0]]).__name__, adaptation)
     return {name: axis for name, axis in axes.items() if axis is not None and axis != 1}
 
 

@@ -30,6 +30,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, source: nn.Module, network: nn.Module, adaptation: Adaptation, recorder: InputRecorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.network, self.recorder, found = network, recorder, find_layers(network)
+        self.adaptation = adaptation
         self.adapted = {info.name: found[info.name] for info in adaptation.layers if info.adapted}
         self.source, self.known, self.own = map(_owners, (find_layers(source), found, self.adapted))
         self.parameters = {_storage(each): name for name, each in nn.Module.named_parameters(network)}
@@ -95,7 +96,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise ModelError(
                 f"The model uses the statistics of {', '.join(map(repr, sorted(self.outside)[:4]))} outside of calls "
                 "of these layers (F.batch_norm, fused weights), where they cannot be adapted. Try: call the layers, or "
-                f"{leave_out(*self.outside)}."
+                f"{leave_out(sorted(self.outside), self.adaptation)}."
             )
         if changed := sorted(dict(self.before.items() ^ _tensors_of(self.network).items())):
             raise _write_error(self.network, changed)

@@ -336,7 +336,6 @@ class Normalizer(nn.Module):
 
 @pytest.mark.parametrize("kind", [ReluFirst, Doubling, Residual, Ghost, Normalizer])
 def test_layers_that_are_no_batchnorm_by_what_they_compute_can_be_left_out(kind: type[nn.Module]) -> None:
-    """Cases 2, 3 and 15."""
     model = net(kind)
     with pytest.raises(ModelError, match=rf"1 \({kind.__name__}\).*Try: ") as caught:
         sita.adapt(model)(batch())
