@@ -187,12 +187,13 @@ def test_an_example_for_a_call_of_its_own_reaches_the_forward() -> None:
         assert_answers(sita.adapt(Photos(), example=example)(photos), expected)
 
 
+@pytest.mark.filterwarnings("ignore:No recipe keeps")
 def test_a_root_hook_does_not_confuse_compare_and_calibrate() -> None:
     model, plain = Net(), Net()
     model.register_forward_hook(lambda _, __, output: (output.softmax(1), "and more"))
     for recipe in ("source", "auto"):
         one, other = (sita.adapt(each, recipe) for each in (model, plain))
         assert one(images())[1] == "and more"
-        assert sita.compare({"one": one, "other": other}, images().numpy()).models[1].largest_difference < 1e-6
-    many = torch.rand(64, 3, 16, 16).numpy()
+        assert sita.compare({"one": one, "other": other}, images().permute(0, 2, 3, 1).numpy()).models[1].largest_difference < 1e-6
+    many = torch.rand(64, 3, 16, 16)
     assert sita.calibrate(model, many) == sita.calibrate(plain, many)
