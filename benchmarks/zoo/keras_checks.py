@@ -33,10 +33,10 @@ def check(member: Member) -> Outcome:
     outcome = Outcome(shape=member.shapes[0])
     keras.utils.set_random_seed(0)
     keras.backend.clear_session()
-    precise = _in_precision("float64", member.build)
+    precise = in_precision("float64", member.build)
     image = images_of(1, outcome.shape, seed=1)
     ran = prepare(precise, np.concatenate([*views_of(image), images_of(3, outcome.shape, seed=2)]))
-    source = _in_precision("float32", member.build)
+    source = in_precision("float32", member.build)
     source.set_weights(precise.get_weights())
     try:
         _check_promises(source, precise, image, ran, outcome)
@@ -88,7 +88,7 @@ def _adapt(model: Any, prior: float) -> Any:
         return sita.adapt(model, "augbn", priors=prior)
 
 
-def _in_precision(name: str, build: Callable[[], Any]) -> Any:
+def in_precision(name: str, build: Callable[[], Any]) -> Any:
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(name)
     try:

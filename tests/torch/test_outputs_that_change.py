@@ -194,6 +194,11 @@ def test_a_root_hook_does_not_confuse_compare_and_calibrate() -> None:
     for recipe in ("source", "auto"):
         one, other = (sita.adapt(each, recipe) for each in (model, plain))
         assert one(images())[1] == "and more"
-        assert sita.compare({"one": one, "other": other}, images().permute(0, 2, 3, 1).numpy()).models[1].largest_difference < 1e-6
+        assert (
+            sita.compare({"one": one, "other": other}, images().permute(0, 2, 3, 1).numpy())
+            .models[1]
+            .largest_difference
+            < 1e-6
+        )
     many = torch.rand(64, 3, 16, 16)
     assert sita.calibrate(model, many) == sita.calibrate(plain, many)
