@@ -57,14 +57,10 @@ class OutputLayout:
 
 
 def flatten(output: Any, is_array: IsArray) -> list[tuple[str, Array]]:
-    """Return every array of an output with its path. An array that occurs twice is listed once."""
+    """Return every array of an output with its path."""
     if is_array(output):
         return [(_ROOT, output)]
-    found: dict[int, tuple[str, Array]] = {}
-    for path, leaf in leaves(output, is_array):
-        if is_array(leaf):
-            found.setdefault(id(leaf), (path, leaf))
-    return list(found.values())
+    return [(path, leaf) for path, leaf in leaves(output, is_array) if is_array(leaf)]
 
 
 def leaves(output: Any, is_array: IsArray) -> list[tuple[str, Any]]:
@@ -83,16 +79,8 @@ def rebuild(output: Any, arrays: Sequence[Array], is_array: IsArray) -> Any:
     """Return an output of the same type and structure with these arrays, in the order of `flatten`."""
     if is_array(output):
         return arrays[0]
-    new = {id(old): array for (_, old), array in zip(flatten(output, is_array), arrays, strict=True)}
-
-    def put(path: str, leaf: Any) -> Any:
-        if id(leaf) not in new and is_array(leaf):
-            raise OutputError(
-                f"{type(output).__name__} returns another tensor for {path} each time it is asked for it."
-            )
-        return new.get(id(leaf), leaf)
-
-    return _map(output, "", is_array, put)
+    remaining = iter(arrays)
+    return _map(output, "", is_array, lambda _, leaf: next(remaining) if is_array(leaf) else leaf)
 
 
 def _map(output: Any, path: str, is_array: IsArray, function: Callable[[str, Any], Any]) -> Any:

@@ -241,7 +241,8 @@ def _close(x: np.ndarray, y: np.ndarray, every: np.ndarray, perturbed: np.ndarra
     if not comparable or not x.size:
         return comparable
     size, spread = np.abs(every).max(axis=0), np.abs(every - every[:1]).max(axis=0)
-    size, gaps = size + np.median(size) + np.finfo(np.float64).tiny, np.abs(x - y)
+    typical = np.median(size[size > 0]) if size.any() else 0.0  # behind a ReLU, most may be 0
+    size, gaps = size + typical + np.finfo(np.float64).tiny, np.abs(x - y)
     magnified = 20 * np.linalg.norm((every - perturbed) / size)
     return bool((gaps <= rounding * size + 1e-3 * spread).all() or np.linalg.norm(gaps / size) <= magnified)
 

@@ -25,7 +25,10 @@ _LABELS = 1e5
 """More than the number of classes. Far larger numbers are whole because of their precision."""
 
 _LABEL = 100
-"""If a column holds a larger whole number everywhere, or 0, it may be padding or a masked class."""
+"""If a column holds a larger number everywhere, or a negative one, it may be a masked class."""
+
+_BOX = 4
+"""As many numbers describe a box: a head of four real numbers beside the scores is not taken for scores."""
 
 _ROUNDING = 5e-3
 """The rounding error of a sum or a length in half precision."""
@@ -82,13 +85,13 @@ def _kind_beside(array: np.ndarray, main: np.ndarray, scores: ScoresLayout) -> S
         return None
     kinds = [kind for kind, _ in find_normalized(array, [axis % array.ndim])]
     if kind == "sigmoid_probabilities":
-        alike = bool(array.min() >= 0 and array.max() <= 1) and array.shape == main.shape
-    elif kind == "sigmoid":  # whose classes may be on any axis
-        alike = array.shape == main.shape and _unlike_logits(array) == ""
+        alike = bool(array.min() >= 0 and array.max() <= 1) and array.shape == main.shape and array.ndim > 2
+    elif kind == "sigmoid":  # whose classes may be on any axis; in rank 2, another head may hold anything
+        alike = array.shape == main.shape and array.ndim > 2 and _unlike_logits(array) == ""
     elif kind.endswith("probabilities"):
         alike = kind in kinds
     else:
-        alike = not kinds and _unlike_logits(array) == ""
+        alike = not kinds and array.shape[axis] != _BOX and _unlike_logits(array) == ""
     return kind if alike else "logits" if kind == "probabilities" and _is_softmax(main, array, axis) else None
 
 
@@ -114,7 +117,8 @@ def _find(
     floats = {index: array for index, array in enumerate(values) if array is not None and array.dtype.kind == "f"}
     eligible = {index: array for index, array in floats.items() if array.size and array.ndim >= axes}
     # transformers and torchvision name the scores "logits" and "out"
-    found = [index for index in eligible if paths[index] in ("logits", "out")] or list(eligible)
+    found = [index for index in eligible if paths[index] in ("logits", "out")]
+    found = found or [index for index in eligible if not any(arrays[index] is each for each in arrays[:index])]
     if settings.output is not None:
         part = part_of(output, settings.output, is_array)
         found = [index for index in eligible if arrays[index] is part]
@@ -213,7 +217,7 @@ def _unlike_logits(values: np.ndarray) -> str:
         if values.shape[axis] > 1 and np.abs(np.linalg.norm(values, axis=axis) - 1).max() <= _ROUNDING:
             return f"has vectors of unit length along axis {axis}"
     for axis, index, column in _columns(values, (values == np.rint(values)) & (np.abs(values) < _LABELS)):
-        if column.min() < column.max() or 0 < abs(column.flat[0]) < _LABEL:
+        if column.min() < column.max() or 0 <= column.flat[0] < _LABEL:
             return f"holds whole numbers at index {index} of axis {axis}, like labels"
     for axis in _sorting_axes(values):
         steps = np.diff(values, axis=axis)

@@ -218,8 +218,8 @@ def _mark_invalid(output: Any, axes: Sequence[int | None], rows: Any, invalid: l
     for flags in invalid:
         spoiled = ops.logical_or(spoiled, ops.any(ops.reshape(flags, (spoiled.shape[0], -1)), axis=1))
     arrays = [array for _, array in flatten(output, KERAS.is_array)]
-    for position, (array, axis) in enumerate(zip(arrays, axes, strict=True)):
-        if axis is not None and KERAS.is_float(array):
+    for position, (array, axis) in enumerate(zip(arrays, axes, strict=False)):  # the engine checks the structure later
+        if axis is not None and KERAS.is_float(array) and array.shape[axis : axis + 1] == spoiled.shape:
             column = [-1 if each == axis else 1 for each in range(len(array.shape))]
             arrays[position] = ops.where(ops.reshape(spoiled, column), ops.cast(float("nan"), array.dtype), array)
     return rebuild(output, arrays, KERAS.is_array)

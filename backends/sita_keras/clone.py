@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
-from keras.src.backend.common.stateless_scope import in_stateless_scope
+from keras.src.backend.common.stateless_scope import get_stateless_scope, in_stateless_scope
 from keras.src.models import Functional, Sequential
 from keras.src.trainers.trainer import Trainer
 
@@ -76,7 +76,8 @@ class Cloner:
                 "does around it; or hold the graph as an attribute of a subclass of keras.Model."
             )
         if isinstance(model, Sequential):
-            new = keras.Sequential([*map(_copy_input, model.inputs), *map(self.clone, model.layers)], name=model.name)
+            inputs = map(_copy_input, model.inputs) if model._functional else ()  # one for training only has none yet
+            new = keras.Sequential([*inputs, *map(self.clone, model.layers)], name=model.name)
         else:
             inputs = keras.tree.map_structure(_copy_input, model._inputs_struct)
             new = Functional(inputs, model._run_through_graph(inputs, operation_fn=self.clone), name=model.name)
@@ -194,12 +195,28 @@ class SharedVariable(keras.Variable):
         self._copy: Any = None
 
     @property
+    def value(self) -> Any:
+        """The source's value; in a scope that computes with other values (training, on JAX), its value there."""
+        if in_stateless_scope():
+            present = keras.StatelessScope.get_current_value(
+                get_stateless_scope(), self.source
+            )  # unnoticed by the probe
+            if present is not None:
+                return self._maybe_autocast(present)
+        return keras.Variable.value.fget(self)
+
+    @property
     def _value(self) -> Any:
         """The source's value, where Keras looks for a variable's own."""
         value = self.source._value
         if ENGINE == "tensorflow":
             return value
-        if value is None:  # the source runs right now, and Keras has its array
+        if value is None and not in_stateless_scope():
+            raise ModelError(
+                "The source model trains right now, and Keras has its weights. Expected a call between its epochs. Try: "
+                "on_epoch_end in place of on_train_batch_end."
+            )
+        if value is None:
             return self._copy
         if value is not self._copied or self._is_taken():
             self._copied, self._copy = value, detach(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -34,8 +35,8 @@ def find_layers(model: keras.Model) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path, layer in walk(model):
         if isinstance(layer, keras.layers.BatchNormalization) and layer.moving_mean is not None:
-            again = sum(name.partition("#")[0] == path for name in found)
-            found[f"{path}#{again + 1}" if again else path] = layer
+            numbered = (f"{path}#{number}" for number in itertools.count(2))
+            found[path if path not in found else next(name for name in numbered if name not in found)] = layer
     return found
 
 
@@ -54,7 +55,8 @@ def find_image(model: Any, example: Any = None) -> Any:
             f"{graph if isinstance(model, Functional) else other}, and do what these methods do (preprocessing, say) "
             "outside."
         )
-    images = model.inputs if isinstance(model, Functional | Sequential) else [_input_of_subclassed(model, example)]
+    is_graph = isinstance(model, Functional) or (isinstance(model, Sequential) and model._functional)
+    images = model.inputs if is_graph else [_input_of_subclassed(model, example)]
     if len(images) != 1:
         raise InputError(
             f"Expected a model with one image input; {type(model).__name__} has {len(images)}. "

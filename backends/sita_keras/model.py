@@ -61,6 +61,12 @@ class AdaptedModel(keras.Model):
                 "Try: adapt a model whose call takes the images, and passes the rest to the source model."
             )
         (images,), expected = keras.tree.flatten(inputs), self.inputs[0]
+        sizes = zip(expected.shape, images.shape, strict=False)
+        if len(images.shape) != len(expected.shape) or any(None not in size and len({*size}) > 1 for size in sizes):
+            raise InputError(
+                f"Expected images of shape {tuple(expected.shape)}; received {tuple(images.shape)}. Try: for images of "
+                "another size, adapt a second model, sita.adapt(model, example=images)."
+            )
         casts = KERAS.is_float(expected) and not KERAS.is_float(images)
         if casts and not isinstance(self.call_layer().hidden.source, Functional | Sequential):  # a graph casts, too
             raise InputError(

@@ -134,10 +134,12 @@ def runs_channels_first() -> bool:
 
 
 def current_trace() -> Any:
-    """Return what traces operations just now: a graph of TensorFlow, a trace of JAX; None on torch."""
+    """Return what traces operations just now: a graph of TensorFlow, a trace of JAX, a level of vmap on torch."""
     if ENGINE == "tensorflow":
         return tf.compat.v1.get_default_graph()
-    return jax.extend.core.get_opaque_trace_state() if ENGINE == "jax" else None  # type: ignore[no-untyped-call]
+    if ENGINE == "jax":
+        return jax.extend.core.get_opaque_trace_state()  # type: ignore[no-untyped-call]
+    return torch._C._functorch.maybe_current_level()
 
 
 def detach(value: Any) -> Any:

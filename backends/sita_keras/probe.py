@@ -57,11 +57,16 @@ def probe(  # noqa: PLR0917
         run, watcher.recorder, adaptation, image, image_rank=len(image.shape), channel_axis=lambda: channel_axis
     )
     watcher.check(adaptation)
-    if not clones.opaque:
-        return found
-    note = f"{', '.join(clones.opaque)} run another framework's layers: BatchNorm layers in them are not adapted"
-    warnings.warn(f"{note}.", SitaWarning, stacklevel=5)
-    return replace(found, notes=(note,))
+    notes = []
+    if clones.opaque:
+        notes += [
+            f"{', '.join(clones.opaque)} run another framework's layers: BatchNorm layers in them are not adapted"
+        ]
+    if others := watcher.other_norms():
+        notes += [f"{', '.join(others)} normalize like BatchNorm, but are no BatchNormalization: not adapted"]
+    for note in notes:
+        warnings.warn(f"{note}.", SitaWarning, stacklevel=5)
+    return replace(found, notes=tuple(notes)) if notes else found
 
 
 def _explained(error: Exception, source: keras.Model) -> Exception:
@@ -78,11 +83,11 @@ def _explained(error: Exception, source: keras.Model) -> Exception:
 def _refuse_values(output: Any) -> None:
     """Raise if an output holds anything but tensors."""
     for path, part in tree.flatten_with_path(output):
-        if not KERAS.is_array(part):
+        if not KERAS.is_array(part) or "string" in str(part.dtype):
             where = f" at {'.'.join(map(str, path))}" if path else ""
             raise OutputError(
-                f"The model returns {part!r}{where}, which no Keras graph can return. Expected tensors, or "
-                "tuples, lists and dicts of them. Try: adapt a model around it that returns these."
+                f"The model returns {part!r}{where}, which no Keras graph can return, or which is text. Expected "
+                "tensors of numbers, or tuples, lists and dicts of them. Try: adapt a model that returns these."
             )
 
 
@@ -133,13 +138,19 @@ class _Watcher:
         found = find_layers(self.source)
         skipped = {id(v) for info in adaptation.layers if not info.adapted for v in found[info.name].variables}
         read = [v for v in self.reads.variables if not isinstance(v, SharedVariable) and id(v) not in skipped]
-        norms = [path for path in (v.path.split("/") for v in read) if path[-1] in ("moving_mean", "moving_variance")]
-        if names := dict.fromkeys("/".join(path[-2:-1]) for path in norms):
+        if names := _layers_of_statistics(read):
             raise ModelError(
                 f"The clone of {adaptation.model_name} runs {', '.join(names)} of the source model: from a closure, a "
                 "class, a global or an object that is not a layer. Expected BatchNorm layers that are attributes of "
                 "the layers that call them, alone or in lists and dicts. Try: make them such attributes."
             )
+
+    def other_norms(self) -> list[str]:
+        """Return the layers with moving statistics, of a class of their own, that ran."""
+        known = {id(v) for layer in find_layers(self.source).values() for v in layer.variables}
+        return _layers_of_statistics(
+            [v for v in self.reads.variables if isinstance(v, SharedVariable) and id(v.source) not in known]
+        )
 
     def _check_compiled(self, adaptation: Adaptation) -> None:
         """Raise if an adapted layer that was not called may be inside a function that is compiled already."""
@@ -153,6 +164,13 @@ class _Watcher:
                 f"{', '.join(sorted(compiled))}: functions already compiled for the source model. Expected "
                 "layers that the model calls itself. Try: leave compilation to Keras, which compiles the whole model."
             )
+
+
+def _layers_of_statistics(variables: Sequence[Any]) -> list[str]:
+    """Return the names of the layers whose moving statistics are among these variables."""
+    paths = (variable.path.split("/") for variable in variables)
+    norms = (path for path in paths if path[-1] in ("moving_mean", "moving_variance"))
+    return [*dict.fromkeys("/".join(path[-2:-1]) for path in norms)]
 
 
 def _is_normalizing(norm: Any, x: Any) -> bool:

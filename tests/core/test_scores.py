@@ -125,7 +125,7 @@ def with_column(column: np.ndarray) -> np.ndarray:
         (np.maximum(Z, 0) * 9, "no negative value"),
         (SET, "class axis.*unclear"),
         (with_column(0 * SORTED + 3), "whole numbers at index 5 of axis 2"),
-        (with_column(0 * SORTED), "class axis.*unclear"),
+        (with_column(0 * SORTED - 9), "class axis.*unclear"),
         (np.eye(5)[:3], "only 0 and 1.*scores='probabilities'"),
     ],
     ids=[
@@ -139,7 +139,7 @@ def with_column(column: np.ndarray) -> np.ndarray:
         "features",
         "set",
         "one label",
-        "zeros",
+        "a masked column",
         "one-hot",
     ],
 )
@@ -154,11 +154,10 @@ def test_values_that_do_not_look_like_logits_are_no_scores(output: np.ndarray, w
     [
         np.sort(Z),  # five values may be sorted by chance
         np.concatenate([np.sort(WIDE[:2]), WIDE[2:]]),  # one image is not sorted
-        np.concatenate([WIDE, np.zeros((3, 1))], axis=1),  # zeros, and a masked class, are no labels
         np.concatenate([WIDE, np.full((3, 1), -10000.0)], axis=1),
         np.sort(MAPS.reshape(3, 5, 1, 16), axis=3),  # maps may be smooth
     ],
-    ids=["too short", "one image", "zeros", "a masked class", "maps"],
+    ids=["too short", "one image", "a masked class", "maps"],
 )
 def test_values_that_are_alike_by_chance_are_logits(output: np.ndarray) -> None:
     layout, why = resolve(output)
@@ -194,7 +193,7 @@ LOGITS, PROBABILITIES, SIGMOID = (ScoresLayout(0, kind, -1) for kind in ("logits
         (PROBABILITIES, [2 * Z], ()),
         (PROBABILITIES, [np.eye(5)[:3]], ()),
         (ScoresLayout(0, "sigmoid", -1), [np.repeat(Z, 2, axis=0)], ()),
-        (SIGMOID, [Z + 1], ("sigmoid", "sigmoid")),
+        (SIGMOID, [Z + 1], ()),
         (None, [Z], ()),
     ],
 )
@@ -202,3 +201,9 @@ def test_a_mix_averages_scores_and_heads_like_them_or_nothing(
     scores: ScoresLayout | None, others: list[np.ndarray | None], expected: tuple[str | None, ...]
 ) -> None:
     assert find_mixed(scores, [P if scores is PROBABILITIES else Z, *others]) == expected
+
+
+def test_a_head_of_four_numbers_may_be_a_box_and_sigmoid_maps_are_alike() -> None:
+    assert find_mixed(LOGITS, [Z[:, :4], 2 * Z[:, 1:]]) == ()
+    assert find_mixed(ScoresLayout(0, "sigmoid", -1), [MAPS, MAPS + 1]) == ("sigmoid", "sigmoid")
+    assert find_mixed(ScoresLayout(0, "sigmoid", -1), [MAPS, MAPS[:, :2]]) == ()
