@@ -24,8 +24,6 @@ from sita_workbench.models.torchvision_compat import LIBRARY
 # isort: split
 import torchvision
 from PIL import Image
-from ultralytics import YOLO
-from ultralytics.utils.nms import TorchNMS
 
 import sita_adapters as sita
 from sita_adapters.errors import ModelError
@@ -41,7 +39,12 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def _operators(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Import it here, because it replaces functions of other libraries, which are restored."""
+    monkeypatch.setattr(Image, "open", Image.open)
+    monkeypatch.setattr(torch, "save", torch.save)
+    from ultralytics.utils.nms import TorchNMS
+
     monkeypatch.chdir(tmp_path)  # where it writes its runs
     if LIBRARY is not None:  # torchvision's own does not load
         monkeypatch.setattr(torchvision.ops, "nms", TorchNMS.nms)
@@ -49,6 +52,8 @@ def _operators(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def make(config: str, images: torch.Tensor | None = None) -> Any:
     """A YOLO object with random weights, and statistics as after training on some images."""
+    from ultralytics import YOLO
+
     torch.manual_seed(0)
     yolo = YOLO(f"{config}.yaml", verbose=False)
     for module in yolo.model.modules():
