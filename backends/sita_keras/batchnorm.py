@@ -10,10 +10,11 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from sita_adapters.errors import InputError
 from sita_adapters.layer import LayerCall
+from sita_adapters.probe import leave_out
 from sita_adapters.state import thread
 from sita_adapters.statistics import input_affine, output_affine
 
-from .inspection import refuse_training
+from .inspection import refuse_training, walk
 from .ops import ENGINE, KERAS, current_trace
 
 
@@ -32,7 +33,7 @@ class AdaptedBatchNorm:
             given.arguments["training"] = False
         if not in_symbolic_scope() and not _runs_in_inner_graph(self.sita_name):  # where only shapes are asked for
             refuse_training(self.sita_name, called_in_training)
-            _refuse_mask(given.arguments.get("mask"), self.sita_name)
+            _refuse_mask(given.arguments.get("mask"), layer)
             first = next(iter(given.arguments))
             x = given.arguments[first]
             call = LayerCall(self.sita_name, x)
@@ -62,18 +63,20 @@ class FoldedTimeDistributed:
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """Run the layer once, on every step."""
         wrapper: Any = self
-        _refuse_mask(mask, wrapper.name)
+        _refuse_mask(mask, wrapper)
         steps, inner = ops.shape(inputs)[1], wrapper.layer
         kwargs = {"training": training} if inner._call_has_training_arg else {}
         outputs = inner.call(ops.reshape(inputs, (-1, *ops.shape(inputs)[2:])), **kwargs)
         return ops.reshape(outputs, (-1, steps, *ops.shape(outputs)[1:]))
 
 
-def _refuse_mask(mask: Any, name: str) -> None:
-    if mask is not None:
+def _refuse_mask(mask: Any, layer: Any) -> None:
+    context = thread.context
+    if mask is not None and context is not None:
+        names = [each.sita_name for _, each in walk(layer) if isinstance(each, AdaptedBatchNorm)]
         raise InputError(
-            f"Layer {name!r} received a mask; all positions would count the same. Expected layers without masks. Try: "
-            "mask after the layer, or leave it out with layers=."
+            f"Layer {layer.name!r} received a mask; all positions would count the same. Expected layers without masks. "
+            f"Try: mask after the layer; or {leave_out(names, context.adaptation)}."
         )
 
 
