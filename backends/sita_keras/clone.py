@@ -213,8 +213,8 @@ class SharedVariable(keras.Variable):
             return value
         if value is None and not in_stateless_scope():
             raise ModelError(
-                "The source model trains right now, and Keras has its weights. Expected a call between its epochs. Try: "
-                "on_epoch_end in place of on_train_batch_end."
+                "The source model trains right now, and Keras has its weights. Expected a call between its epochs. "
+                "Try: on_epoch_end in place of on_train_batch_end."
             )
         if value is None:
             return self._copy

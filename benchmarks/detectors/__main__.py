@@ -16,20 +16,24 @@ import torch
 import sita_workbench.models.torchvision_compat  # noqa: F401  (before torchvision)
 from sita_adapters.errors import SitaError
 
-from . import __doc__ as about
 from .checks import Result, check
 from .members import Detector, detectors
 
 _PAGE = Path(__file__).parents[2] / "docs/detectors.md"
 
-_INTRODUCTION = f"""# Detectors
+_INTRODUCTION = """# Detectors
 
-What detectors return, and what `auto` does with it. {" ".join(about.strip().splitlines()[-3:])} Relative differences are those of the largest value of each output.
-Four images of 128 pixels each: two that the statistics were measured on, one of low contrast, and one unlike them.
+What detectors return, and what `auto` does with it ([Segmentation and other outputs](outputs.md)). Each model has
+random weights, and statistics measured on random images. It runs on four images: two that the statistics were measured
+on, one of low contrast, and one unlike them. The reference runs the source twice per image, in float64: unchanged,
+and with the statistics that the rule of `auto` gives every normalization. It decides independently of the library which
+of the two an image's outputs come from.
 
     python -m benchmarks.detectors
 
-measures this table in a few minutes. "Adapted" counts the images whose outputs came from the adapted row. A mix gives both rows some weight. Class ids stored as floats were whole numbers in every answer.
+measures this table in a few minutes. The column "adapted" counts the images whose outputs came from the adapted row; a
+mix gives both rows some weight. The largest difference is relative to the largest value of each array. Class ids stored
+as floats were whole numbers in every answer.
 
 | library | model | returns, per image | what `auto` does | adapted | largest difference |
 | --- | --- | --- | --- | ---: | --- |
@@ -61,8 +65,8 @@ def main() -> None:
 
 def row(detector: Detector, result: Result) -> str:
     """Return a row of the table."""
-    scored = "class scores" in result.output or "class logits" in result.output
-    what = "mixes class scores" if result.mixed else f"selects a row, by shift{' and confidence' if scored else ''}"
+    by = "shift and confidence" if result.scored else "shift"
+    what = "mixes class scores" if result.mixed else f"selects a row, by {by}"
     given = f" (`{', '.join(f'{k}={v!r}' for k, v in detector.settings.items())}`)" if detector.settings else ""
     ids = ", class ids" if result.whole == "yes" else ""
     difference = f"{result.difference:.0e}{'' if result.precision == 'float64' else ' (float32)'}"

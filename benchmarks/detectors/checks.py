@@ -29,7 +29,7 @@ class Result:
     """What a detector returns, what happens to it, and how far the answer is from the reference."""
 
     returns: str
-    output: str  # as `describe` says it
+    scored: bool  # whether it has class scores
     mixed: bool
     adapted: int  # of how many images the adapted row supplied all outputs
     images: int
@@ -47,11 +47,15 @@ def weight_of(layers: list[tuple[float, float]]) -> Callable[[float, float], flo
     )
 
 
+Moments = tuple[np.ndarray, np.ndarray]
+"""Mean and variance, (C,)."""
+
+
 def rule(
-    mean: Any, variance: Any, m_s: Any, v_s: Any, epsilon: float, areas: tuple[float, float]
-) -> tuple[Any, Any, float]:
+    image: Moments, source: Moments, epsilon: float, area: float, first: float
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Return the blended mean and variance of a layer with A positions, and d: 1 − λ = d / (d + ½) · a."""
-    area, first = areas
+    (mean, variance), (m_s, v_s) = image, source
     ratio = (variance + epsilon) / (v_s + epsilon)
     d = float((0.5 * (ratio + (mean - m_s) ** 2 / (v_s + epsilon) - np.log(ratio) - 1)).mean())
     a = (area - 1) / (area - 1 + first / 64) if area > 1 else 0.0
@@ -95,8 +99,7 @@ def check(detector: Detector) -> Result:
                 whole = "yes" if whole != "no" and np.array_equal(ids, np.rint(ids)) else "no"
     shapes = [f"{name} {'×'.join(map(str, array.shape[1:]))}" for name, array in found.items()]
     returns = ", ".join(shapes[:3]) + (f", … ({len(shapes)} arrays)" if len(shapes) > 3 else "")
-    output = next(line for line in description.table.splitlines() if line.startswith("output"))[8:]
-    return Result(returns, output, found_mixed, chosen, len(runs.images), worst, runs.precision, whole)
+    return Result(returns, kind is not None, found_mixed, chosen, len(runs.images), worst, runs.precision, whole)
 
 
 def is_probable(array: np.ndarray) -> bool:
@@ -159,11 +162,11 @@ class TorchRuns:
         epsilons = {id(statistics_of(module)[0]): getattr(module, "eps", 1e-5) for module in holders}  # type: ignore[index]
 
         def blend(features: torch.Tensor, statistics: Any) -> Any:
-            given = [each.double().numpy() for each in moments(features.double(), statistics[0].numel())]
-            m_s, v_s = (each.double().numpy().reshape(-1) for each in statistics)
-            area = features.numel() / len(m_s)
+            image = tuple(each.numpy() for each in moments(features.double(), statistics[0].numel()))
+            source = tuple(each.double().numpy().reshape(-1) for each in statistics)
+            area = features.numel() / len(source[0])
             first = layers[0][0] if layers else area
-            m, v, d = rule(given[0], given[1], m_s, v_s, epsilons.get(id(statistics[0]), 1e-5), (area, first))
+            m, v, d = rule(image, source, epsilons.get(id(statistics[0]), 1e-5), area, first)
             layers.append((area, d))
             return tuple(torch.from_numpy(each).to(statistics[0].dtype) for each in (m, v))
 
@@ -199,9 +202,9 @@ def arrays_of(output: Any, path: str = "") -> Arrays:
 
 
 class KerasRuns:
-    """The same of a Keras model, in float64."""
+    """The same of a Keras model in float64. Parts of KerasHub's layers compute in float32."""
 
-    precision = "float64"
+    precision = "float32"
 
     def __init__(self, detector: Detector) -> None:
         import keras
@@ -238,9 +241,10 @@ class KerasRuns:
 
         def blend(layer: Any, features: Any) -> Any:
             flat = ops.convert_to_numpy(features).reshape(-1, features.shape[-1])
-            m_s, v_s = (ops.convert_to_numpy(each) for each in (layer.moving_mean, layer.moving_variance))
+            source = ops.convert_to_numpy(layer.moving_mean), ops.convert_to_numpy(layer.moving_variance)
             area = float(len(flat))
-            m, v, d = rule(flat.mean(0), flat.var(0), m_s, v_s, layer.epsilon, (area, layers[0][0] if layers else area))
+            first = layers[0][0] if layers else area
+            m, v, d = rule((flat.mean(0), flat.var(0)), source, layer.epsilon, area, first)
             layers.append((area, d))
             blended = (ops.convert_to_tensor(each, dtype=features.dtype) for each in (m, v))
             return self.checks.normalize(layer, features, *blended)

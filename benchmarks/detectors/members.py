@@ -15,6 +15,8 @@ _HEADS = (
     *("yolo26n-sem", "yolov8s-worldv2"),
 )
 
+_WITHOUT_NMS = ("yolov10n", "yolo26n", "yolo26n-seg", "yolo26n-pose", "yolo26n-obb")
+
 _BACKBONES = (
     *("fasterrcnn_resnet50_fpn", "maskrcnn_resnet50_fpn", "keypointrcnn_resnet50_fpn"),
     *("fasterrcnn_mobilenet_v3_large_fpn", "retinanet_resnet50_fpn", "fcos_resnet50_fpn"),
@@ -48,6 +50,8 @@ def detectors() -> Iterator[Detector]:
     """Yield all of them."""
     for name in _HEADS:
         yield Detector("ultralytics", name, functools.partial(_yolo, name))
+    for name in _WITHOUT_NMS:
+        yield Detector("ultralytics", f"{name}, end2end", functools.partial(_yolo, name, end2end=True))
     yield Detector("ultralytics", "rtdetr-resnet50", _ultralytics_rtdetr)
     maps = {"scores": "none"}
     for name in _BACKBONES:
@@ -62,10 +66,14 @@ def detectors() -> Iterator[Detector]:
     yield Detector("keras_hub", "DFineObjectDetector", _d_fine)
 
 
-def _yolo(name: str) -> Any:
+def _yolo(name: str, *, end2end: bool = False) -> Any:
+    """Return a network of ultralytics; `end2end`: with the head that needs no non-maximum suppression."""
     from ultralytics import YOLO
 
-    return YOLO(f"{name}.yaml", verbose=False).model
+    model: Any = YOLO(f"{name}.yaml", verbose=False).model
+    if end2end:
+        model.end2end = True
+    return model
 
 
 def _ultralytics_rtdetr() -> Any:
@@ -88,12 +96,14 @@ def _backbone(name: str, *, frozen: bool = False) -> Any:
 def _retinanet() -> Any:
     """Return the graph of KerasHub's RetinaNet: the task itself does more in `predict`."""
     import keras
+    import keras_hub
     from keras_hub import models
 
-    encoder = models.ResNetBackbone([64], [7], [16, 32, 48, 64], [1, 1, 1, 1], [1, 2, 2, 2], "basic_block", True)
-    backbone = models.RetinaNetBackbone(encoder, 3, 5, image_shape=(128, 128, 3))
-    preprocessor = models.RetinaNetObjectDetectorPreprocessor(image_converter=None)
-    task = models.RetinaNetObjectDetector(backbone, 7, "xyxy", preprocessor, use_prediction_head_norm=True)
+    encoder = models.ResNetBackbone([64], [7], [64, 64, 96, 96], [1, 1, 1, 1], [1, 2, 2, 2], "basic_block", True)
+    backbone = models.RetinaNetBackbone(encoder, 3, 5, False, image_shape=(128, 128, 3))
+    sizes = {"min_level": 3, "max_level": 5, "num_scales": 3, "aspect_ratios": [0.5, 1.0, 2.0], "anchor_size": 4.0}
+    anchors = keras_hub.layers.AnchorGenerator("xyxy", **sizes)
+    task = models.RetinaNetObjectDetector(backbone, 7, "xyxy", anchors, use_prediction_head_norm=True)
     return keras.Model(task.input, task.output)
 
 
@@ -116,6 +126,7 @@ def _d_fine() -> Any:
         hidden_sizes=[16, 32, 48, 64],
         embedding_size=8,
         use_learnable_affine_block=True,
+        hidden_act="relu",
         image_shape=(128, 128, 3),
         out_features=["stage3", "stage4"],
     )
