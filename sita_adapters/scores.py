@@ -182,22 +182,25 @@ def _resolve(values: np.ndarray, settings: Settings, image_rank: int, channel_ax
         return found[0]
     if found:
         raise _Unclear(f"Scores of shape {shape} sum to 1 along several axes. Try: class_axis=.")
-    if said is None and (not axes or in_unit_interval):
-        what, logits = (
-            ("values from 0 to 1 that do not sum to 1", "; 'logits' if they are logits")
-            if axes
-            else ("a single class", "")
-        )
-        raise _Unclear(
-            f"Scores of shape {shape} have {what}: whether these are logits or probabilities is unclear. Try: "
-            f"scores='sigmoid' or 'sigmoid_probabilities' if labels are independent{logits}."
-        )
-    if said is None and settings.output is None and given is None and (looks := _unlike_logits(values)):
-        raise _Unclear(f"The output of shape {shape} {looks}. Try: scores='logits' if it holds logits.")
+    if said is None:
+        _check_logits(values, shape, axes, settings.output is None and given is None)
     if usual not in axes:
         wanted = "scores='sigmoid' if labels are independent"
         raise _Unclear(f"The class axis of scores of shape {shape} is unclear. Try: class_axis=, or {wanted}.")
     return "logits", usual
+
+
+def _check_logits(values: np.ndarray, shape: str, axes: Sequence[int], alone: bool) -> None:
+    """Raise if values of unknown kind may be something else than logits; `alone`: no argument says that they are."""
+    if not axes or (values.min() >= 0.0 and values.max() <= 1.0):
+        what, logits = "values from 0 to 1 that do not sum to 1", "; 'logits' if they are logits"
+        raise _Unclear(
+            f"Scores of shape {shape} have {what if axes else 'a single class'}: whether these are logits or "
+            "probabilities is unclear. Try: scores='sigmoid' or 'sigmoid_probabilities' if labels are "
+            f"independent{logits if axes else ''}."
+        )
+    if alone and (looks := _unlike_logits(values)):
+        raise _Unclear(f"The output of shape {shape} {looks}. Try: scores='logits' if it holds logits.")
 
 
 def find_normalized(values: np.ndarray, axes: Iterable[int]) -> list[tuple[Scores, int]]:

@@ -10,7 +10,7 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from sita_adapters.errors import InputError
 from sita_adapters.layer import LayerCall
-from sita_adapters.probe import leave_out
+from sita_adapters.probe_runs import leave_out
 from sita_adapters.state import thread
 from sita_adapters.statistics import input_affine, output_affine
 

@@ -17,7 +17,7 @@ from sita_adapters.errors import InputError, ModelError, RecipeError, SharedWeig
 from sita_adapters.inputs import Inputs
 from sita_adapters.outputs import OutputLayout, ScoresLayout, flatten, rebuild
 from sita_adapters.plan import Plan
-from sita_adapters.probe import leave_out
+from sita_adapters.probe_runs import leave_out
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo
 from sita_adapters.state import Adaptation, Call, ProbeResult, Settings, thread

@@ -21,13 +21,13 @@ from torch.nn.modules.conv import _ConvNd
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, SitaError
 from sita_adapters.probe import (
-    BATCHES,
     InputRecorder,
     check_called,
     not_batchnorm_error,
     probe_model,
 )
 from sita_adapters.probe_inputs import change_statistics, perturb, random_like
+from sita_adapters.probe_runs import BATCHES
 from sita_adapters.state import ForwardContext, ProbeResult
 
 from .batchnorm import is_adapted, restore_layer

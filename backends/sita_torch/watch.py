@@ -12,7 +12,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sita_adapters.errors import ModelError, SitaWarning
-from sita_adapters.probe import InputRecorder, leave_out
+from sita_adapters.probe import InputRecorder
+from sita_adapters.probe_runs import leave_out
 
 from .batchnorm import is_known
 from .inspection import Adaptation, find_layers, source_statistics

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +14,12 @@ import keras_reference
 import numpy as np
 import pytest
 from keras import layers, ops
+from keras_heads import batch_of, check_auto, close, head
 
 import sita_adapters as sita
 from sita_adapters.errors import ModelError
 
 BACKEND = keras.backend.backend()
-
-
-def body(x: Any) -> Any:
-    x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(6, 3)(x)))
-    return layers.GlobalAveragePooling2D()(x)
-
-
-def head(step: Callable[[Any], Any]) -> keras.Model:
-    """The features of a small network, and one more step."""
-    return odd.graph(lambda x: step(body(x)), classes=None)
-
-
-def batch_of(count: int = 2) -> np.ndarray:
-    return nets.images(count, seed=7)
-
-
-def close(found: Any, expected: Any) -> None:
-    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-5)
-
-
-def check_auto(model: keras.Model, kind: str | None, batch: np.ndarray | None = None, **settings: Any) -> None:
-    """The default recipe answers as the reference, and otherwise than the source."""
-    adapted, batch = sita.adapt(model, **settings), batch_of() if batch is None else batch
-    assert sita.describe(adapted).scores == kind
-    expected = keras_reference.auto(model, batch, kind)
-    close(adapted.predict_on_batch(batch), expected)
-    assert abs(expected - model.predict_on_batch(batch)).max() > 1e-4
 
 
 def test_a_saved_model_loads_where_the_backend_is_imported(tmp_path: Path) -> None:
