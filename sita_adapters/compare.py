@@ -16,7 +16,7 @@ from .voting import probabilities
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class ComparedModel:
     """One model's answers for N images, and how close they are to the first model's.
 
     Attributes:
@@ -44,9 +44,9 @@ class Answers:
 class Comparison:
     """Every model's answers. Print it to see a table."""
 
-    models: tuple[Answers, ...]
+    models: tuple[ComparedModel, ...]
 
-    def __getitem__(self, name: str) -> Answers:
+    def __getitem__(self, name: str) -> ComparedModel:
         return {answers.name: answers for answers in self.models}[name]
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ def compare(
     arrays = images if isinstance(images, Mapping) else dict.fromkeys(models, images)
     if set(arrays) != set(models) or len({len(array) for array in arrays.values()}) > 1:
         raise InputError(f"images: expected one array, or the same number of images for each of {', '.join(models)}.")
-    found: list[Answers] = []
+    found: list[ComparedModel] = []
     for name, model in models.items():
         plain = backend_of(model).adaptation_of(model) is None
         if not plain and (recipe is not None or changes):
@@ -100,11 +100,11 @@ def compare(
         if recipe is None and (given := {*changes} & {*Recipe.__dataclass_fields__}):
             raise RecipeError(f"{min(given)}: there is no recipe to change. Try: compare(models, images, 'ops', …).")
         adapted = adapt(model, recipe or "source", **changes) if plain else model
-        found.append(_answer(name, adapted, arrays[name], batch_size, found[0].probabilities if found else None))
+        found.append(_compared(name, adapted, arrays[name], batch_size, found[0].probabilities if found else None))
     return Comparison(tuple(found))
 
 
-def _answer(name: str, adapted: Any, images: Any, batch_size: int, first: np.ndarray | None) -> Answers:
+def _compared(name: str, adapted: Any, images: Any, batch_size: int, first: np.ndarray | None) -> ComparedModel:
     """Return an adapted model's answers, and how close they are to the first model's probabilities."""
     if not isinstance(images, np.ndarray) or images.ndim != 4 or not images.size or images.dtype.kind not in "fiu":
         shape = getattr(images, "shape", type(images).__name__)
@@ -119,4 +119,5 @@ def _answer(name: str, adapted: Any, images: Any, batch_size: int, first: np.nda
         raise OutputError(f"Expected models with the same classes; {name!r}: {p.shape[1:]}, the first: {q.shape[1:]}.")
     labels, entropies = p.argmax(-1), -np.sum(p * np.log(p, out=np.zeros_like(p), where=p > 0), axis=-1)
     same, gap = float((labels == q.argmax(-1)).mean()), float(np.abs(p - q).max())
-    return Answers(name, backend_of(adapted).label, adaptation_of(adapted).recipe, labels, p, entropies, same, gap)
+    framework, recipe = backend_of(adapted).label, adaptation_of(adapted).recipe
+    return ComparedModel(name, framework, recipe, labels, p, entropies, same, gap)
