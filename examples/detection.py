@@ -2,7 +2,7 @@
 
     python examples/detection.py
 
-A detector selects its queries by their scores, so box 7 of one row need not be box 7 of another. Nothing of them is
+A detector selects its queries by their scores, so box 7 of one row need not be box 7 of another. They are never
 averaged: one of an image's rows supplies all of its boxes and scores. The weights are untrained: this shows how to
 connect things.
 """

@@ -77,7 +77,8 @@ def keep_candidates(output: Any, context: ForwardContext) -> Candidates:
             if any(size == context.rows != before for size, before in zip(array.shape, shape, strict=True)):
                 raise OutputError(
                     f"{path} was a constant in the probe, and has {context.rows} entries now, one per row. Expected "
-                    "the same in every call. Try: compute it in the forward pass, not in a hook function."
+                    "the same in every call. Try: compute it in the forward pass, not in a hook function; if it "
+                    "depends on the size of the images, adapt a second model for it, sita.adapt(model, example=…)."
                 )
             arrays.append(array)
             continue

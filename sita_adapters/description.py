@@ -14,7 +14,7 @@ from .version import __version__
 
 IN_WORDS = {
     "source": "runs the source model without adaptation",
-    "auto": "runs each image with and without adaptation, and mixes the outputs by shift and confidence",
+    "auto": "runs each image with and without adaptation, and mixes class scores by shift and confidence",
     "auto3": "like auto, with a second adapted row",
     "shift": "runs each image once, and adapts more if it is further from the source's statistics",
     "ensemble": "averages the source model's probabilities over the image and its views",
@@ -87,7 +87,7 @@ def describe_output(layout: OutputLayout, recipe: Recipe) -> str:
     """Return what was found in an output, and what follows for a mix, in one line."""
     scores, mixes = layout.scores, recipe.combine == "mix"
     if scores is None:
-        return f"no class scores assumed. {layout.what_selects if mixes else layout.why_no_scores}"
+        return f"no class scores. {layout.selection_note if mixes else layout.why_no_scores}"
     where = "" if len(layout.paths) == 1 else f" in {layout.paths[scores.index]}"
     kind = scores.kind.replace("_", " ")
     what = f"assumed to be class logits{where}" if kind == "logits" else f"class scores{where}: {kind}"

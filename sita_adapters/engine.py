@@ -40,10 +40,10 @@ class Answer:
     """What an adapted model answers for a batch of images, and how it got there.
 
     Attributes:
-        output: An output of the model, of whose structure the answer is.
+        output: An output of the model; the answer has its structure.
         arrays: The arrays of the answer, in the order of `layout.paths`, with the images first.
         layout: The layout of the output.
-        plan: The Plan that ran.
+        plan: The Plan that ran; None if the call was compiled.
         weights: The weight of each candidate in a mix, (B, P): 1 for the row that supplies all outputs of an image, if
             one does. None without a mix.
         diagnostics: What was measured and decided, if it was asked for.
@@ -52,7 +52,7 @@ class Answer:
     output: Any
     arrays: list[Array]
     layout: OutputLayout
-    plan: Plan
+    plan: Plan | None = None
     weights: Array | None = None
     diagnostics: Diagnostics | None = None
 
@@ -68,11 +68,11 @@ class Answer:
         return self.arrays[self.layout.require_scores().index]
 
 
-def read_answer(output: Any, layout: OutputLayout, plan: Plan, ops: Ops) -> Answer:
+def read_answer(output: Any, layout: OutputLayout, ops: Ops) -> Answer:
     """Return the Answer that an output of a compiled call stands for: such a call returns nothing else."""
     pairs = zip(flatten(output, ops.is_array), layout.axes, strict=True)
     arrays = [ops.moveaxis(array, axis, 0) if axis else array for (_, array), axis in pairs]
-    return Answer(output, arrays, layout, plan)
+    return Answer(output, arrays, layout)
 
 
 def answer(call: Call, *, diagnosed: bool = False) -> Answer:
@@ -145,9 +145,9 @@ def run_part(call: Call, plan: Plan, batch: list[Array], *, measure: bool) -> Ca
     if plan.blends and sum(context.calls.values()) < call.probe.layer_calls:
         missed = [name for name in call.probe.entries_per_row if name not in context.calls]
         raise ModelError(
-            f"{', '.join(missed[:4]) or 'An adapted layer'} did not run as in the probe, and was not adapted. "
-            "Expected the same layers in every call. Try: if layers were replaced, fused or converted since, change "
-            "the source model and adapt it again; if a part of the model compiles itself, leave compilation to the "
+            f"{', '.join(map(repr, missed[:4])) or 'An adapted layer'} did not run as in the probe. "
+            "Expected the same layers in every call. Try: if layers were replaced, fused or converted since, change the "
+            "source model and adapt it again; if a part of the model compiles itself, leave compilation to the "
             "framework, which compiles the whole model."
         )
     return keep_candidates(output, context)

@@ -63,8 +63,8 @@ class Observation:
         found = [values[name] for values in self._values if name in values]
         if not found or len(found) < len(self._values):
             raise SitaError(
-                f"{name}: Nothing was observed. Try: call the adapted model itself in this block and thread; adapt "
-                "with output= and scores= for class scores; or use a recipe that measures shift ('auto')."
+                f"{name}: Nothing was observed, or not for this recipe or output. Try: call the adapted model itself "
+                "in this block and thread; output= and scores= for class scores; a recipe that measures shift ('auto')."
             )
         if len({array.shape[1:] for array in found}) > 1:
             raise InputError(f"{name}: images of different sizes were observed. Try: observe each size separately.")
@@ -113,6 +113,7 @@ class Observation:
         except SymbolicError as error:
             raise SitaError("The model was observed during compilation or export. Try: call it uncompiled.") from error
         self.candidates, self.layers = diagnostics.candidates, diagnostics.layers
+        assert answer.plan is not None
         self.plan, self.layout = answer.plan, answer.layout
         self._values.append(values | {name: values[name].astype(np.int64) for name in _INTEGERS if name in values})
 

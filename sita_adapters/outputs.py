@@ -41,10 +41,10 @@ class OutputLayout:
     floats: tuple[bool, ...]  # whether the arrays hold floating-point numbers
     scores: ScoresLayout | None  # the class scores; None if there are none, or if they are unclear
     why_no_scores: str = ""  # the reason, and what to try
-    mixed: tuple[Scores | None, ...] = ()  # as what a mix averages each array; (): one row supplies all of an image
+    mixed: tuple[Scores | None, ...] = ()  # the kind of each array in a mix; (): one row supplies all of an image
 
     @property
-    def what_selects(self) -> str:
+    def selection_note(self) -> str:
         """What a mix does with an output without class scores, why, and what to try."""
         selects = "The shift selects the row that supplies all outputs of an image, usually the source's"
         return f"{selects}. {self.why_no_scores}"
@@ -52,7 +52,10 @@ class OutputLayout:
     def require_scores(self) -> ScoresLayout:
         """Return the scores; raise an OutputError if there are none."""
         if self.scores is None:
-            raise OutputError(self.why_no_scores)
+            advice = (
+                "" if "Try:" in self.why_no_scores else " Try: leave scores= out, or 'auto', which needs no scores."
+            )
+            raise OutputError(f"{self.why_no_scores}{advice}")
         return self.scores
 
 

@@ -155,12 +155,24 @@ def _layout(  # noqa: PLR0917
     paths, shapes = tuple(each.name for each in whole.arrays), tuple(each.array.shape for each in whole.arrays)
     floats = tuple(each.array.dtype.kind == "f" for each in whole.arrays)
     layout = OutputLayout(paths, tuple(axes), shapes, floats, scores, why, find_mixed(scores, values))
-    if adaptation.recipe.candidate_count > 1 and scores is None:
-        if adaptation.recipe.combine != "mix":
-            layout.require_scores()
+    if adaptation.recipe.candidate_count > 1 and adaptation.recipe.combine != "mix":
+        _check_vote(layout, image_rank)
+    elif adaptation.recipe.candidate_count > 1 and scores is None:
         advice = "To adapt every image, use 'shift' or 'bn'."
-        warnings.warn(f"{adaptation.model_name}: {layout.what_selects} {advice}", SitaWarning, stacklevel=2)
+        warnings.warn(f"{adaptation.model_name}: {layout.selection_note} {advice}", SitaWarning, stacklevel=2)
     return layout
+
+
+def _check_vote(layout: OutputLayout, image_rank: int) -> None:
+    """Raise if there are no scores to vote on, or if other outputs would not belong to the scores."""
+    scores, others = layout.require_scores(), sum(axis is not None for axis in layout.axes) - 1
+    rank = len(layout.shapes[scores.index])
+    if others and rank > 2 and rank != image_rank:
+        raise OutputError(
+            f"{layout.paths[scores.index]} holds scores of several entries per image, beside other outputs. A vote "
+            "would decide for every entry alone, and the other outputs would come from other candidates. Try: 'auto' or "
+            "'shift'."
+        )
 
 
 def _precise(array: np.ndarray) -> np.ndarray:

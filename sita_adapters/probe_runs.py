@@ -47,7 +47,7 @@ def image_axes(results: Sequence[Result], adaptation: Adaptation) -> list[int | 
         other = sorted((found - usual) | (usual - found))
         if other and {*other} <= {each.name for each in (*some.layers, *results[1].layers)}:
             raise ModelError(
-                f"The model calls {other[0]!r} {usual[other[0]]} times for two images, and {found[other[0]]} times for "
+                f"The model calls {other[0]!r} {usual[other[0]]} times for two images, but {found[other[0]]} times for "
                 f"{count}. Expected the same calls for any number of images. Try: run a batch as a whole, without a "
                 f"loop over its images; or {leave_out(other, adaptation)}."
             )

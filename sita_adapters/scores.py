@@ -54,7 +54,7 @@ def resolve_scores(
     """
     try:
         if settings.scores == "none":
-            raise _Unclear("scores='none' says so. Try: leave it out, if the output holds class scores.")
+            raise _Unclear("scores='none'.")
         index, scores = _find(output, values, settings, is_array)
         kind, axis = _resolve(scores, settings, image_rank, channel_axis)
     except _Unclear as why:
@@ -63,8 +63,8 @@ def resolve_scores(
 
 
 def find_mixed(scores: ScoresLayout | None, values: Sequence[np.ndarray | None]) -> tuple[Scores | None, ...]:
-    """Return as what a mix averages each array: the scores, auxiliary heads like them, and logits of which they are the
-    softmax; None for a constant.
+    """Return the kind of scores that a mix treats each array as: the scores, auxiliary heads like them, and logits of
+    which they are the softmax; None for a constant.
 
     If there is any other array, nothing is averaged, (): one row supplies all outputs of an image.
     """
@@ -91,7 +91,7 @@ def _kind_beside(array: np.ndarray, main: np.ndarray, scores: ScoresLayout) -> S
     elif kind.endswith("probabilities"):
         alike = kind in kinds
     else:
-        alike = not kinds and array.shape[axis] != _BOX and _unlike_logits(array) == ""
+        alike = not kinds and (array.shape[axis] != _BOX or array.ndim > 3) and _unlike_logits(array) == ""
     return kind if alike else "logits" if kind == "probabilities" and _is_softmax(main, array, axis) else None
 
 
@@ -130,16 +130,17 @@ def _find(
             advice = f"one of {others}" if len(paths) > 1 else "leave output= out"
             raise OutputError(f"output={settings.output!r} gives {what}. Try: {advice}.")
     if not found:
+        what = "" if is_array(output) else f", which has {', '.join(paths)}"
         raise _Unclear(
-            f"Found no class scores (N, classes, …) in the model's {type(output).__name__}, which has "
-            f"{', '.join(paths)}. Try: adapt a module that returns them, or a recipe that needs none ('auto', 'shift')."
+            f"Found no class scores, floating-point numbers (N, classes, …), in the model's {type(output).__name__}"
+            f"{what}. Try: adapt a module that returns them, or a recipe that needs none ('auto', 'shift')."
         )
     if len(found) > 1:  # a classifier may return its logits, too
         found = _softmax_of_another({index: eligible[index] for index in found}) or found
     if len(found) > 1:
         raise _Unclear(
             f"Several outputs could be the class scores: {', '.join(paths[index] for index in found)}. Try: output= "
-            "with a key, a position, or a function of the output."
+            "with a key, a position, or a function of the output; scores='none' if none of them holds class scores."
         )
     return found[0], eligible[found[0]]
 
@@ -192,15 +193,17 @@ def _resolve(values: np.ndarray, settings: Settings, image_rank: int, channel_ax
 
 def _check_logits(values: np.ndarray, shape: str, axes: Sequence[int], alone: bool) -> None:
     """Raise if values of unknown kind may be something else than logits; `alone`: no argument says that they are."""
+    if alone and not axes and (looks := _unlike_logits(values)) and "whole" in looks:
+        raise _Unclear(f"The output of shape {shape} {looks}. Try: scores='none' to confirm that.")
     if not axes or (values.min() >= 0.0 and values.max() <= 1.0):
         what, logits = "values from 0 to 1 that do not sum to 1", "; 'logits' if they are logits"
         raise _Unclear(
-            f"Scores of shape {shape} have {what if axes else 'a single class'}: whether these are logits or "
-            "probabilities is unclear. Try: scores='sigmoid' or 'sigmoid_probabilities' if labels are "
-            f"independent{logits if axes else ''}."
+            f"The output of shape {shape} has {what if axes else 'a single class'}: whether these are class scores, "
+            "and of which kind, is unclear. Try: scores='sigmoid' or 'sigmoid_probabilities' for independent labels, or "
+            f"for yes and no; 'none' if these are features{logits if axes else ''}."
         )
     if alone and (looks := _unlike_logits(values)):
-        raise _Unclear(f"The output of shape {shape} {looks}. Try: scores='logits' if it holds logits.")
+        raise _Unclear(f"The output of shape {shape} {looks}. Try: scores='none' to confirm that, or 'logits' if not.")
 
 
 def find_normalized(values: np.ndarray, axes: Iterable[int]) -> list[tuple[Scores, int]]:

@@ -70,10 +70,9 @@ class KerasBackend:
         return model.predict_on_batch(arrange(model, _move_channels(model, images) if channels_last else images))
 
     def run(self, adapted: Any, images: np.ndarray, *, channels_last: bool = False) -> Answer:
-        """Return the Answer of an adapted model, compiled: its layout and its plan are those of the probe."""
-        output, layer = self.call(adapted, images, channels_last=channels_last), adapted.call_layer()
-        plan = layer.plan(_move_channels(adapted, images) if channels_last else images)
-        return read_answer(output, layer.adaptation.latest_probe.layout, plan, KERAS)
+        """Return the Answer of an adapted model, compiled: its layout is that of the probe."""
+        output = self.call(adapted, images, channels_last=channels_last)
+        return read_answer(output, adaptation_of(adapted).latest_probe.layout, KERAS)
 
     def write(self, adapted: Any, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
         return write(adapted, path, format, example, diagnostics)

@@ -97,7 +97,7 @@ class Cloner:
         self._copy_attributes(layer, new)
         if id(layer) in self.adapted:
             new.sita_name = self.adapted[id(layer)]
-        elif hasattr(layer, "adapt") and not layer._layers:
+        elif hasattr(layer, "adapt") and not layer._layers and not own_methods(layer, ("adapt", "call")):
             # A preprocessing layer (Normalization) computes with tensors that its `adapt` and a load replace. The
             # source's own `call` reads the present ones, where a copy would keep those of today.
             new.call = layer.call

@@ -14,14 +14,14 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from sita_adapters.backend import adaptation_of
-from sita_adapters.engine import Answer
+from sita_adapters.engine import Answer, read_answer
 from sita_adapters.errors import ModelError, SitaWarning
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo, Layers, match_layers
 from sita_adapters.state import Settings
 
 from .batchnorm import adapt_layer, is_adapted, restore_layer
-from .call import Arguments, install_forward, probe_example, remove_forward, run_call
+from .call import Arguments, check_output, install_forward, probe_example, remove_forward
 from .clone import clone
 from .exporting import FORMATS, write
 from .hooks import check_hooks
@@ -99,10 +99,14 @@ class TorchBackend:
             return model(_as_batch(model, images, channels_last))
 
     def run(self, adapted: Any, images: np.ndarray, *, channels_last: bool = False) -> Answer:
-        """Return the Answer of an adapted module, or of the one that a wrapper runs: of its forward, without hooks."""
-        batch = _as_batch(adapted, images, channels_last)
-        with torch.no_grad():
-            return run_call(_module_of(adapted), Arguments((batch,), {}))
+        """Return the Answer of an adapted module, or of a wrapper that runs one."""
+        output, adaptation = self.call(adapted, images, channels_last=channels_last), adaptation_of(adapted)
+        signature = Arguments((_as_batch(adapted, images[:1], channels_last),), {}).signature
+        layout = adaptation.probes.get(signature, adaptation.latest_probe).layout
+        check_output(
+            output, layout, adaptation.recipe
+        )  # a hook on the module itself, or its own __call__, may change it
+        return read_answer(output, layout, TORCH)
 
     def write(self, adapted: Any, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
         return write(_module_of(adapted), path, format, example, diagnostics)

@@ -17,6 +17,7 @@ from torch import nn
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, OutputError
 from sita_adapters.outputs import OutputLayout, flatten
+from sita_adapters.recipe import Recipe
 from sita_adapters.scores import find_normalized
 from sita_adapters.state import Call, ProbeResult
 from sita_adapters.views import ImageLayout
@@ -84,6 +85,20 @@ def _check_map(argument: torch.Tensor, images: torch.Tensor, call: Call) -> None
         )
 
 
+def check_output(output: Any, layout: OutputLayout, recipe: Recipe) -> None:
+    """Raise if something changed an output after the forward."""
+    found = {path: array.ndim for path, array in flatten(output, TORCH.is_array)}
+    expected = dict(zip(layout.paths, map(len, layout.shapes), strict=True))
+    if found != expected:
+        raise OutputError(
+            f"The forward of the model returns {', '.join(expected)}; a call returns {', '.join(found)}, with another "
+            "structure or rank, because of a hook on the model itself or its own __call__. Try: adapt the model "
+            "without it, and do the same after the call."
+        )
+    if recipe.combine != "mean":  # which turns logits into logarithms of probabilities
+        _check_kind(output, layout)
+
+
 def _check_kind(output: Any, layout: OutputLayout) -> None:
     """Raise if scores are not what they were in the probe: an argument may switch to probabilities."""
     found, scores = flatten(output, TORCH.is_array), layout.scores
@@ -94,8 +109,8 @@ def _check_kind(output: Any, layout: OutputLayout) -> None:
     changed = bool(kinds) if scores.kind == "logits" else scores.kind not in kinds
     if changed and np.isfinite(values).all():
         raise OutputError(
-            f"The scores were {scores.kind} in the probe but not in this call: another argument changes them. Try: "
-            "adapt a separate model for each value, sita.adapt(model, example=…)."
+            f"The scores were {scores.kind} in the probe but not in this call: another argument, or a hook on the "
+            "model itself, changes them. Try: adapt a separate model for each value, sita.adapt(model, example=…)."
         )
 
 

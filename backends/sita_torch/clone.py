@@ -45,6 +45,12 @@ def clone(model: nn.Module, *, keep: object = None, own: Literal["nothing", "buf
                 f"{type(model).__name__} cannot be copied: {error}. Expected a model that copy.deepcopy can copy. "
                 "Try: remove what cannot be copied from the model while you adapt it, or give it a __deepcopy__."
             ) from error
+    if shared := {*map(id, nn.Module.modules(model))} & {*map(id, nn.Module.modules(made))} - {id(keep)}:
+        kinds = {type(module).__name__ for module in nn.Module.modules(model) if id(module) in shared}
+        raise ModelError(
+            f"{', '.join(sorted(kinds))} of {type(model).__name__} stays the same object in a copy of the model, which "
+            "could change the source. Expected modules that copy.deepcopy copies. Try: remove its __deepcopy__."
+        )
     for module, new in zip(nn.Module.modules(model), nn.Module.modules(made), strict=False):
         new.training = module.training  # graph modules lose it when they are copied
     return made
@@ -125,7 +131,7 @@ def _accept_false(model: nn.Module, name: str, *args: bool, **kwargs: bool) -> n
 
 
 def _stay_unfused(model: nn.Module, *_: Any, **__: Any) -> nn.Module:
-    """`fuse` of an adapted model: a pipeline that calls it goes on with the adapted model."""
+    """`fuse` of an adapted model: a pipeline that calls it continues with the adapted model."""
     warnings.warn(
         f"fuse() of an adapted {type(model).__name__} changed nothing: fused layers cannot be adapted.",
         SitaWarning,

@@ -41,8 +41,8 @@ class UserHook:
             raise ModelError(
                 f"A hook function of {self.name!r} ({getattr(self.function, '__qualname__', self.function)}) returns "
                 "a value, which changes what the model computes, and which the probe has not seen. Expected hook "
-                "functions that only look. Try: compute it in the module's forward, or register an object of a class "
-                "with a __call__ method, which is copied with the model."
+                "functions that only observe (return None). Try: compute it in the module's forward, or register an "
+                "object of a class with a __call__ method, which is copied with the model."
             )
 
 

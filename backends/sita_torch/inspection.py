@@ -147,8 +147,8 @@ def has_channels_last(images: torch.Tensor, weight: torch.Tensor) -> bool:
 
 def _nothing_to_adapt(model: nn.Module, modules: dict[str, nn.Module]) -> ModelError:
     convolutions = [module for module in modules.values() if isinstance(module, _ConvNd)]
-    fused = bool(convolutions) and all(module.bias is not None for module in convolutions)
-    hint = " Try: adapt the model before fusing it, if its layers were fused into its convolutions." if fused else ""
+    fused = any(module.bias is not None for module in convolutions)
+    hint = " Try: if its BatchNorm layers were fused into convolutions, adapt the model before that." if fused else ""
     return ModelError(
         f"{type(model).__name__} has no BatchNorm layer with running statistics ({len(modules)} modules searched). "
         f"SITA adapts BatchNorm statistics only; LayerNorm and GroupNorm have none.{hint}"

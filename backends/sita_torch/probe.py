@@ -1,6 +1,6 @@
 """The probe of a PyTorch model: plain runs of a private copy, and a watch over every operation.
 
-The copy has the source's parameters and buffers of its own: an operation that would write to a parameter is refused
+The copy shares the source's parameters and has its own buffers: an operation that would write to a parameter is refused
 before it runs.
 """
 
@@ -110,6 +110,9 @@ def check_call(source: nn.Module, layers: Sequence[str], example: Any) -> Given 
         raise reached(args, kwargs)
 
     network, failure = clone(source, own="all"), ""
+    for _, module in named_modules(network):  # the user's hooks see no random images
+        module._forward_pre_hooks.clear()
+        module._forward_hooks.clear()
     vars(network)["forward"] = functools.partial(stop, _Reached)
     for name, module in named_modules(network)[1:]:
         if any(each == name or each.startswith(f"{name}.") for each in layers):
@@ -171,6 +174,7 @@ class _Attempt:
         try:
             found = probe_model(*arguments, image_rank=space + 2, channel_axis=self._channel_axis)
             check_called(found.entries_per_row, self.adaptation)
+            self.watcher.detach()
             axes = _check_layers(self.watcher, self.adaptation)
         finally:
             self._release()

@@ -34,7 +34,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.adaptation = adaptation
         self.adapted = {info.name: found[info.name] for info in adaptation.layers if info.adapted}
         self.source, self.known, self.own = map(_owners, (find_layers(source), found, self.adapted))
-        self.parameters = {_storage(each): name for name, each in nn.Module.named_parameters(network)}
+        self.parameters = {_storage(each): name for name, each in nn.Module.named_parameters(network) if each.numel()}
         self.before = _tensors_of(network)
         self.everything = False
         """Whether to look for statistics, too. It makes a run slow."""
@@ -47,8 +47,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.bypassed = self.foreign = False
         self.stem: torch.Tensor | None = None
         """The weights of the first convolution."""
-        for layer in self.adapted.values():
-            layer.register_forward_hook(self._leave)
+        self._hooks = [layer.register_forward_hook(self._leave) for layer in self.adapted.values()]
 
     def enter(self, name: str, x: torch.Tensor) -> None:
         """Record that an adapted layer runs, and keep a part of its first input: all of axis 1 and of the last."""
@@ -84,6 +83,11 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.foreign = self.foreign or _pointer(args[3]) not in self.known
         if self.stem is None and name == "convolution":
             self.stem = args[1]
+
+    def detach(self) -> None:
+        """Remove the hooks: a copy of a layer that had them would copy everything that the watcher holds."""
+        for hook in self._hooks:
+            hook.remove()
 
     def check(self) -> None:
         """Raise if BatchNorm arithmetic bypassed the adapted layers, or a buffer was written or a tensor replaced."""
@@ -148,6 +152,6 @@ def _storage(value: Any) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _written(func: Any) -> tuple[tuple[int, str], ...]:
-    """Return the places and names of the arguments that an operation writes to."""
+    """Return the positions and names of the arguments that an operation writes to."""
     arguments = enumerate(func._schema.arguments)
     return tuple((i, each.name) for i, each in arguments if each.alias_info is not None and each.alias_info.is_write)

@@ -100,6 +100,29 @@ def test_a_layer_inside_of_a_map_is_refused_and_the_advice_works() -> None:
     assert sita.describe(adapted).skipped == ("mapped/inside",)
 
 
+class Counting(layers.Layer):
+    """Counts its calls; its `adapt` is no preprocessing layer's."""
+
+    def build(self, _: Any) -> None:
+        self.count = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def adapt(self, data: Any) -> None:
+        """Do nothing."""
+
+    def call(self, x: Any) -> Any:
+        self.count.assign(self.count + 1)
+        return x
+
+
+def test_a_layer_with_an_adapt_method_of_its_own_cannot_write_to_the_source() -> None:
+    layer = Counting(name="counting")
+    model = functional(layer)
+    layer.count.assign(0)
+    with pytest.raises(ModelError, match="writes to its variable"):
+        sita.adapt(model)
+    assert float(layer.count) == 0
+
+
 def test_the_same_tensor_twice() -> None:
     inputs = keras.Input((16, 16, 3))
     features = functional(layers.ReLU())(inputs)

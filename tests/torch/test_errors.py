@@ -40,7 +40,7 @@ def lazy() -> nn.Module:
 
 MODELS = {
     "no BatchNorm": (lambda: nn.LayerNorm(3), ["no BatchNorm", "LayerNorm"]),
-    "fused": (fused, ["fused", "before fusing"]),
+    "fused": (fused, ["fused into convolutions", "adapt the model before that"]),
     "weights": (lambda: small().state_dict(), ["build the model"]),
     "a tensor": (lambda: torch.ones(3), ["Tensor", "torch.nn.Module"]),
     "scripted": (lambda: torch.jit.script(small()), ["scripted or traced", "eager"]),

@@ -164,7 +164,7 @@ class Loop(Net):
 
 
 def test_a_loop_over_images_is_named() -> None:
-    with pytest.raises(ModelError, match=r"calls 'body.1' 2 times for two images, and 1 times for 1.*without a loop"):
+    with pytest.raises(ModelError, match=r"calls 'body.1' 2 times for two images, but 1 times for 1.*without a loop"):
         sita.adapt(Loop())(images())
 
 
@@ -192,18 +192,50 @@ def test_an_example_for_a_call_of_its_own_reaches_the_forward() -> None:
         assert_answers(sita.adapt(Photos(), example=example)(photos), expected)
 
 
-@pytest.mark.filterwarnings("ignore:No recipe keeps")
-def test_a_root_hook_does_not_confuse_compare_and_calibrate() -> None:
-    model, plain = Net(), Net()
-    model.register_forward_hook(lambda _, __, output: (output.softmax(1), "and more"))
-    for recipe in ("source", "auto"):
-        one, other = (sita.adapt(each, recipe) for each in (model, plain))
-        assert one(images())[1] == "and more"
-        assert (
-            sita.compare({"one": one, "other": other}, images().permute(0, 2, 3, 1).numpy())
-            .models[1]
-            .largest_difference
-            < 1e-6
-        )
-    many = torch.rand(64, 3, 16, 16)
-    assert sita.calibrate(model, many) == sita.calibrate(plain, many)
+def test_compare_reads_what_a_call_returns() -> None:
+    """The model's own `__call__` runs; a hook on the model itself that changes the scores is named."""
+    photos = (255 * images().permute(0, 2, 3, 1)).to(torch.uint8)
+
+    class Scaling(Net):
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return super().__call__(x / 255)
+
+    compared = sita.compare({"scaling": Scaling()}, photos.float().numpy())["scaling"]
+    with torch.no_grad():
+        expected = Net()(photos.permute(0, 3, 1, 2) / 255).softmax(1)
+    np.testing.assert_allclose(compared.probabilities, expected, atol=1e-6)
+    for change, words in (
+        (lambda _, __, output: output.softmax(1), "were logits in the probe but not in this call.*hook on the model"),
+        (lambda _, __, output: (output, "and more", output), "a call returns .*hook on the model itself"),
+    ):
+        model = Net()
+        model.register_forward_hook(change)
+        with pytest.raises(OutputError, match=words):
+            sita.compare({"hooked": model}, images().permute(0, 2, 3, 1).numpy())
+
+
+def test_a_module_that_copies_share_is_refused_and_stays_whole() -> None:
+    class Kept(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean = nn.Parameter(torch.zeros(3, 1, 1), False)
+
+        def __deepcopy__(self, _: Any) -> nn.Module:
+            return self
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x - self.mean
+
+    model = nn.Sequential(Kept(), Net()).eval()
+    with pytest.raises(ModelError, match="Kept of Sequential stays the same object in a copy"):
+        sita.adapt(model)
+    assert len([*model.parameters()]) == 7
+    del Kept.__deepcopy__
+    assert_answers(sita.adapt(model)(images()), torch_reference.answers(model, images()))
+
+
+def test_hooks_of_a_model_with_a_call_of_its_own_see_no_random_image() -> None:
+    model, seen = Photos(), []
+    model.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape))
+    sita.adapt(model)
+    assert seen == []

@@ -40,6 +40,25 @@ def test_a_probe_is_a_few_small_runs_once_for_each_signature(make: Any) -> None:
     assert len(runs) > 4
 
 
+def test_the_check_of_a_layer_copies_that_layer_alone() -> None:
+    """Of a class of the user's own, each layer is checked on a copy."""
+
+    class Own(nn.BatchNorm2d):
+        """Behaves like its base class."""
+
+    class Large:
+        copies = 0
+
+        def __deepcopy__(self, _: Any) -> Large:
+            Large.copies += 1
+            return self
+
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), *(Own(4) for _ in range(20)), nn.Flatten()).eval()
+    model.large = Large()
+    sita.adapt(model, "bn", example=torch.rand(2, 3, 8, 8))
+    assert Large.copies <= 4
+
+
 def test_an_example_is_probed_ahead() -> None:
     adapted = sita.adapt(net(), "bn", example=batch(2))
     runs = count_forwards(adapted[0])
