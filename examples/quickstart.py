@@ -38,7 +38,7 @@ for _ in range(150):
     optimizer.step()
 model.eval()
 
-adapted = sita.adapt(model)  # the model itself stays as it is
+adapted = sita.adapt(model, example=images)  # the model itself stays as it is
 print(sita.describe(adapted), "\n")
 
 images, labels = stripes(400)

@@ -170,8 +170,8 @@ def _check_vote(layout: OutputLayout, image_rank: int) -> None:
     if others and rank > 2 and rank != image_rank:
         raise OutputError(
             f"{layout.paths[scores.index]} holds scores of several entries per image, beside other outputs. A vote "
-            "would decide for every entry alone, and the other outputs would come from other candidates. Try: 'auto' or "
-            "'shift'."
+            "would decide for every entry alone, and the other outputs would come from other candidates. Try: "
+            "'auto' or 'shift'."
         )
 
 

@@ -199,8 +199,8 @@ def _check_logits(values: np.ndarray, shape: str, axes: Sequence[int], alone: bo
         what, logits = "values from 0 to 1 that do not sum to 1", "; 'logits' if they are logits"
         raise _Unclear(
             f"The output of shape {shape} has {what if axes else 'a single class'}: whether these are class scores, "
-            "and of which kind, is unclear. Try: scores='sigmoid' or 'sigmoid_probabilities' for independent labels, or "
-            f"for yes and no; 'none' if these are features{logits if axes else ''}."
+            "and of which kind, is unclear. Try: scores='sigmoid' or 'sigmoid_probabilities' for independent labels, "
+            f"or for yes and no; 'none' if these are features{logits if axes else ''}."
         )
     if alone and (looks := _unlike_logits(values)):
         raise _Unclear(f"The output of shape {shape} {looks}. Try: scores='none' to confirm that, or 'logits' if not.")

@@ -23,7 +23,14 @@ _PAGE = Path(__file__).parents[2] / "docs/detectors.md"
 
 _INTRODUCTION = """# Detectors
 
-What detectors return, and what `auto` does with it ([Segmentation and other outputs](outputs.md)). Each model has
+Adapt a detector like any other model, or the module inside its pipeline ([Pipelines](pipelines.md)). `auto` keeps
+the source's boxes unless an image is far from the training images ([Segmentation and other outputs](outputs.md)). To
+adapt to every image, use `shift`:
+
+    yolo.model = sita.adapt(yolo.model, "shift")
+
+The table shows what detectors return, and what `auto` does with it: `1.boxes 64×336` is the array at
+`output[1]["boxes"]`, without its batch dimension. The counts say nothing about your images, because each model has
 random weights, and statistics measured on random images. It runs on four images: two that the statistics were measured
 on, one of low contrast, and one unlike them. The reference runs the source twice per image, in float64: unchanged,
 and with the statistics that the rule of `auto` gives every normalization. It decides independently of the library which
