@@ -33,10 +33,10 @@ from .probe_runs import (
     find_mixing,
     image_axes,
     is_close,
-    leave_out,
     mixing_error,
 )
 from .scores import find_mixed, resolve_scores
+from .selection import leave_out
 from .state import Adaptation, ProbeResult
 
 Run: TypeAlias = Callable[..., Any]
@@ -200,5 +200,5 @@ def not_batchnorm_error(wrong: Sequence[str], kind: str, adaptation: Adaptation)
     return ModelError(
         f"{', '.join(wrong[:4])} ({kind}) does not normalize its input with its statistics as BatchNorm does. Expected "
         f"(x − mean) / sqrt(variance + ε) with one mean per channel; anything may follow. Try: "
-        f"{leave_out(wrong, adaptation)}."
+        f"{leave_out(wrong, adaptation.layers)}."
     )

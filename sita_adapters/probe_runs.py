@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .errors import ModelError, OutputError, SitaError
+from .selection import leave_out
 from .state import Adaptation
 
 ALL = (1, 0)
@@ -49,7 +50,7 @@ def image_axes(results: Sequence[Result], adaptation: Adaptation) -> list[int | 
             raise ModelError(
                 f"The model calls {other[0]!r} {usual[other[0]]} times for two images, but {found[other[0]]} times for "
                 f"{count}. Expected the same calls for any number of images. Try: run a batch as a whole, without a "
-                f"loop over its images; or {leave_out(other, adaptation)}."
+                f"loop over its images; or {leave_out(other, adaptation.layers)}."
             )
         if some.parts != parts:
             raise OutputError(
@@ -95,7 +96,7 @@ def mixing_error(whole: Result, mixed: Sequence[int], axes: Sequence[int | None]
             f"The batch of layer {', '.join(names[:4])} does not hold the same number of consecutive entries for "
             "every image, independent of the others: the model concatenates, reorders or normalizes batches, or folds "
             f"time first. Expected (N, T, …) reshaped to (N·T, …). Try: change that, or "
-            f"{leave_out(names, adaptation)}."
+            f"{leave_out(names, adaptation.layers)}."
         )
     if axes[mixed[0]] is None:
         shape = whole.arrays[mixed[0]].array.shape
@@ -131,10 +132,3 @@ def is_close(x: np.ndarray, y: np.ndarray, every: np.ndarray, perturbed: np.ndar
     size, gaps = size + typical + np.finfo(np.float64).tiny, np.abs(x - y)
     magnified = 20 * np.linalg.norm((every - perturbed) / size)
     return bool((gaps <= rounding * size + 1e-3 * spread).all() or np.linalg.norm(gaps / size) <= magnified)
-
-
-def leave_out(names: Collection[str], adaptation: Adaptation) -> str:
-    """Return the argument of `adapt` that leaves these layers out, if it has others."""
-    if {info.name for info in adaptation.layers if info.adapted} <= {*names}:
-        return "another model, because this one has no other BatchNorm layers"
-    return f"layers=lambda name, layer: name not in {[*names]!r}"

@@ -44,3 +44,11 @@ def match_layers(found: Mapping[str, Any], layers: Layers) -> set[str]:
                 f"layers: {what!r} matches none of the {len(found)} BatchNorm layers ({some}).{suggestion(what, found)}"
             )
     return set().union(*picked.values())
+
+
+def leave_out(names: Iterable[str], layers: Iterable[LayerInfo]) -> str:
+    """Return the argument of `adapt` that leaves these of the adapted layers out, if there are others."""
+    names = list(names)
+    if {info.name for info in layers if info.adapted} <= {*names}:
+        return "another model, because this one has no other BatchNorm layers"
+    return f"layers=lambda name, layer: name not in {names!r}"

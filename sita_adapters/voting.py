@@ -139,18 +139,18 @@ def first_largest(z: Array, axis: int, ops: Ops) -> Array:
     return ops.min(ops.where(largest, indices, float(count)), axis=axis, keepdims=True)
 
 
-def select_lowest(array: Array, entropies: Array, candidates: Sequence[int], ops: Ops) -> Array:
-    """Return, for each image, the part of an array (B, P, …) of the candidate with the lowest key in `entropies`.
+def select_lowest(array: Array, keys: Array, candidates: Sequence[int], ops: Ops) -> Array:
+    """Return, for each image, the part of an array (B, P, …) of the candidate with the lowest key (B, P, …).
 
     Each candidate is compared with the best so far, because not every exporter supports argmin.
     """
     first, *others = candidates
-    chosen, lowest = array[:, first], entropies[:, first]
-    column = (-1, *lowest.shape[1:], *[1] * (len(array.shape) - len(entropies.shape)))
+    chosen, lowest = array[:, first], keys[:, first]
+    column = (-1, *lowest.shape[1:], *[1] * (len(array.shape) - len(keys.shape)))
     for candidate in others:
-        better = entropies[:, candidate] < lowest
+        better = keys[:, candidate] < lowest
         chosen = ops.where(ops.reshape(better, column), array[:, candidate], chosen)
-        lowest = ops.where(better, entropies[:, candidate], lowest)
+        lowest = ops.where(better, keys[:, candidate], lowest)
     return chosen
 
 

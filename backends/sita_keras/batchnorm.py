@@ -10,7 +10,7 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from sita_adapters.errors import InputError
 from sita_adapters.layer import LayerCall
-from sita_adapters.probe_runs import leave_out
+from sita_adapters.selection import leave_out
 from sita_adapters.state import thread
 from sita_adapters.statistics import input_affine, output_affine
 
@@ -76,7 +76,7 @@ def _refuse_mask(mask: Any, layer: Any) -> None:
         names = [each.sita_name for _, each in walk(layer) if isinstance(each, AdaptedBatchNorm)]
         raise InputError(
             f"Layer {layer.name!r} received a mask; all positions would count the same. Expected layers without masks. "
-            f"Try: mask after the layer; or {leave_out(names, context.adaptation)}."
+            f"Try: mask after the layer; or {leave_out(names, context.adaptation.layers)}."
         )
 
 

@@ -17,9 +17,8 @@ from sita_adapters.errors import InputError, ModelError, RecipeError, SharedWeig
 from sita_adapters.inputs import Inputs
 from sita_adapters.outputs import OutputLayout, ScoresLayout, flatten, rebuild
 from sita_adapters.plan import Plan
-from sita_adapters.probe_runs import leave_out
 from sita_adapters.recipe import Recipe
-from sita_adapters.selection import LayerInfo
+from sita_adapters.selection import LayerInfo, leave_out
 from sita_adapters.state import Adaptation, Call, ProbeResult, Settings, thread
 from sita_adapters.views import ImageLayout, SpatialKind
 
@@ -134,7 +133,7 @@ class AdaptedCall(keras.layers.Layer):
                     f"The layer {inner[0]!r} runs inside an inner graph: a tf.function or jax.jit in the model, a "
                     "branch (ops.cond), or a loop such as a recurrence. Expected BatchNorm layers that the model calls "
                     "itself. Try: leave compilation to Keras, which compiles the whole model; ops.where for a branch; "
-                    f"unroll=True for a recurrent layer; or {leave_out(inner, self.adaptation)}."
+                    f"unroll=True for a recurrent layer; or {leave_out(inner, self.adaptation.layers)}."
                 )
         if ENGINE == "jax" and context.probe is not None:
             # XLA compiles `maximum(NaN, 0)` to 0 on CPUs: behind a ReLU, such a row would look like any other.

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sita_adapters.errors import ModelError, SitaWarning
 from sita_adapters.probe import InputRecorder
-from sita_adapters.probe_runs import leave_out
+from sita_adapters.selection import leave_out
 
 from .batchnorm import is_known
 from .inspection import Adaptation, find_layers, source_statistics
@@ -33,7 +33,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.network, self.recorder, found = network, recorder, find_layers(network)
         self.adaptation = adaptation
         self.adapted = {info.name: found[info.name] for info in adaptation.layers if info.adapted}
-        self.source, self.known, self.own = map(_owners, (find_layers(source), found, self.adapted))
+        self.of_source, self.of_copy, self.of_adapted = map(_owners, (find_layers(source), found, self.adapted))
         self.parameters = {_storage(each): name for name, each in nn.Module.named_parameters(network) if each.numel()}
         self.before = _tensors_of(network)
         self.everything = False
@@ -75,12 +75,12 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note_statistics(self, name: str, args: Any) -> None:
         """Note which statistics an operation uses."""
         for pointer in map(_pointer, args):
-            self.bypassed = self.bypassed or pointer in self.source
-            if pointer in self.own and self.own[pointer] != self.running:
-                self.outside.add(self.own[pointer])
+            self.bypassed = self.bypassed or pointer in self.of_source
+            if pointer in self.of_adapted and self.of_adapted[pointer] != self.running:
+                self.outside.add(self.of_adapted[pointer])
         # (input, weight, bias, mean, variance, …); with batch statistics, whether images mix shows in the outputs.
         if "batch_norm" in name and len(args) > 5 and isinstance(args[3], torch.Tensor) and args[5] is not True:
-            self.foreign = self.foreign or _pointer(args[3]) not in self.known
+            self.foreign = self.foreign or _pointer(args[3]) not in self.of_copy
         if self.stem is None and name == "convolution":
             self.stem = args[1]
 
@@ -101,7 +101,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise ModelError(
                 f"The model uses the statistics of {', '.join(map(repr, sorted(self.outside)[:4]))} outside of calls "
                 "of these layers (F.batch_norm, fused weights), where they cannot be adapted. Try: call the layers, or "
-                f"{leave_out(sorted(self.outside), self.adaptation)}."
+                f"{leave_out(sorted(self.outside), self.adaptation.layers)}."
             )
         if changed := sorted(dict(self.before.items() ^ _tensors_of(self.network).items())):
             raise _write_error(self.network, changed)
