@@ -16,7 +16,7 @@ from .ops import Array, Ops
 from .outputs import flatten
 from .shift import area_weight
 from .state import Call, ForwardContext
-from .voting import Scores, Vote, decide, entropy, from_logits, select_lowest, to_logits
+from .voting import Scores, Vote, decide, entropy, from_logits, select_lowest, to_logits, unmask
 
 SOURCE_SHIFT = 0.05
 """d_0: at this shift, with equal confidence, the source's and the adapted output have equal weight in a mix."""
@@ -133,8 +133,17 @@ def join_parts(parts: Sequence[Candidates], call: Call) -> Candidates:
 
 def join_arrays(parts: Sequence[list[Array]], axes: Sequence[int | None], along: int, ops: Ops) -> list[Array]:
     """Return the arrays of several outputs joined into one list; constants come from the first output."""
-    pairs = zip(axes, zip(*parts, strict=True), strict=True)
-    return [each[0] if axis is None else ops.concat(each, axis=along) for axis, each in pairs]
+    joined = []
+    for axis, each in zip(axes, zip(*parts, strict=True), strict=True):
+        shapes = {(*array.shape[:along], *array.shape[along + 1 :]) for array in each}
+        if axis is not None and len(shapes) > 1 and all(type(size) is int for shape in shapes for size in shape):
+            raise OutputError(
+                "Expected outputs of the same size from all runs of a call with many images; received sizes "
+                f"{', '.join(map(str, sorted(shapes)[:4]))}, as if the model padded to the largest in a run. Try: a "
+                "larger max_rows, so that a call is one run; or adapt the module before the padding."
+            )
+        joined.append(each[0] if axis is None else ops.concat(each, axis=along))
+    return joined
 
 
 def combine(candidates: Candidates, call: Call) -> Combined:
@@ -200,6 +209,8 @@ def mix_scores(array: Array, weights: Array, kind: Scores, class_axis: int, ops:
     Probabilities are mixed as logarithms or log-odds: models with and without a final softmax then agree.
     """
     y = to_logits(ops.precise(array), kind, ops)
+    if kind in ("logits", "log_probabilities"):
+        y = unmask(y, class_axis, ops)
     column = ops.reshape(ops.cast(weights, y), (-1, y.shape[1], *[1] * (len(y.shape) - 2)))
     weighted = ops.where(column == 0, 0.0, y * column)  # a logit may be −∞
     return ops.cast(from_logits(ops.sum(weighted, axis=1), kind, class_axis, ops), array)

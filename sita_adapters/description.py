@@ -91,7 +91,14 @@ def describe_output(layout: OutputLayout, recipe: Recipe) -> str:
     where = "" if len(layout.paths) == 1 else f" in {layout.paths[scores.index]}"
     kind = scores.kind.replace("_", " ")
     what = f"assumed to be class logits{where}" if kind == "logits" else f"class scores{where}: {kind}"
-    beside = "; beside other outputs, so one row supplies all outputs of an image" if mixes and not layout.mixed else ""
+    heads = [
+        path
+        for i, path in enumerate(layout.paths)
+        if i != scores.index and mixes and layout.mixed[i : i + 1] != (None,)
+    ]
+    beside = f"; averages {', '.join(heads)}, too" if heads else ""
+    if mixes and not layout.mixed:
+        beside = "; beside other outputs, so one row supplies all outputs of an image"
     return f"{what}, classes on axis {scores.class_axis}{beside}"
 
 

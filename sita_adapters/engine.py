@@ -21,9 +21,9 @@ import numpy as np
 
 from .combining import Candidates, combine, join_arrays, join_parts, keep_candidates
 from .diagnostics import Diagnostics, diagnose
-from .errors import InputError, ModelError
+from .errors import InputError, ModelError, OutputError
 from .ops import Array, Ops, SymbolicError
-from .outputs import OutputLayout, flatten, rebuild
+from .outputs import OutputLayout, changed_constants, flatten, rebuild
 from .plan import Plan, make_plan, resampling_error, split_source
 from .recipe import RECIPES
 from .state import Call, Forward, ForwardContext, thread
@@ -147,10 +147,24 @@ def run_part(call: Call, plan: Plan, batch: list[Array], *, measure: bool) -> Ca
         raise ModelError(
             f"{', '.join(map(repr, missed[:4])) or 'An adapted layer'} did not run as in the probe. "
             "Expected the same layers in every call. Try: if layers were replaced, fused or converted since, change "
-            "the source model and adapt it again; if a part of the model compiles itself, leave compilation to the "
-            "framework, which compiles the whole model."
+            "the source model and adapt it again; if the model keeps what it computed, switch that off; if a part of "
+            "it compiles itself, leave compilation to the framework, which compiles the whole model."
         )
+    if call.probe.constants and not ops.is_traced(images):
+        _check_constants(output, images, call)
     return keep_candidates(output, context)
+
+
+def _check_constants(output: Any, images: Array, call: Call) -> None:
+    """Raise if a part of the output that was the same for all random images is not what it was."""
+    same_shape = tuple(images.shape[1:]) == call.probe.image_shape
+    if changed := changed_constants(output, call.probe.constants, same_shape, call.ops):
+        raise OutputError(
+            f"{', '.join(changed[:4])} was a constant in the probe, and differs in this call. Expected the same in "
+            "every call, or one entry per image: anything else is computed from the rows of all images. Try: adapt a "
+            "module that returns one entry per image, and compute the rest from these; compute it in the forward pass, "
+            "not in a hook function; or adapt again, if the source's weights have changed since."
+        )
 
 
 def expand(images: Array, plans: Sequence[Plan], layout: ImageLayout) -> Array:

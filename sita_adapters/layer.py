@@ -11,6 +11,7 @@ from typing import Any
 
 from .errors import InputError, ModelError
 from .ops import Array
+from .selection import leave_out
 from .shift import scaled_divergence
 from .state import Adaptation, LayerMeasurement, thread
 from .statistics import blend_with_source, pool, target
@@ -62,7 +63,8 @@ class LayerCall:
                 f"Layer {name!r} received {entries} batch entries for {context.rows} rows; expected "
                 f"{factor * context.rows}, as in the probe. Try: if the model runs its batch in chunks of n images, "
                 "sita.adapt(model, max_rows=n); if it folds inputs of this size into its batch in another way, adapt a "
-                "second model for them, sita.adapt(model, example=…)."
+                "second model for them, sita.adapt(model, example=…); if their number depends on what the images show, "
+                f"{leave_out([name], context.adaptation.layers)}."
             )
         return factor
 

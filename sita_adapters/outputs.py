@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from .errors import OutputError
-from .ops import Array
+from .ops import Array, Ops
 from .voting import Scores
 
 Selector: TypeAlias = "str | int | Callable[[Any], Any] | None"
@@ -78,6 +80,27 @@ def leaves(output: Any, is_array: IsArray) -> list[tuple[str, Any]]:
     return found
 
 
+def changed_constants(output: Any, constants: Mapping[str, Any], same_shape: bool, ops: Ops) -> list[str]:
+    """Return the paths of constants that differ from these; if images have another shape, of arrays that were empty."""
+    changed = []
+    for path, leaf in leaves(output, ops.is_array):
+        if path not in constants:
+            continue
+        before, now = constants[path], leaf
+        if ops.is_array(leaf):
+            now = ops.to_numpy(leaf)
+            if now.shape == before.shape and now.dtype.kind in "fc":
+                tolerance = 1e-2 if "16" in str(leaf.dtype) else 1e-4
+                differs = not np.allclose(now, before, tolerance, tolerance * np.abs(before).max(initial=0.0), True)
+            else:
+                differs = not np.array_equal(now, before)
+            differs = differs and (same_shape or before.size == 0)
+        else:
+            differs = same_shape and repr(now) != repr(before)
+        changed += [path] * differs
+    return changed
+
+
 def rebuild(output: Any, arrays: Sequence[Array], is_array: IsArray) -> Any:
     """Return an output of the same type and structure with these arrays, in the order of `flatten`."""
     if is_array(output):
@@ -102,21 +125,16 @@ def _map(output: Any, path: str, is_array: IsArray, function: Callable[[str, Any
             return type(output)(*(inner(f".{name}", part) for name, part in zip(output._fields, output, strict=True)))
         if isinstance(output, list | tuple):
             return type(output)([inner(f"[{index}]", part) for index, part in enumerate(output)])
-        made = copy.copy(output)  # an OrderedDict, a ModelOutput or a dataclass, with its other attributes
-        names = [*output] if isinstance(output, Mapping) else [each.name for each in dataclasses.fields(output)]
-        if hidden := [name for name, value in vars(output).items() if name not in names and is_array(value)]:
-            raise OutputError(
-                f"{type(output).__name__}{f' at {path}' if path else ''} holds tensors that are no fields of it: "
-                f"{', '.join(hidden)}. Try: adapt a module that returns the fields only, and compute these from them."
-            )
-        if isinstance(output, Mapping):
-            for key, part in output.items():
-                made[key] = inner(f".{key}", part)
-            return made
-        if dataclasses.is_dataclass(output) and not isinstance(output, type):
-            for each in dataclasses.fields(output):
-                if hasattr(output, each.name):  # bypasses frozen=True: the copy is not shared yet
-                    object.__setattr__(made, each.name, inner(f".{each.name}", getattr(output, each.name)))
+        fields = dataclasses.fields(output) if dataclasses.is_dataclass(output) else ()
+        if fields or isinstance(output, Mapping):  # an OrderedDict, a ModelOutput or a dataclass
+            made = copy.copy(output)  # with its other attributes
+            names = [*output] if isinstance(output, Mapping) else [each.name for each in fields]
+            _check_hidden(output, names, path, is_array)
+            for name in names:
+                if isinstance(output, Mapping):
+                    made[name] = inner(f".{name}", output[name])
+                elif hasattr(output, name):  # bypasses frozen=True: the copy is not shared yet
+                    object.__setattr__(made, name, inner(f".{name}", getattr(output, name)))
             return made
     except TypeError as error:
         why = f", which cannot be rebuilt with other tensors ({error})"
@@ -124,6 +142,16 @@ def _map(output: Any, path: str, is_array: IsArray, function: Callable[[str, Any
         f"The model returns an object of type {type(output).__name__}{f' at {path}' if path else ''}{why}. Expected "
         "tensors, or tuples, lists, dicts, named tuples and dataclasses of these. Try: adapt a module returning these."
     )
+
+
+def _check_hidden(output: Any, names: Sequence[str], path: str, is_array: IsArray) -> None:
+    """Raise if an object holds arrays beside its fields: they would be those of all rows."""
+    attributes = getattr(output, "__dict__", {})  # there is none with __slots__
+    if hidden := [name for name, value in attributes.items() if name not in names and is_array(value)]:
+        raise OutputError(
+            f"{type(output).__name__}{f' at {path}' if path else ''} holds tensors that are no fields of it: "
+            f"{', '.join(hidden)}. Try: adapt a module that returns the fields only, and compute these from them."
+        )
 
 
 def check_selector(selector: Any) -> None:

@@ -84,8 +84,8 @@ def probe_model(
 ) -> ProbeResult:
     """Return what is established about a model for images like these; raise a SitaError if it violates the contract.
 
-    `channel_axis` is called after the runs. It returns the class axis of logits of the images' rank, 1 or −1, or None
-    if it is unknown.
+    `image_rank` is the rank of logits with the images' axes; 0 if unknown. `channel_axis` is called after the runs. It
+    returns the class axis of such logits, 1 or −1, or None if it is unknown.
     """
     is_array, model = recorder.ops.is_array, adaptation.model_name
 
@@ -113,7 +113,9 @@ def probe_model(
     entries: dict[str, tuple[int, ...]] = {}
     for each in whole.layers:
         entries[each.name] = (*entries.get(each.name, ()), each.array.shape[1])
-    return ProbeResult(layout, entries)
+    constants = dict(leaf for leaf in leaves(whole.output, is_array) if not is_array(leaf[1]))
+    constants |= {each.name: each.array for each, axis in zip(whole.arrays, axes, strict=False) if axis is None}
+    return ProbeResult(layout, entries, image_shape=tuple(images.shape[1:]), constants=constants)
 
 
 def _record(run: Run, count: int, recorder: InputRecorder, images: Array, model: str) -> Result:
@@ -126,8 +128,9 @@ def _record(run: Run, count: int, recorder: InputRecorder, images: Array, model:
     except Exception as error:
         raise InputError(
             f"{model} fails on random images of {images.dtype} and shape {(count, *images.shape[1:])}: "
-            f"{type(error).__name__}: {error} Expected a model that takes any number of such images. Try: other "
-            "shapes, a floating-point type, or an example, sita.adapt(model, example=images)."
+            f"{type(error).__name__}: {error} Expected a model that takes any number of such images, and of other "
+            "arguments with one entry per image on their first axis. (Those of three and more axes are random, too.) "
+            "Try: other shapes, a floating-point type, or an example, sita.adapt(model, example=…)."
         ) from error
     arrays = [recorder.values(path, array) for path, array in flatten(output, is_array)]
     layers = [each.by_image(count) for each in recorder.layers]

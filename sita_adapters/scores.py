@@ -24,9 +24,6 @@ _SORTED = 10
 _LABELS = 1e5
 """More than the number of classes. Far larger numbers are whole because of their precision."""
 
-_LABEL = 100
-"""If a column holds a larger number everywhere, or a negative one, it may be a masked class."""
-
 _BOX = 4
 """As many numbers describe a box: a head of four real numbers beside the scores is not taken for scores."""
 
@@ -223,7 +220,7 @@ def _unlike_logits(values: np.ndarray) -> str:
         if values.shape[axis] > 1 and np.abs(np.linalg.norm(values, axis=axis) - 1).max() <= _ROUNDING:
             return f"has vectors of unit length along axis {axis}"
     for axis, index, column in _columns(values, (values == np.rint(values)) & (np.abs(values) < _LABELS)):
-        if column.min() < column.max() or 0 <= column.flat[0] < _LABEL:
+        if column.min() < column.max() or column.flat[0] >= 0:  # a negative constant may be a masked class
             return f"holds whole numbers at index {index} of axis {axis}, like labels"
     for axis in _sorting_axes(values):
         steps = np.diff(values, axis=axis)

@@ -43,6 +43,8 @@ class ProbeResult:
     notes: tuple[str, ...] = ()  # notes on the model that `describe` prints
     spatial_axes: int = 2  # the number of spatial axes of the images
     aligned: tuple[bool, ...] = ()  # for each tensor argument beside the images, whether it has one entry per image
+    image_shape: tuple[int, ...] = ()  # of the random images, without their number
+    constants: Mapping[str, Any] = field(default_factory=dict)  # what has no entry per image, for images of this shape
     layer_calls: int = field(init=False)  # the number of calls of adapted layers in one forward pass
 
     def __post_init__(self) -> None:

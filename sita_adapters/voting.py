@@ -6,6 +6,7 @@ candidates, …), with the classes on any later axis. Each remaining position (p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
@@ -20,6 +21,7 @@ Scores: TypeAlias = Literal["logits", "probabilities", "log_probabilities", "sig
 SCORES: tuple[Scores, ...] = get_args(Scores)
 
 _TINY = float(np.finfo(np.float32).tiny)
+_MASK = -1e30  # a logit below is a mask
 _LEAST = -1e4  # exp of any smaller number is 0 in every precision; clipping makes 0 · −∞ = 0
 
 
@@ -123,6 +125,17 @@ def entropy(scores: Array, kind: Scores, class_axis: int, ops: Ops) -> Array:
 def log_of(values: Array, ops: Ops) -> Array:
     """Return the logarithm of probabilities, clipped below at the smallest normal float."""
     return ops.log(ops.where(values < _TINY, _TINY, values))
+
+
+def unmask(z: Array, class_axis: int, ops: Ops) -> Array:
+    """Return logits (B, P, …) in which a class that only some of an image's candidates mask by −∞ has a finite value.
+
+    It corresponds to the smallest probability, as in a model with a softmax. With −∞, one candidate could veto what
+    another is certain of, and two could veto every class. The smallest number of a dtype is a mask, too.
+    """
+    masked, by_all = z < _MASK, ops.max(z, axis=1, keepdims=True) < _MASK
+    lowest = ops.max(z, axis=class_axis, keepdims=True) + math.log(_TINY)
+    return ops.where(masked, ops.where(by_all, z, lowest), z)
 
 
 def log_softmax(z: Array, axis: int, ops: Ops) -> Array:

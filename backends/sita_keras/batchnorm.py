@@ -37,6 +37,7 @@ class AdaptedBatchNorm:
             first = next(iter(given.arguments))
             x = given.arguments[first]
             call = LayerCall(self.sita_name, x)
+            _note_invalid(x, call)
             if call.blends and self.is_known():
                 return _normalized(x, layer, call)
             if call.blends:
@@ -106,6 +107,14 @@ def _rewritten(x: Any, layer: Any, call: LayerCall) -> Any:
     scale, shift = input_affine(mean, variance, source_mean=m_s, source_variance=v_s, epsilon=layer.epsilon, ops=KERAS)
     rewritten = _affine(x, layer.axis, scale, shift)
     return KERAS.cast(rewritten, x) if KERAS.is_float(x) else rewritten
+
+
+def _note_invalid(x: Any, call: LayerCall) -> None:
+    """On JAX, note which entries of the first layer's input are not finite: those of the source's rows, too."""
+    context: Any = call.context
+    if ENGINE == "jax" and not context.graph.invalid:
+        finite = ops.isfinite(KERAS.precise(x))
+        context.graph.invalid.append(ops.any(ops.logical_not(finite), axis=range(1, len(x.shape))))
 
 
 def _blend(x: Any, layer: Any, call: LayerCall) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +41,7 @@ class _Graph:
 
     trace: Any  # what traces the forward pass
     inner: list[str] = field(default_factory=list)  # the adapted layers that something else traced
-    invalid: list[Any] = field(default_factory=list)  # on JAX, which statistics of each layer are not finite
+    invalid: list[Any] = field(default_factory=list)  # on JAX, for which entries of each layer something is not finite
 
 
 @keras.saving.register_keras_serializable(package="sita_keras")
@@ -137,7 +138,7 @@ class AdaptedCall(keras.layers.Layer):
                 )
         if ENGINE == "jax" and context.probe is not None:
             # XLA compiles `maximum(NaN, 0)` to 0 on CPUs: behind a ReLU, such a row would look like any other.
-            output = _mark_invalid(output, context.probe.layout.axes, rows[0], context.graph.invalid)
+            output = _mark_invalid(output, context)
         return output
 
     def check_source(self) -> None:
@@ -211,12 +212,16 @@ class AdaptedCall(keras.layers.Layer):
         return made
 
 
-def _mark_invalid(output: Any, axes: Sequence[int | None], rows: Any, invalid: list[Any]) -> Any:
-    """Return NaN for rows with values that are no numbers, in the images or in the statistics of a layer."""
-    spoiled = ops.any(ops.logical_not(ops.isfinite(KERAS.precise(rows))), axis=range(1, len(rows.shape)))
-    for flags in invalid:
-        spoiled = ops.logical_or(spoiled, ops.any(ops.reshape(flags, (spoiled.shape[0], -1)), axis=1))
-    arrays = [array for _, array in flatten(output, KERAS.is_array)]
+def _mark_invalid(output: Any, context: Any) -> Any:
+    """Return NaN for rows for which the input of the first layer, or the statistics of any, are no numbers.
+
+    (A model may replace NaN in its images.)
+    """
+    flags = [ops.any(ops.reshape(each, (context.rows, -1)), axis=1) for each in context.graph.invalid]
+    if not flags:
+        return output
+    spoiled = functools.reduce(ops.logical_or, flags)
+    arrays, axes = [array for _, array in flatten(output, KERAS.is_array)], context.probe.layout.axes
     for position, (array, axis) in enumerate(zip(arrays, axes, strict=False)):  # the engine checks the structure later
         if axis is not None and KERAS.is_float(array) and array.shape[axis : axis + 1] == spoiled.shape:
             column = [-1 if each == axis else 1 for each in range(len(array.shape))]

@@ -129,7 +129,8 @@ def refuse_training(name: str, layer: nn.Module, *_: Any) -> None:
     if layer.training:
         raise SharedWeightsError(
             f"The layer {name!r} of an adapted model is in training mode, and would overwrite the statistics that it "
-            "shares with the source model. Try: adapted.eval(); train the source model."
+            "shares with the source model. Try: adapted.eval(); a source whose own train() leaves no layer in training "
+            "mode; train the source model."
         )
 
 

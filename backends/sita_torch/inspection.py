@@ -107,7 +107,8 @@ def epsilon_of(layer: nn.Module) -> float:
     except Exception as error:
         raise ModelError(
             f"A {type(layer).__name__} has running_mean and running_var, but no eps, and does not behave like a "
-            f"BatchNorm layer ({error}). Try: give it an eps attribute, or leave it out with layers=."
+            f"BatchNorm layer ({error}). Try: give it an eps attribute; if the model was exported, adapt the original; "
+            "or leave the layer out with layers=."
         ) from error
 
 
@@ -132,7 +133,12 @@ def rank_error(images: torch.Tensor, possible: tuple[int, ...]) -> InputError | 
     if any(rank in (axes + 2, axes + 3) for axes in possible) or (not possible and rank > 1):
         return None
     axes = possible[0] if possible else 2
-    one = "image.unsqueeze(0) for one image, torch.stack(images) for a list" if rank == axes + 1 else "fix its rank"
+    one = "fix its rank"
+    if rank == axes + 1:
+        one = (
+            "image.unsqueeze(0) for one image, torch.stack(images) for a list; for a model that takes images without a "
+            "channel axis, a recipe without views ('auto', 'shift')"
+        )
     return InputError(
         f"Expected a batch of images of rank {axes + 2} (N, C, …), or {axes + 3} with time; received rank {rank}, "
         f"shape {tuple(images.shape)}. Try: {one}."

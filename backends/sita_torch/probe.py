@@ -169,10 +169,13 @@ class _Attempt:
 
     def result(self) -> ProbeResult:
         """Return what the runs establish."""
-        space = count_axes(self.images, self.adaptation.spatial_axes)
+        possible = self.adaptation.spatial_axes
+        space = count_axes(self.images, possible)
+        known = self.images.ndim == space + 2 and (not possible or space in possible)
         arguments = (self.run, self.recorder, self.adaptation, self.images)
         try:
-            found = probe_model(*arguments, image_rank=space + 2, channel_axis=self._channel_axis)
+            rank = space + 2 if known else 0  # images with time, or without channels
+            found = probe_model(*arguments, image_rank=rank, channel_axis=self._channel_axis)
             check_called(found.entries_per_row, self.adaptation)
             self.watcher.detach()
             axes = _check_layers(self.watcher, self.adaptation)

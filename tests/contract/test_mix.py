@@ -10,7 +10,8 @@ import reference
 from small_network import EPSILONS, images, run_rows
 
 import sita_adapters as sita
-from sita_adapters.combining import SELECTION_SHIFT
+from sita_adapters.combining import SELECTION_SHIFT, mix_scores
+from sita_adapters.ops import NUMPY
 
 KINDS = {None: "logits", "softmax": "probabilities", "sigmoid": "sigmoid_probabilities"}
 
@@ -176,6 +177,22 @@ def test_the_shift_is_that_of_the_adapted_layers(backend: Any, layers: Any) -> N
     adapted = [layers] if isinstance(layers, str) else layers
     found = backend.run(sita.adapt(backend.model(), layers=layers), batch)
     close(found, [Rows(image, adapted=adapted).answer("logits") for image in batch])
+
+
+@pytest.mark.parametrize("mask", [-np.inf, float(np.finfo(np.float32).min)], ids=["infinity", "smallest"])
+@pytest.mark.parametrize("kind", ["logits", "log_probabilities"])
+def test_a_row_cannot_veto_the_classes_of_another(kind: Any, mask: float) -> None:
+    """Each row masks what the other one predicts, as in a hierarchy of classes; the last class is masked by both."""
+    z = np.random.default_rng(0).normal(size=(2, 2, 5))
+    z[:, 0, :2] = z[:, 1, 2:4] = z[:, :, 4] = mask
+    if kind == "log_probabilities":
+        z = np.maximum(z - np.log(np.exp(z).sum(-1, keepdims=True)), mask)
+    found = mix_scores(z, np.array([[0.7, 0.3], [0.2, 0.8]]), kind, -1, NUMPY)
+    assert found.argmax(-1).tolist() == [2 + z[0, 0, 2:4].argmax(), z[1, 1, :2].argmax()]
+    assert (found[:, 4] < -1e30).all()
+    p = np.where(z < -1e30, 0.0, reference.softmax(z))
+    twin = mix_scores(p, np.array([[0.7, 0.3], [0.2, 0.8]]), "probabilities", -1, NUMPY)
+    np.testing.assert_allclose(reference.softmax(found), twin, atol=1e-6)
 
 
 def test_the_order_of_the_priors_does_not_matter(backend: Any) -> None:

@@ -146,6 +146,18 @@ def test_what_is_no_number_is_not_hidden() -> None:
             close(found[2:], use(batch[2:]))
 
 
+def test_a_model_may_replace_what_is_no_number_in_its_images() -> None:
+    def cleaned(x: Any) -> Any:
+        return layers.BatchNormalization()(layers.Lambda(lambda x: ops.nan_to_num(x, 0.0))(x))
+
+    model, batch = odd.graph(cleaned), batch_of(3)
+    batch[1, 3, 3, 0] = np.nan
+    wanted = [sita.adapt(model, name).predict_on_batch(np.nan_to_num(batch)) for name in ("auto", "shift", "source")]
+    for name, each in zip(("auto", "shift", "source"), wanted, strict=True):
+        assert np.isfinite(each).all()
+        close(sita.adapt(model, name).predict_on_batch(batch), each)
+
+
 def test_what_ignores_training_false_is_refused() -> None:
     dropped = head(lambda x: layers.Dense(5)(layers.Dropout(0.5, name="always")(x, training=True)))
     with pytest.raises(ModelError, match=r"'always' is called with training=True.*Try: call it without training="):
