@@ -7,7 +7,6 @@ before it runs.
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,7 +15,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import nn
-from torch.nn.modules.conv import _ConvNd
 
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, SitaError
@@ -80,70 +78,6 @@ def _check_present(model: nn.Module, adaptation: Adaptation) -> None:
             f"BatchNorm layers of an adapted {adaptation.model_name} were replaced, fused or converted since it was "
             f"adapted: {', '.join(gone[:4])}. Try: change the source model, then adapt it."
         )
-
-
-class _Reached(BaseException):
-    """The forward of the model was reached, with these arguments. (No Exception: the model must not catch it.)"""
-
-
-class _Bypassed(_Reached):
-    """A BatchNorm layer, or a module that has some, was reached first."""
-
-
-Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
-"""The arguments of a call."""
-
-
-def check_call(source: nn.Module, layers: Sequence[str], example: Any) -> Given | None:
-    """Return the arguments that the forward of a model receives if it is called on an example, if there is one.
-
-    Raise if calling a model does not run its forward, which is what is adapted: ultralytics' YOLO predicts instead. A
-    copy is called, whose forward stops the call, as does every module with BatchNorm layers.
-    """
-    args = example if isinstance(example, tuple) else () if example is None or isinstance(example, dict) else (example,)
-    kwargs = example if isinstance(example, dict) else {}
-    given = None if example is None else (args, kwargs)
-    if type(source).__call__ is nn.Module.__call__:
-        return given
-
-    def stop(reached: type[_Reached], *args: Any, **kwargs: Any) -> None:
-        raise reached(args, kwargs)
-
-    network, failure = clone(source, own="all"), ""
-    for _, module in named_modules(network):  # the user's hooks see no random images
-        module._forward_pre_hooks.clear()
-        module._forward_hooks.clear()
-    vars(network)["forward"] = functools.partial(stop, _Reached)
-    for name, module in named_modules(network)[1:]:
-        if any(each == name or each.startswith(f"{name}.") for each in layers):
-            module.register_forward_pre_hook(functools.partial(stop, _Bypassed))
-    try:
-        with torch.inference_mode(False), torch.no_grad():
-            network(*(args if given else (_guess(source),)), **kwargs)
-    except _Bypassed:
-        pass
-    except _Reached as reached:
-        return reached.args if given else None
-    except Exception as error:
-        failure = f" A trial call ended in {type(error).__name__}: {error}."
-    kind, advice = type(source).__name__, "adapt the module that its __call__ runs"
-    holders = [child for child, _ in source.named_children() if all(each.startswith(f"{child}.") for each in layers)]
-    if holders:
-        inner = f"{kind.lower()}.{holders[0]}"
-        advice = f"{inner} = sita.adapt({inner})"
-    if failure and example is None:
-        advice += "; or example= with what the model is called with"
-    raise ModelError(
-        f"{kind} has a __call__ of its own, which does not run its forward. Expected a module whose call runs its "
-        f"forward, because that is what sita.adapt replaces.{failure} Try: {advice}."
-    )
-
-
-def _guess(source: nn.Module) -> torch.Tensor:
-    """Return a random image for the first convolution of a model."""
-    convolutions = (each for _, each in named_modules(source) if isinstance(each, _ConvNd))
-    weight = next((each.weight for each in convolutions), torch.empty(1, 3, 1, 1))
-    return torch.rand(1, weight.shape[1], *[64] * (weight.ndim - 2)).to(weight)
 
 
 class _Attempt:
