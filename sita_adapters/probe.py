@@ -24,17 +24,7 @@ import numpy as np
 from .errors import InputError, ModelError, OutputError, SitaError, SitaWarning
 from .ops import Array, Ops
 from .outputs import OutputLayout, flatten, leaves
-from .probe_runs import (
-    ALL,
-    BATCHES,
-    ROUNDING,
-    Result,
-    Values,
-    find_mixing,
-    image_axes,
-    is_close,
-    mixing_error,
-)
+from .probe_runs import ALL, BATCHES, ROUNDING, Result, Values, find_mixing, image_axes, is_close, mixing_error
 from .scores import find_mixed, resolve_scores
 from .selection import leave_out
 from .state import Adaptation, ProbeResult
@@ -147,11 +137,9 @@ def _layout(  # noqa: PLR0917
     if all(axis is None for axis in axes):
         raise OutputError("No output has one entry per image. Try: adapt a module that keeps the batch axis.")
     pairs = zip(whole.arrays, axes, strict=True)
-    values = [None if axis is None else np.moveaxis(_precise(each.array), axis, 0) for each, axis in pairs]
-    settings = adaptation.settings
-    scores, why = resolve_scores(
-        whole.output, values, settings, is_array, image_rank=image_rank, channel_axis=channel_axis
-    )
+    values = [None if axis is None else np.moveaxis(each.array, axis, 0) for each, axis in pairs]
+    values = [x.astype(np.float64) if x is not None and x.dtype.kind == "f" else x for x in values]
+    scores, why = resolve_scores(whole.output, values, adaptation.settings, is_array, image_rank, channel_axis)
     paths, shapes = tuple(each.name for each in whole.arrays), tuple(each.array.shape for each in whole.arrays)
     floats = tuple(each.array.dtype.kind == "f" for each in whole.arrays)
     layout = OutputLayout(paths, tuple(axes), shapes, floats, scores, why, find_mixed(scores, values))
@@ -169,14 +157,9 @@ def _check_vote(layout: OutputLayout, image_rank: int) -> None:
     rank = len(layout.shapes[scores.index])
     if others and rank > 2 and rank != image_rank:
         raise OutputError(
-            f"{layout.paths[scores.index]} holds scores of several entries per image, beside other outputs. A vote "
-            "would decide for every entry alone, and the other outputs would come from other candidates. Try: "
-            "'auto' or 'shift'."
+            f"{layout.paths[scores.index]} holds scores of several entries per image, beside other outputs: a vote on "
+            "every entry would separate them from the other outputs. Try: 'auto' or 'shift'."
         )
-
-
-def _precise(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
 def check_called(called: Collection[str], adaptation: Adaptation) -> None:

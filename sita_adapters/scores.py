@@ -38,12 +38,11 @@ class _Unclear(Exception):
     """The scores, or their kind, cannot be inferred. The message says why, and what to try."""
 
 
-def resolve_scores(
+def resolve_scores(  # noqa: PLR0917
     output: Any,
     values: Sequence[np.ndarray | None],
     settings: Settings,
     is_array: IsArray,
-    *,
     image_rank: int,
     channel_axis: int | None,
 ) -> tuple[ScoresLayout | None, str]:
@@ -135,23 +134,15 @@ def _find(
             f"Found no class scores, floating-point numbers (N, classes, …), in the model's {type(output).__name__}"
             f"{what}. Try: adapt a module that returns them, or a recipe that needs none ('auto', 'shift')."
         )
-    if len(found) > 1:  # a classifier may return its logits, too
-        found = _softmax_of_another({index: eligible[index] for index in found}) or found
+    if len(found) == 2:  # a classifier may return its logits, too
+        pairs = [(each, eligible[each], eligible[other]) for each, other in (found, found[::-1])]
+        found = [each for each, p, z in pairs if any(_is_softmax(p, z, axis) for axis in range(1, p.ndim))] or found
     if len(found) > 1:
         raise _Unclear(
             f"Several outputs could be the class scores: {', '.join(paths[index] for index in found)}. Try: output= "
             "with a key, a position, or a function of the output; scores='none' if none of them holds class scores."
         )
     return found[0], eligible[found[0]]
-
-
-def _softmax_of_another(arrays: dict[int, np.ndarray]) -> list[int]:
-    """Return the index of the one array of two that is the softmax of the other."""
-    if len(arrays) != 2:
-        return []
-    (i, a), (j, b) = arrays.items()
-    pairs = ((i, a, b), (j, b, a))
-    return [index for index, p, z in pairs if any(_is_softmax(p, z, axis) for axis in range(1, p.ndim))]
 
 
 def _resolve(values: np.ndarray, settings: Settings, image_rank: int, channel_axis: int | None) -> tuple[Scores, int]:
@@ -193,17 +184,19 @@ def _resolve(values: np.ndarray, settings: Settings, image_rank: int, channel_ax
 
 def _check_logits(values: np.ndarray, shape: str, axes: Sequence[int], alone: bool) -> None:
     """Raise if values of unknown kind may be something else than logits; `alone`: no argument says that they are."""
-    if alone and not axes and (looks := _unlike_logits(values)) and "whole" in looks:
-        raise _Unclear(f"The output of shape {shape} {looks}. Try: scores='none' to confirm that.")
-    if not axes or (values.min() >= 0.0 and values.max() <= 1.0):
-        what, logits = "values from 0 to 1 that do not sum to 1", "; 'logits' if they are logits"
+    looks = _unlike_logits(values) if alone else ""
+    unclear = not axes or (values.min() >= 0.0 and values.max() <= 1.0)
+    if looks and (not unclear or ("whole" in looks and not axes)):
+        otherwise = ", or 'logits' if not" if axes else ""
+        raise _Unclear(f"The output of shape {shape} {looks}. Try: scores='none' to confirm that{otherwise}.")
+    if unclear:
+        what = "values from 0 to 1 that do not sum to 1" if axes else "a single class"
+        logits = "; 'logits' if they are logits" if axes else ""
         raise _Unclear(
-            f"The output of shape {shape} has {what if axes else 'a single class'}: whether these are class scores, "
-            "and of which kind, is unclear. Try: scores='sigmoid' or 'sigmoid_probabilities' for independent labels, "
-            f"or for yes and no; 'none' if these are features{logits if axes else ''}."
+            f"The output of shape {shape} has {what}: the kind of these scores, if they are any, is unclear. Try: "
+            "scores='sigmoid' or 'sigmoid_probabilities' for independent labels, or for yes and no; 'none' if these "
+            f"are features{logits}."
         )
-    if alone and (looks := _unlike_logits(values)):
-        raise _Unclear(f"The output of shape {shape} {looks}. Try: scores='none' to confirm that, or 'logits' if not.")
 
 
 def find_normalized(values: np.ndarray, axes: Iterable[int]) -> list[tuple[Scores, int]]:
@@ -225,7 +218,9 @@ def _unlike_logits(values: np.ndarray) -> str:
     for axis, index, column in _columns(values, (values == np.rint(values)) & (np.abs(values) < _LABELS)):
         if column.min() < column.max() or 0 <= column.flat[0] < _LABEL:
             return f"holds whole numbers at index {index} of axis {axis}, like labels"
-    for axis in _sorting_axes(values):
+    for axis in range(1, values.ndim):
+        if values.ndim > 3 or values.shape[axis] < _SORTED:  # maps of several dimensions may be smooth
+            continue
         steps = np.diff(values, axis=axis)
         for ordered in (steps <= 0, steps >= 0):
             found = list(_columns(values, ordered, skip=axis))
@@ -234,11 +229,6 @@ def _unlike_logits(values: np.ndarray) -> str:
             if any((np.ptp(column.reshape(len(column), -1), axis=1) > 0).all() for *_, column in found):
                 return f"is sorted along axis {axis}, like detections"
     return ""
-
-
-def _sorting_axes(values: np.ndarray) -> list[int]:
-    """Return the axes along which values may be sorted. Maps of several dimensions are left out: they may be smooth."""
-    return [axis for axis in range(1, values.ndim) if values.shape[axis] >= _SORTED and values.ndim <= 3]
 
 
 def _columns(values: np.ndarray, right: np.ndarray, skip: int = 0) -> Iterator[tuple[int, int, np.ndarray]]:
