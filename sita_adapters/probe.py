@@ -40,27 +40,17 @@ class InputRecorder:
     def __init__(self, ops: Ops) -> None:
         self.ops = ops
         self.layers: list[Values] = []
-        self._block, self._used = np.empty(0, np.uint8), 0
 
     def record(self, name: str, x: Array) -> None:
         """Keep about 512 values of every entry of a layer's input (N, …)."""
         flat = x.reshape(x.shape[0], -1) if isinstance(x, np.ndarray) else self.ops.reshape(x, (x.shape[0], -1))
         step = max(1, flat.shape[1] // 512) | 1  # odd, so it doesn't lock onto a power-of-two stride
-        self.layers.append(self.values(name, flat[:, ::step], self._copy))
+        self.layers.append(self.values(name, flat[:, ::step]))
 
-    def values(self, name: str, x: Array, copy: Callable[[np.ndarray], np.ndarray] = np.array) -> Values:
+    def values(self, name: str, x: Array) -> Values:
         """Return a copy of the values of an array, because a model could write to it."""
         rounding = next((value for dtype, value in ROUNDING.items() if dtype in str(x.dtype)), 0.0)
-        return Values(name, copy(self.ops.to_numpy(x)), rounding)
-
-    def _copy(self, array: np.ndarray) -> np.ndarray:
-        """Return a copy inside a large block: many small arrays would fragment the memory that the layers reuse."""
-        if self._used + array.nbytes > self._block.size:
-            self._block, self._used = np.empty(max(array.nbytes, 1 << 22), np.uint8), 0
-        start, self._used = self._used, self._used + -(-array.nbytes // 16) * 16
-        copied = self._block[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-        copied[...] = array
-        return copied
+        return Values(name, np.array(self.ops.to_numpy(x)), rounding)
 
 
 def probe_model(

@@ -9,7 +9,7 @@ something else: labels, sorted detections, unit vectors, non-negative features.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from .errors import OutputError
 from .outputs import IsArray, ScoresLayout, flatten, part_of
 from .state import Settings
 from .voting import Scores
+
+Arrays: TypeAlias = Sequence[np.ndarray | None]
+"""The values of each array of an output, with the images first; None if an array is a constant."""
 
 _SORTED = 10
 """The least number of values that can show that an output is sorted."""
@@ -39,16 +42,10 @@ class _Unclear(Exception):
 
 
 def resolve_scores(  # noqa: PLR0917
-    output: Any,
-    values: Sequence[np.ndarray | None],
-    settings: Settings,
-    is_array: IsArray,
-    image_rank: int,
-    channel_axis: int | None,
+    output: Any, values: Arrays, settings: Settings, is_array: IsArray, image_rank: int, channel_axis: int | None
 ) -> tuple[ScoresLayout | None, str]:
     """Return the layout of the scores, or None and the reason; raise an OutputError if values contradict the settings.
 
-    `values` has the values of each array of the output, with the images first; None if an array is a constant.
     `channel_axis` is the class axis of logits of the images' rank, 1 or −1; None if it is unknown.
     """
     try:
@@ -61,7 +58,7 @@ def resolve_scores(  # noqa: PLR0917
     return ScoresLayout(index, kind, axis - scores.ndim), ""
 
 
-def find_mixed(scores: ScoresLayout | None, values: Sequence[np.ndarray | None]) -> tuple[Scores | None, ...]:
+def find_mixed(scores: ScoresLayout | None, values: Arrays) -> tuple[Scores | None, ...]:
     """Return the kind of scores that a mix treats each array as: the scores, auxiliary heads like them, and logits of
     which they are the softmax; None for a constant.
 
@@ -107,9 +104,7 @@ def _is_softmax(p: np.ndarray, z: np.ndarray, axis: int) -> bool:
     return bool(np.abs(e / e.sum(axis=axis, keepdims=True) - p).max() <= _ROUNDING * np.ptp(p))
 
 
-def _find(
-    output: Any, values: Sequence[np.ndarray | None], settings: Settings, is_array: IsArray
-) -> tuple[int, np.ndarray]:
+def _find(output: Any, values: Arrays, settings: Settings, is_array: IsArray) -> tuple[int, np.ndarray]:
     """Return the index and values of the scores: the selected array, a known name, or the only eligible array."""
     paths, arrays = zip(*flatten(output, is_array), strict=True)
     axes = 1 if (settings.scores or "").startswith("sigmoid") else 2

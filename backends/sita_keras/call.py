@@ -81,8 +81,7 @@ class AdaptedCall(keras.layers.Layer):
 
     def probe_and_keep(self, image: Any, example: Any, channel_axis: int | None) -> None:
         """Probe the model for its one kind of input, and keep what it establishes."""
-        found = probe(self.hidden, self.adaptation, image, example, channel_axis, self.own_forward)
-        self.adaptation.probes[()] = found
+        self.adaptation.probes[()] = probe(self, image, example, channel_axis)
 
     @property
     def saved_source(self) -> keras.Model:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -26,15 +26,9 @@ from .ops import ENGINE, KERAS
 _PRECISIONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
-def probe(  # noqa: PLR0917
-    clones: Clones,
-    adaptation: Adaptation,
-    image: Any,
-    example: Any,
-    channel_axis: int | None,
-    own_forward: Callable[..., Any],
-) -> ProbeResult:
+def probe(layer: Any, image: Any, example: Any, channel_axis: int | None) -> ProbeResult:
     """Return what is established about a model, on random images like the example or of the model's input shape."""
+    clones, adaptation = layer.hidden, layer.adaptation
     check_training(clones.source)
     images, watcher = random_images(image, example, InputError), _Watcher(clones)
 
@@ -47,7 +41,7 @@ def probe(  # noqa: PLR0917
         cloned = clones.make_clone() if fresh else clones.clone
         try:
             with watcher.reading():
-                output = run_rows([rows], lambda some: own_forward(some, cloned), context)
+                output = run_rows([rows], lambda some: layer.own_forward(some, cloned), context)
         except Exception as error:
             raise _explained(error, clones.source) from error
         _refuse_values(output)
@@ -57,16 +51,14 @@ def probe(  # noqa: PLR0917
         run, watcher.recorder, adaptation, image, image_rank=len(image.shape), channel_axis=lambda: channel_axis
     )
     watcher.check(adaptation)
-    notes = []
-    if clones.opaque:
-        notes += [
-            f"{', '.join(clones.opaque)} run another framework's layers: BatchNorm layers in them are not adapted"
-        ]
-    if others := watcher.other_norms():
-        notes += [f"{', '.join(others)} normalize like BatchNorm, but are no BatchNormalization: not adapted"]
+    whys = (
+        (clones.opaque, "run another framework's layers: BatchNorm layers in them are not adapted"),
+        (watcher.other_norms(), "normalize like BatchNorm, but are no BatchNormalization: not adapted"),
+    )
+    notes = tuple(f"{', '.join(names)} {why}" for names, why in whys if names)
     for note in notes:
         warnings.warn(f"{note}.", SitaWarning, stacklevel=5)
-    return replace(found, notes=tuple(notes)) if notes else found
+    return replace(found, notes=notes)
 
 
 def _explained(error: Exception, source: keras.Model) -> Exception:

@@ -221,10 +221,10 @@ class Arguments:
             return value
         holder = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
         if any(isinstance(part, torch.Tensor) for part in (value if isinstance(value, tuple) else holder.values())):
+            kind = type(value).__name__
             raise InputError(
-                f"Expected tensors as arguments, alone or in lists, tuples and dicts; received a "
-                f"{type(value).__name__} that holds tensors. Try: pass these in a dict, and make the "
-                f"{type(value).__name__} in the model's forward."
+                f"Expected tensors as arguments, alone or in lists, tuples and dicts; received a {kind} that holds "
+                f"tensors. Try: pass these in a dict, and make the {kind} in the model's forward."
             )
         self.has_values = True
         return type(value).__name__

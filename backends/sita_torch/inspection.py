@@ -49,14 +49,13 @@ def find_layers(model: nn.Module) -> dict[str, nn.Module]:
             )
     if lazy := [name for name, tensor in named_tensors(model) if is_lazy(tensor)]:
         raise ModelError(
-            f"{lazy[0]!r} of {type(model).__name__} is an uninitialized lazy tensor. Expected a trained "
-            "model. Try: run the model once, or load its weights, before adapting it."
+            f"{lazy[0]!r} of {type(model).__name__} is an uninitialized lazy tensor. Try: run the model once, or load "
+            "its weights, before adapting it."
         )
     if mixing := [name for name, each in modules.items() if isinstance(each, _BatchNorm) and each.running_mean is None]:
         raise ModelError(
-            f"{type(model).__name__} has BatchNorm layers without running statistics (track_running_stats=False): "
-            f"{', '.join(mixing[:4])}. They normalize with the whole batch, and images would influence each other. "
-            "Expected layers with the source's statistics. Try: train with track_running_stats=True."
+            f"Expected BatchNorm layers with running statistics; in {type(model).__name__}, {', '.join(mixing[:4])} "
+            "normalize with the whole batch. Try: train with track_running_stats=True."
         )
     found = {name: module for name, module in modules.items() if is_batchnorm(module)}
     if not found:

@@ -10,7 +10,7 @@ import copy
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -18,26 +18,14 @@ from torch import nn
 
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, SitaError
-from sita_adapters.probe import (
-    InputRecorder,
-    check_called,
-    not_batchnorm_error,
-    probe_model,
-)
+from sita_adapters.probe import InputRecorder, check_called, not_batchnorm_error, probe_model
 from sita_adapters.probe_inputs import change_statistics, perturb, random_like
 from sita_adapters.probe_runs import BATCHES
 from sita_adapters.state import ForwardContext, ProbeResult
 
 from .batchnorm import is_adapted, restore_layer
 from .clone import clone
-from .inspection import (
-    Adaptation,
-    count_axes,
-    epsilon_of,
-    has_channels_last,
-    named_modules,
-    source_statistics,
-)
+from .inspection import Adaptation, count_axes, epsilon_of, has_channels_last, named_modules, source_statistics
 from .ops import TORCH
 from .watch import Watcher
 
@@ -80,24 +68,22 @@ def _check_present(model: nn.Module, adaptation: Adaptation) -> None:
         )
 
 
+@dataclass
 class _Attempt:
     """Runs of private copies of a model on random images, with one choice of aligned arguments."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        adaptation: Adaptation,
-        tensors: Sequence[torch.Tensor],
-        run: Run,
-        aligned: tuple[bool, ...],
-        *,
-        precise: bool = False,
-    ) -> None:
-        self.model, self.adaptation, self.run_own = model, adaptation, run
-        self.images, self.aligned, self.precise = tensors[0], aligned, precise
-        given = [tensors[0], *itertools.compress(tensors[1:], aligned)]
+    model: nn.Module
+    adaptation: Adaptation
+    tensors: Sequence[torch.Tensor]
+    run_own: Run
+    aligned: tuple[bool, ...]
+    precise: bool = False
+
+    def __post_init__(self) -> None:
+        self.images = self.tensors[0]
+        given = [self.images, *itertools.compress(self.tensors[1:], self.aligned)]
         batch = [_random_like(tensor, index) for index, tensor in enumerate(given)]
-        self.batch = [TORCH.precise(each) if precise and each.is_floating_point() else each for each in batch]
+        self.batch = [TORCH.precise(each) if self.precise and each.is_floating_point() else each for each in batch]
         self.recorder = InputRecorder(TORCH)
         self.network = nn.Module()
 
