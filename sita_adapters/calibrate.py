@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,7 +110,9 @@ def calibrate(
     wanted = source if truth is None else truth
     if wanted.dtype.kind not in "iub" or wanted.shape != source.shape:
         raise InputError(f"labels: expected integers, {source.shape}; received {wanted.dtype}, {wanted.shape}.")
-    rule = ByExcessShift(_mean_by_name(seen.layers, seen.layer_shifts[:, 0].mean(axis=0)))
+    # A layer may run several times in a call.
+    measured = list(zip(seen.layers, seen.layer_shifts[:, 0].mean(axis=0), strict=True))
+    rule = ByExcessShift({name: float(np.mean([d for each, d in measured if each == name])) for name in seen.layers})
     channel = adaptation_of(measuring).channel_axis % pixels.ndim
     space = [axis for axis in range(1, pixels.ndim) if axis != channel]
     recipes = _recipes(rule, mirror=_keeps_mirrored(measuring, pixels, source, space))
@@ -154,11 +156,6 @@ def _predict(adapted: Any, images: np.ndarray) -> np.ndarray:
         threshold = 0.5 if scores.kind == "sigmoid_probabilities" else 0.0
         found.append(values > threshold if scores.kind.startswith("sigmoid") else values.argmax(scores.class_axis))
     return np.concatenate(found)
-
-
-def _mean_by_name(names: Sequence[str], shifts: np.ndarray) -> dict[str, float]:
-    """Return the mean shift of every layer. A layer may run several times in a call."""
-    return {name: float(np.mean([d for each, d in zip(names, shifts, strict=True) if each == name])) for name in names}
 
 
 def _recipes(rule: ByExcessShift, *, mirror: bool) -> list[Recipe]:

@@ -145,10 +145,9 @@ def run_part(call: Call, plan: Plan, batch: list[Array], *, measure: bool) -> Ca
     if plan.blends and sum(context.calls.values()) < call.probe.layer_calls:
         missed = [name for name in call.probe.entries_per_row if name not in context.calls]
         raise ModelError(
-            f"{', '.join(map(repr, missed[:4])) or 'An adapted layer'} did not run as in the probe. "
-            "Expected the same layers in every call. Try: if layers were replaced, fused or converted since, change "
-            "the source model and adapt it again; if a part of the model compiles itself, leave compilation to the "
-            "framework, which compiles the whole model."
+            f"{', '.join(map(repr, missed[:4])) or 'An adapted layer'} did not run as in the probe. Try: if layers "
+            "were replaced, fused or converted since, change the source model and adapt it again; if a part of the "
+            "model compiles itself, leave compilation to the framework, which compiles the whole model."
         )
     return keep_candidates(output, context)
 

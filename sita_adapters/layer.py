@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .errors import InputError, ModelError
+from .errors import SECOND_MODEL, InputError, ModelError
 from .ops import Array
 from .shift import scaled_divergence
 from .state import Adaptation, LayerMeasurement, thread
@@ -30,9 +30,8 @@ class LayerCall:
         context = thread.context
         if context is None or (adaptation is not None and context.adaptation is not adaptation):
             raise ModelError(
-                f"The adapted layer {name!r} ran outside a call to the adapted model: a part of the model was called "
-                "directly, or a checkpointed backward pass ran it again. Try: call the adapted model itself, or use "
-                "sita.unwrap(adapted) for the plain one."
+                f"The adapted layer {name!r} ran outside a call to the adapted model (a part of it was called, or a "
+                "checkpoint ran it again). Try: call the adapted model itself, or use sita.unwrap(adapted)."
             )
         if context.record is not None:
             context.record(name, x)
@@ -52,8 +51,7 @@ class LayerCall:
         if known is None or (call >= len(known) and len(set(known)) > 1):
             raise ModelError(
                 f"Layer {name!r} ran {call + 1} times in one call, but {len(known or ())} times in the probe. Expected "
-                "the same layers for inputs of the same kind. Try: adapt a second model for these inputs, "
-                "sita.adapt(model, example=…)."
+                f"the same for inputs of the same kind. Try: {SECOND_MODEL}."
             )
         factor = known[min(call, len(known) - 1)]
         is_symbol = context.ops.is_symbol
@@ -61,8 +59,7 @@ class LayerCall:
             raise InputError(
                 f"Layer {name!r} received {entries} batch entries for {context.rows} rows; expected "
                 f"{factor * context.rows}, as in the probe. Try: if the model runs its batch in chunks of n images, "
-                "sita.adapt(model, max_rows=n); if it folds inputs of this size into its batch in another way, adapt a "
-                "second model for them, sita.adapt(model, example=…)."
+                f"sita.adapt(model, max_rows=n); if it folds them into its batch in another way, {SECOND_MODEL}."
             )
         return factor
 

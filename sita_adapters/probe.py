@@ -163,15 +163,15 @@ def check_called(called: Collection[str], adaptation: Adaptation) -> None:
             f"{adaptation.model_name} calls none of its {len(names)} adapted layers. Expected layers that are called: "
             "a model that only reads their statistics (F.batch_norm) cannot be adapted."
         )
-    some = f"does not call {len(missed)} of its {len(names)} adapted layers, so these have no effect: "
-    advice = f"{', '.join(missed[:4])}. Try: leave them out with layers=, if that is intended."
-    warnings.warn(f"{adaptation.model_name} {some}{advice}", SitaWarning, stacklevel=2)
+    text = f"{adaptation.model_name} does not call {len(missed)} of its {len(names)} adapted layers, so these have no"
+    text = f"{text} effect: {', '.join(missed[:4])}. Try: leave them out with layers=, if that is intended."
+    warnings.warn(text, SitaWarning, stacklevel=2)
 
 
 def not_batchnorm_error(wrong: Sequence[str], kind: str, adaptation: Adaptation) -> ModelError:
     """Return the error for adapted layers that do not normalize like BatchNorm."""
     return ModelError(
-        f"{', '.join(wrong[:4])} ({kind}) does not normalize its input with its statistics as BatchNorm does. Expected "
-        f"(x − mean) / sqrt(variance + ε) with one mean per channel; anything may follow. Try: "
+        f"{', '.join(wrong[:4])} ({kind}) does not normalize its input with its statistics as BatchNorm does: "
+        "(x − mean) / sqrt(variance + ε) per channel, then anything. (Without an attribute `eps`, ε is 1e-5.) Try: "
         f"{leave_out(wrong, adaptation.layers)}."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -40,10 +40,17 @@ def probe(layer: Any, image: Any, example: Any, channel_axis: int | None) -> Pro
         context = ForwardContext(adaptation, PLAIN, len(which), KERAS, record=watcher.record)
         cloned = clones.make_clone() if fresh else clones.clone
         try:
-            with watcher.reading():
+            with nullcontext() if watcher.inputs else watcher.reads:  # until an adapted layer has run
                 output = run_rows([rows], lambda some: layer.own_forward(some, cloned), context)
+        except SitaError:
+            raise
         except Exception as error:
-            raise _explained(error, clones.source) from error
+            if unbuilt := [path for path, inner in walk(clones.source) if not getattr(inner, "built", True)]:
+                raise ModelError(
+                    f"{adaptation.model_name} has unbuilt layers ({', '.join(unbuilt[:3])}), and fails: {error} "
+                    "Try: call the model once on an image batch, then adapt it."
+                ) from error
+            raise
         _refuse_values(output)
         return output
 
@@ -59,17 +66,6 @@ def probe(layer: Any, image: Any, example: Any, channel_axis: int | None) -> Pro
     for note in notes:
         warnings.warn(f"{note}.", SitaWarning, stacklevel=5)
     return replace(found, notes=notes)
-
-
-def _explained(error: Exception, source: keras.Model) -> Exception:
-    """Return the error of a run; if layers are unbuilt, one that says so."""
-    unbuilt = [path for path, inner in walk(source) if not getattr(inner, "built", True)]
-    if isinstance(error, SitaError) or not unbuilt:
-        return error
-    return ModelError(
-        f"{type(source).__name__} has unbuilt layers ({', '.join(unbuilt[:3])}), and fails: {error} "
-        "Try: call the model once on an image batch, then adapt it."
-    )
 
 
 def _refuse_values(output: Any) -> None:
@@ -105,10 +101,6 @@ class _Watcher:
         self.inputs: dict[str, Any] = {}
         """A copy of the first entry of the first input of each adapted layer, if its class is not known."""
 
-    def reading(self) -> AbstractContextManager[Any]:
-        """Return a context that notes which variables are read, until an adapted layer has run."""
-        return nullcontext() if self.inputs else self.reads
-
     def record(self, name: str, x: Any) -> None:
         """Record the input of an adapted layer."""
         self.recorder.record(name, ops.convert_to_numpy(x) if ENGINE == "jax" else x)  # JAX compiles every operation
@@ -133,8 +125,8 @@ class _Watcher:
         if names := _layers_of_statistics(read):
             raise ModelError(
                 f"The clone of {adaptation.model_name} runs {', '.join(names)} of the source model: from a closure, a "
-                "class, a global or an object that is not a layer. Expected BatchNorm layers that are attributes of "
-                "the layers that call them, alone or in lists and dicts. Try: make them such attributes."
+                "class, a global or an object that is not a layer. Try: make BatchNorm layers attributes of the layers "
+                "that call them, alone or in lists and dicts."
             )
 
     def other_norms(self) -> list[str]:
@@ -152,9 +144,8 @@ class _Watcher:
         compiled = {name for name, value in attributes if any(hasattr(value, mark) for mark in marks)}
         if missed and compiled:
             raise ModelError(
-                f"{adaptation.model_name} does not call {', '.join(missed[:3])}, unless it does so inside "
-                f"{', '.join(sorted(compiled))}: functions already compiled for the source model. Expected "
-                "layers that the model calls itself. Try: leave compilation to Keras, which compiles the whole model."
+                f"{adaptation.model_name} does not call {', '.join(missed[:3])}, unless it does so inside functions "
+                f"that are already compiled, {', '.join(sorted(compiled))}. Try: leave compilation to Keras."
             )
 
 

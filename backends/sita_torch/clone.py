@@ -42,14 +42,14 @@ def clone(model: nn.Module, *, keep: object = None, own: Literal["nothing", "buf
             made = copy.deepcopy(model, memo)
         except Exception as error:
             raise ModelError(
-                f"{type(model).__name__} cannot be copied: {error}. Expected a model that copy.deepcopy can copy. "
-                "Try: remove what cannot be copied from the model while you adapt it, or give it a __deepcopy__."
+                f"{type(model).__name__} cannot be copied by copy.deepcopy: {error}. Try: remove what cannot be copied "
+                "from the model while you adapt it, or give it a __deepcopy__."
             ) from error
     if shared := {*map(id, nn.Module.modules(model))} & {*map(id, nn.Module.modules(made))} - {id(keep)}:
         kinds = {type(module).__name__ for module in nn.Module.modules(model) if id(module) in shared}
         raise ModelError(
             f"{', '.join(sorted(kinds))} of {type(model).__name__} stays the same object in a copy of the model, which "
-            "could change the source. Expected modules that copy.deepcopy copies. Try: remove its __deepcopy__."
+            "could change the source. Try: remove its __deepcopy__."
         )
     for module, new in zip(nn.Module.modules(model), nn.Module.modules(made), strict=False):
         new.training = module.training  # graph modules lose it when they are copied

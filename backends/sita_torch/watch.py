@@ -100,7 +100,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.outside:
             raise ModelError(
                 f"The model uses the statistics of {', '.join(map(repr, sorted(self.outside)[:4]))} outside of calls "
-                "of these layers (F.batch_norm, fused weights), where they cannot be adapted. Try: call the layers, or "
+                "of these layers (F.batch_norm, fused weights). Try: call the layers, or "
                 f"{leave_out(sorted(self.outside), self.adaptation.layers)}."
             )
         if changed := sorted(dict(self.before.items() ^ _tensors_of(self.network).items())):
@@ -123,9 +123,8 @@ def _tensors_of(model: nn.Module) -> dict[str, tuple[int, int]]:
 
 def _write_error(model: nn.Module, names: Sequence[str]) -> ModelError:
     return ModelError(
-        f"{type(model).__name__} writes to {', '.join(names[:4])} while it runs. Expected a forward pass that "
-        "changes no parameter or buffer in evaluation mode: an answer would depend on earlier calls. Try: "
-        "compute it in __init__, or keep it as a plain attribute if it does not change the answers."
+        f"{type(model).__name__} writes to {', '.join(names[:4])} in evaluation mode: answers would depend on earlier "
+        "calls. Try: compute it in __init__, or keep it as a plain attribute if it does not change the answers."
     )
 
 
