@@ -21,10 +21,10 @@ import numpy as np
 
 from .combining import Candidates, combine, join_arrays, join_parts, keep_candidates
 from .diagnostics import Diagnostics, diagnose
-from .errors import InputError, ModelError
+from .errors import InputError, ModelError, RecipeError
 from .ops import Array, Ops, SymbolicError
 from .outputs import OutputLayout, flatten, rebuild
-from .plan import Plan, make_plan, resampling_error, split_source
+from .plan import Plan, make_plan, split_source
 from .recipe import RECIPES
 from .state import Call, Forward, ForwardContext, thread
 from .views import IMAGE, ImageLayout, content_seed, make_views
@@ -176,7 +176,10 @@ def _redraw_for_each(images: Array, plan: Plan, call: Call) -> list[Plan]:
     try:
         values = call.ops.to_numpy(images)
     except SymbolicError as error:
-        raise resampling_error("A compiled or exported model") from error
+        raise RecipeError(
+            "resample: A compiled or exported model holds one set of views and cannot draw new ones for each image. "
+            "Try: adapt without resample=True, or call the adapted model itself."
+        ) from error
     recipe, channel = call.adaptation.recipe, call.image_layout.channel
     seeds = [content_seed(np.moveaxis(image, channel, -1), recipe.seed) for image in values]
     views = [make_views(recipe.augment, recipe.view_count, seed, plan.kind) for seed in seeds]

@@ -95,11 +95,15 @@ class _Attempt:
             found = probe_model(*arguments, image_rank=space + 2, channel_axis=self._channel_axis)
             check_called(found.entries_per_row, self.adaptation)
             self.watcher.detach()
-            axes = _check_layers(self.watcher, self.adaptation)
+            layers, inputs = self.watcher.adapted, self.watcher.inputs
+            axes = {name: _channel_axis(layers[name], x, self.adaptation) for name, x in inputs.items()}
         finally:
             self._release()
+        if wrong := [name for name, axis in axes.items() if axis is None]:
+            raise not_batchnorm_error(wrong, type(layers[wrong[0]]).__name__, self.adaptation)
+        others = {name: axis for name, axis in axes.items() if axis is not None and axis != 1}
         notes = self.watcher.notes()
-        return replace(found, channel_axes=axes, notes=notes, spatial_axes=space, aligned=self.aligned)
+        return replace(found, channel_axes=others, notes=notes, spatial_axes=space, aligned=self.aligned)
 
     def run(self, which: Sequence[int], *, perturbed: bool = False, fresh: bool = False) -> Any:
         """Run a copy on these random images."""
@@ -143,15 +147,6 @@ def _random_like(tensor: torch.Tensor, index: int) -> torch.Tensor:
     if index and not (tensor.is_floating_point() and tensor.ndim > 2):
         return tensor[torch.arange(2) % tensor.shape[0]].clone()
     return torch.from_numpy(random_like(TORCH.to_numpy(tensor))).to(tensor.device, tensor.dtype)
-
-
-def _check_layers(watcher: Watcher, adaptation: Adaptation) -> dict[str, int]:
-    """Return the channel axes that are not 1; raise if a layer that ran is not a BatchNorm layer."""
-    layers = watcher.adapted
-    axes = {name: _channel_axis(layers[name], x, adaptation) for name, x in watcher.inputs.items()}
-    if wrong := [name for name, axis in axes.items() if axis is None]:
-        raise not_batchnorm_error(wrong, type(layers[wrong[0]]).__name__, adaptation)
-    return {name: axis for name, axis in axes.items() if axis is not None and axis != 1}
 
 
 def _channel_axis(layer: nn.Module, x: torch.Tensor, adaptation: Adaptation) -> int | None:
