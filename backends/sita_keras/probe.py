@@ -98,8 +98,7 @@ class _Watcher:
     def __init__(self, clones: Clones) -> None:
         self.source, self.recorder, self.reads = clones.source, InputRecorder(KERAS), _Reads()
         self.norms = {each.sita_name: each for _, each in walk(clones.clone) if isinstance(each, AdaptedBatchNorm)}
-        self.inputs: dict[str, Any] = {}
-        """A copy of the first entry of the first input of each adapted layer, if its class is not known."""
+        self.inputs: dict[str, Any] = {}  # a part of the first input of each adapted layer, if its class is not known
 
     def record(self, name: str, x: Any) -> None:
         """Record the input of an adapted layer."""

@@ -200,11 +200,10 @@ class Arguments:
             )
         self.images = images
         self.tensors = [images]
-        self.has_values = False
-        """Whether there are numbers, strings or other objects, which the signature leaves out."""
+        self.has_values = False  # whether there are numbers, strings or other objects, which the signature leaves out
         structure = self._collect((args, kwargs))
+        # What kind of arguments these are: structure, ranks and types. No sizes, numbers or strings.
         self.signature = structure, tuple((each.ndim, each.dtype) for each in self.tensors)
-        """What kind of arguments these are: structure, ranks and types. No sizes, numbers or strings."""
 
     def _collect(self, value: Any) -> Any:
         """Collect the tensors of a value; return its structure, with the number of each."""

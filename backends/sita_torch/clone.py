@@ -27,14 +27,10 @@ def clone(model: nn.Module, *, keep: object = None, own: Literal["nothing", "buf
     with torch.inference_mode(False), torch.no_grad():
         for module in nn.Module.modules(model):
             # Some models keep their statistics as parameters that are not trained.
-            tensors: list[tuple[torch.Tensor | None, bool]] = [
-                (tensor, own == "all" or (own == "buffers" and name.startswith("running_")))
-                for name, tensor in module._parameters.items()
-            ]
-            tensors += [(tensor, own != "nothing") for tensor in module._buffers.values()]
-            for tensor, copied in tensors:
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
                 if tensor is not None and id(tensor) not in memo:
-                    memo[id(tensor)] = _new_tensor(tensor, copied)
+                    is_buffer = name in module._buffers or name.startswith("running_")
+                    memo[id(tensor)] = _new_tensor(tensor, own == "all" or (own == "buffers" and is_buffer))
             for value in vars(module).values():
                 if isinstance(value, torch.Tensor) and not value.is_leaf:  # a cached feature, which deepcopy refuses
                     memo[id(value)] = value.detach().clone()

@@ -21,10 +21,8 @@ from sita_adapters.errors import InputError, ModelError
 class Adaptation(state.Adaptation):
     """What makes a clone an adapted model; it is the clone's attribute `_sita`."""
 
-    spatial_axes: tuple[int, ...] = ()
-    """The possible numbers of spatial axes of the images; empty if unknown."""
-    trainable: frozenset[str] = frozenset()
-    """The parameters that the source trains; the clone's need no gradients."""
+    spatial_axes: tuple[int, ...] = ()  # the possible numbers of spatial axes of the images; empty if unknown
+    trainable: frozenset[str] = frozenset()  # the parameters that the source trains; the clone's need no gradients
 
 
 def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:

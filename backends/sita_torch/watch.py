@@ -36,17 +36,12 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             _pointer(each, of_storage=True): name for name, each in nn.Module.named_parameters(network) if each.numel()
         }
         self.before = _tensors_of(network)
-        self.everything = False
-        """Whether to look for statistics, too. It makes a run slow."""
-        self.inputs: dict[str, torch.Tensor] = {}
-        """A part of the first input of each adapted layer whose arithmetic is not known."""
-        self.running: str | None = None
-        """The adapted layer that runs."""
-        self.outside: set[str] = set()
-        """Adapted layers whose statistics were used outside of their calls."""
+        self.everything = False  # whether to look for statistics, too, which makes a run slow
+        self.inputs: dict[str, torch.Tensor] = {}  # a part of the first input of adapted layers of unknown arithmetic
+        self.running: str | None = None  # the adapted layer that runs
+        self.outside: set[str] = set()  # adapted layers whose statistics were used outside of their calls
         self.bypassed = self.foreign = False
-        self.stem: torch.Tensor | None = None
-        """The weights of the first convolution."""
+        self.stem: torch.Tensor | None = None  # the weights of the first convolution
         self._hooks = [layer.register_forward_hook(self._leave) for layer in self.adapted.values()]
 
     def enter(self, name: str, x: torch.Tensor) -> None:
