@@ -49,9 +49,7 @@ class Combined:
     """The arrays of the answer, and how they came about."""
 
     arrays: list[Array]  # the images first
-    weights: Array | None = (
-        None  # (B, P), of each candidate in a mix: 1 for the row that supplies all outputs, if one does
-    )
+    weights: Array | None = None  # (B, P), of each candidate in a mix: 1 for a row that supplies all outputs
     vote: Vote | None = None
 
 

@@ -90,27 +90,26 @@ def answer(call: Call, *, diagnosed: bool = False) -> Answer:
     if max_rows is None and not ops.is_traced(call.batch[0]) and adaptation.recipe.share == "image":
         max_rows = max(count, ROWS_AT_ONCE)
     if max_rows is None or (count is not None and call.plan.rows * count <= max_rows):
-        found = _answer_at_once(call, parts, diagnosed)
+        found = _answer_at_once(call, call.batch, parts, diagnosed)
     else:
         size = max(1, max_rows // call.plan.rows)
-        rounds = ops.map_batches(
-            lambda some: _answer_at_once(replace(call, batch=some), parts, diagnosed), call.batch, size
+        found = _join(
+            ops.map_batches(lambda some: _answer_at_once(call, some, parts, diagnosed), call.batch, size), ops
         )
-        found = _join(rounds, ops)
     for _, observer in observers:
         observer.append(found, ops)
     return found
 
 
-def _answer_at_once(call: Call, parts: Sequence[Plan], diagnosed: bool) -> Answer:
+def _answer_at_once(call: Call, batch: list[Array], parts: Sequence[Plan], diagnosed: bool) -> Answer:
     """Run the parts of the Plan in sequence, and combine their candidates."""
     ops, measure = call.ops, diagnosed or call.adaptation.recipe.combine == "mix"
     if len(parts) == 1:
-        candidates = run_part(call, parts[0], call.batch, measure=measure)
+        candidates = run_part(call, parts[0], batch, measure=measure)
     else:
         done: list[Candidates] = []
         for part in parts:
-            copied = [ops.copy(array) for array in call.batch]  # a model may write to it
+            copied = [ops.copy(array) for array in batch]  # a model may write to it
             with ops.after(done[-1].arrays if done else ()):
                 done.append(run_part(call, part, copied, measure=measure))
         candidates = join_parts(done, call)

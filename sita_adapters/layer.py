@@ -92,12 +92,9 @@ class LayerCall:
         means, variances = blend_with_source(means, variances, source_mean, source_variance, priors=priors, ops=ops)
         if not plan.has_rule:  # NaN for an overflow, as a rule's λ makes it: x / sqrt(∞) = 0 looks like an answer
             variances = ops.where(variances < float("inf"), variances, float("nan"))
-        blended = means, variances
-        return (
-            self._for_all_entries(blended, (source_mean, source_variance))
-            if plan.first_blended or factor > 1
-            else blended
-        )
+        if plan.first_blended or factor > 1:
+            return self._for_all_entries((means, variances), (source_mean, source_variance))
+        return means, variances
 
     def _target(self, means: Array, variances: Array) -> tuple[Array, Array]:
         """Return the target statistics of the blended rows of each image, (B, R, C)."""

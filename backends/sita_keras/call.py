@@ -98,7 +98,7 @@ class AdaptedCall(keras.layers.Layer):
         adaptation, space = self.adaptation, min(len(images.shape) - 2, 2)
         last = adaptation.channel_axis == -1
         axes = tuple(range(-space - 1, -1) if last else range(-space, 0))
-        layout = ImageLayout(KERAS, -1 if last else -space - 1, axes, adaptation.settings.inputs)
+        layout = ImageLayout(KERAS, -1 if last else 1 - len(images.shape), axes, adaptation.settings.inputs)
         plan = adaptation.plan_of(images.shape[1:-1] if last else images.shape[2:])
         call = Call(adaptation, plan, adaptation.latest_probe, layout, self.own_forward, [images])
         return engine.answer(call, diagnosed=diagnosed)

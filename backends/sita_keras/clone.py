@@ -198,9 +198,8 @@ class SharedVariable(keras.Variable):
     def value(self) -> Any:
         """The source's value; in a scope that computes with other values (training, on JAX), its value there."""
         if in_stateless_scope():
-            present = keras.StatelessScope.get_current_value(
-                get_stateless_scope(), self.source
-            )  # unnoticed by the probe
+            # Not by the scope's own method, which the probe's scope overrides to see what is read.
+            present = keras.StatelessScope.get_current_value(get_stateless_scope(), self.source)
             if present is not None:
                 return self._maybe_autocast(present)
         return keras.Variable.value.fget(self)

@@ -109,9 +109,7 @@ def random_images(image: Any, example: Any, error: type[Exception]) -> np.ndarra
     sizes = zip(image.shape[1:], shape[1:], strict=False)
     if len(shape) != len(image.shape) or not shape[0] or any(size not in (None, given) for size, given in sizes):
         received = f"{len(parts)} arrays" if len(parts) != 1 else f"shape {shape}"
-        raise error(
-            f"example: expected a batch of images as the model takes them, {tuple(image.shape)}; received {received}."
-        )
+        raise error(f"example: expected a batch of images of shape {tuple(image.shape)}; received {received}.")
     return random_like(np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(parts[0], dtype))))
 
 
@@ -125,9 +123,7 @@ def check_views(model: Any, shape: Sequence[int | None], channel_axis: int | Non
     """Raise if it is unclear which axes of a model's images views move."""
     advice = "Try: a recipe without views ('auto', 'shift', 'bn')"
     if len(shape) < 3:
-        raise InputError(
-            f"Views need images (N, …, C); {type(model).__name__} takes inputs of shape {shape}. {advice}."
-        )
+        raise InputError(f"Views need images (N, …, C); {type(model).__name__} takes shape {shape}. {advice}.")
     if channel_axis is None:
         raise InputError(
             f"Views need the axis of the channels. {type(model).__name__} permutes its images, or normalizes another "

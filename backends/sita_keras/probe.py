@@ -54,9 +54,8 @@ def probe(layer: Any, image: Any, example: Any, channel_axis: int | None) -> Pro
         _refuse_values(output)
         return output
 
-    found = probe_model(
-        run, watcher.recorder, adaptation, image, image_rank=len(image.shape), channel_axis=lambda: channel_axis
-    )
+    rank = len(image.shape)
+    found = probe_model(run, watcher.recorder, adaptation, image, image_rank=rank, channel_axis=lambda: channel_axis)
     watcher.check(adaptation)
     whys = (
         (clones.opaque, "run another framework's layers: BatchNorm layers in them are not adapted"),
@@ -131,9 +130,8 @@ class _Watcher:
     def other_norms(self) -> list[str]:
         """Return the layers with moving statistics, of a class of their own, that ran."""
         known = {id(v) for layer in find_layers(self.source).values() for v in layer.variables}
-        return _layers_of_statistics(
-            [v for v in self.reads.variables if isinstance(v, SharedVariable) and id(v.source) not in known]
-        )
+        shared = [v for v in self.reads.variables if isinstance(v, SharedVariable)]
+        return _layers_of_statistics([v for v in shared if id(v.source) not in known])
 
     def _check_compiled(self, adaptation: Adaptation) -> None:
         """Raise if an adapted layer that was not called may be inside a function that is compiled already."""

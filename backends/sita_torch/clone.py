@@ -119,9 +119,7 @@ def _accept_false(model: nn.Module, name: str, *args: bool, **kwargs: bool) -> n
     """`train` and `requires_grad_` of an adapted model accept only False, which is what eval() passes."""
     values = [*args, *kwargs.values()]
     if not values or values[0]:  # True is the default of both
-        raise SharedWeightsError(
-            f"{_SHARED}Try: train the source model (in-place updates are visible here; input gradients work)."
-        )
+        raise SharedWeightsError(f"{_SHARED}Try: train the source model: in-place updates are visible here.")
     getattr(type(model), name)(model, False)  # which may return nothing
     return model
 

@@ -74,9 +74,8 @@ def _to_onnx(adapted: nn.Module, diagnostics: bool, path: Path, images: torch.Te
     dynamic = {name: {0: "batch"} for name in (_IMAGES, *names)}
     settings: dict[str, Any] = {"input_names": [_IMAGES], "output_names": names}
     try:
-        torch.onnx.export(
-            module, (images,), str(path), dynamo=False, dynamic_axes=dynamic, training=_AS_IT_IS, **settings
-        )
+        how: dict[str, Any] = {"dynamo": False, "dynamic_axes": dynamic, "training": _AS_IT_IS}
+        torch.onnx.export(module, (images,), str(path), **how, **settings)
     except SitaError:
         raise
     except Exception:
