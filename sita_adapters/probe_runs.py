@@ -53,7 +53,7 @@ def image_axes(results: Sequence[Result], adaptation: Adaptation) -> list[int | 
             )
         if some.parts != parts:
             raise OutputError(
-                f"The output of {count} images has different parts, or other non-tensor values, than that of two: "
+                f"The output of {count} images has different parts, or different non-tensor values, than that of two: "
                 f"{', '.join(other[:4])}. Try: adapt a module that returns only tensors with one entry per image."
             )
     for index, runs in enumerate(zip(*(each.arrays + each.layers for each in results), strict=True)):
