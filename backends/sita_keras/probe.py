@@ -57,14 +57,7 @@ def probe(layer: Any, image: Any, example: Any, channel_axis: int | None) -> Pro
     rank = len(image.shape)
     found = probe_model(run, watcher.recorder, adaptation, image, image_rank=rank, channel_axis=lambda: channel_axis)
     watcher.check(adaptation)
-    whys = (
-        (clones.opaque, "run another framework's layers: BatchNorm layers in them are not adapted"),
-        (watcher.other_norms(), "normalize like BatchNorm, but are no BatchNormalization: not adapted"),
-    )
-    notes = tuple(f"{', '.join(names)} {why}" for names, why in whys if names)
-    for note in notes:
-        warnings.warn(f"{note}.", SitaWarning, stacklevel=5)
-    return replace(found, notes=notes)
+    return replace(found, notes=watcher.notes(clones.opaque))
 
 
 def _refuse_values(output: Any) -> None:
@@ -127,11 +120,19 @@ class _Watcher:
                 "that call them, alone or in lists and dicts."
             )
 
-    def other_norms(self) -> list[str]:
-        """Return the layers with moving statistics, of a class of their own, that ran."""
+    def notes(self, opaque: Sequence[str]) -> tuple[str, ...]:
+        """Return, and warn about, what is not adapted: other frameworks' layers, and norms of a class of their own."""
         known = {id(v) for layer in find_layers(self.source).values() for v in layer.variables}
         shared = [v for v in self.reads.variables if isinstance(v, SharedVariable)]
-        return _layers_of_statistics([v for v in shared if id(v.source) not in known])
+        others = _layers_of_statistics([v for v in shared if id(v.source) not in known])
+        whys = (
+            (opaque, "run another framework's layers: BatchNorm layers in them are not adapted"),
+            (others, "normalize like BatchNorm, but are no BatchNormalization: not adapted"),
+        )
+        notes = tuple(f"{', '.join(names)} {why}" for names, why in whys if names)
+        for note in notes:
+            warnings.warn(f"{note}.", SitaWarning, stacklevel=5)
+        return notes
 
     def _check_compiled(self, adaptation: Adaptation) -> None:
         """Raise if an adapted layer that was not called may be inside a function that is compiled already."""

@@ -40,7 +40,7 @@ class UserHook:
             raise ModelError(
                 f"A hook function of {self.name!r} ({getattr(self.function, '__qualname__', self.function)}) returns "
                 "a value, which the probe has not seen. Expected hook functions that only observe. Try: compute it in "
-                "the forward, or register an object of a class with a __call__ method, which each copy has its own of."
+                "the forward, or register an object of a class with a __call__ method."
             )
 
 
