@@ -67,17 +67,8 @@ def adapt(
             number of images in the batch, or 64 if that is larger; all rows in a compiled or exported model.
         example: An example input, to probe the model now: a batch, a tuple of arguments, or a dict of keyword
             arguments. Without it, PyTorch models are probed at their first call.
-        priors: Overrides this field of the recipe, for example with 0.9. So do the arguments below. `Recipe` documents
-            them. None: no change.
-        n_views: Number of augmented views.
-        augment: Which views to use.
-        shared_views: Whether all priors share one set of views.
-        candidates: Which rows are candidates.
-        combine: How several candidates are combined into one answer.
-        top_k: Number of candidates that decide.
-        share: "batch" if all images of a call share their statistics.
-        seed: Seed of random views.
-        resample: Whether to draw new random views for every image.
+        priors, n_views, augment, shared_views, candidates, combine, top_k, share, seed, resample: Override these fields
+            of the recipe, which `Recipe` documents, for example priors=0.9. None: no change.
 
     Returns:
         The adapted model. In PyTorch it has the class of the source model; in Keras it is a `keras.Model`.

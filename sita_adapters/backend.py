@@ -75,10 +75,9 @@ def backend_of(model: Any) -> Backend:
                     f"Try: {install(package)}."
                 ) from error
     frameworks = [name for name in sorted(installed) if find_spec(name) is not None]
-    received = (
-        f"the class {model.__name__}" if isinstance(model, type) else f"an object of type {type(model).__qualname__}"
-    )
-    hint = "make an instance of it" if isinstance(model, type) else "build the model, and load weights into it, first"
+    received, hint = f"an object of type {type(model).__qualname__}", "build the model, and load weights into it, first"
+    if isinstance(model, type):
+        received, hint = f"the class {model.__name__}", "make an instance of it"
     if not frameworks:
         received, hint = f"{received}, and no such framework is installed", f"{install('torch')}, or [keras]"
     raise ModelError(f"Expected a {' or '.join(frameworks or installed)} model; received {received}. Try: {hint}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,13 +85,7 @@ def calibrate(
         min_agreement: The share of the source model's predictions on the clean images that must stay the same. With
             labels, accuracy may fall by at most 1 − min_agreement.
         progress: A function that is called with the fraction completed, from 0 to 1.
-        task: As for `adapt`.
-        inputs: As for `adapt`.
-        scores: As for `adapt`.
-        output: As for `adapt`.
-        class_axis: As for `adapt`.
-        layers: As for `adapt`.
-        max_rows: As for `adapt`.
+        task, inputs, scores, output, class_axis, layers, max_rows: As for `adapt`.
 
     Returns:
         The recipe 'auto-calibrated', or `auto` if that is as good. If no recipe meets the conditions, it is 'source',
@@ -116,13 +110,19 @@ def calibrate(
     wanted = source if truth is None else truth
     if wanted.dtype.kind not in "iub" or wanted.shape != source.shape:
         raise InputError(f"labels: expected integers, {source.shape}; received {wanted.dtype}, {wanted.shape}.")
-    rule = ByExcessShift(_mean_by_name(seen.layers, seen.layer_shifts[:, 0].mean(axis=0)))
+    # A layer may run several times in a call.
+    measured = list(zip(seen.layers, seen.layer_shifts[:, 0].mean(axis=0), strict=True))
+    rule = ByExcessShift({name: float(np.mean([d for each, d in measured if each == name])) for name in seen.layers})
     channel = adaptation_of(measuring).channel_axis % pixels.ndim
     space = [axis for axis in range(1, pixels.ndim) if axis != channel]
     recipes = _recipes(rule, mirror=_keeps_mirrored(measuring, pixels, source, space))
     tried, corrupted = [], list(_corrupt(pixels, space))
     for place, recipe in enumerate(recipes):
-        tried.append(_try(recipe, adapt(model, recipe, **settings), pixels, wanted, corrupted))
+        adapted = adapt(model, recipe, **settings)
+        clean = 100 * float((_predict(adapted, pixels) == wanted).mean())
+        right = [(_predict(adapted, some) == wanted[which]).reshape(len(which), -1) for some, which in corrupted]
+        by_image = 100 * np.concatenate([each.mean(axis=1) for each in right])
+        tried.append(_Tried(recipe, make_plan(recipe).rows, clean, by_image))
         if progress is not None:
             progress((place + 1) / len(recipes))
     return _choose(tried, len(pixels), min_agreement)
@@ -133,19 +133,6 @@ def _keeps_mirrored(measuring: Any, pixels: np.ndarray, source: np.ndarray, spac
     if not space or source.ndim > 1:
         return False
     return bool((_predict(measuring, np.flip(pixels, axis=space[-1])) == source).mean() >= MIRROR_AGREEMENT)
-
-
-def _try(
-    recipe: Recipe,
-    adapted: Any,
-    pixels: np.ndarray,
-    wanted: np.ndarray,
-    corrupted: list[tuple[np.ndarray, np.ndarray]],
-) -> _Tried:
-    """Return how well a recipe does on clean images and on their corrupted copies."""
-    clean = _predict(adapted, pixels) == wanted
-    right = [_by_image(_predict(adapted, some) == wanted[which]) for some, which in corrupted]
-    return _Tried(recipe, make_plan(recipe).rows, 100 * float(clean.mean()), 100 * np.concatenate(right))
 
 
 def _check_images(model: Any, images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
@@ -169,16 +156,6 @@ def _predict(adapted: Any, images: np.ndarray) -> np.ndarray:
         threshold = 0.5 if scores.kind == "sigmoid_probabilities" else 0.0
         found.append(values > threshold if scores.kind.startswith("sigmoid") else values.argmax(scores.class_axis))
     return np.concatenate(found)
-
-
-def _by_image(right: np.ndarray) -> np.ndarray:
-    """Return the share of correct predictions for every image, over its labels or pixels."""
-    return np.asarray(right.reshape(len(right), -1).mean(axis=1))
-
-
-def _mean_by_name(names: Sequence[str], shifts: np.ndarray) -> dict[str, float]:
-    """Return the mean shift of every layer. A layer may run several times in a call."""
-    return {name: float(np.mean([d for each, d in zip(names, shifts, strict=True) if each == name])) for name in names}
 
 
 def _recipes(rule: ByExcessShift, *, mirror: bool) -> list[Recipe]:
@@ -236,20 +213,17 @@ def _choose(tried: list[_Tried], count: int, min_agreement: float) -> Recipe:
     if best.corrupted <= source.corrupted:
         best = source
         warnings.warn(
-            f"No recipe keeps {min_agreement:.0%} of the predictions on these images and gains on corrupted copies of "
-            "them. The recipe 'source', which does not adapt, was chosen. Try: a lower min_agreement=, or images like "
-            "those that the model was trained on.",
+            f"No recipe keeps {min_agreement:.0%} of the predictions on these images and gains on corrupted copies. "
+            "The recipe 'source', which does not adapt, was chosen. Try: a lower min_agreement=, or images like those "
+            "in training.",
             SitaWarning,
             stacklevel=3,
         )
-    lines = [f"{'rows':>4}  {'clean':>7}  {'corrupted':>9}  recipe", *map(_line, tried)]
+    lines = [f"{'rows':>4}  {'clean':>7}  {'corrupted':>9}  recipe"]
+    lines += [f"{each.rows:>4}  {each.clean:>6.1f}%  {each.corrupted:>8.1f}%  {each.recipe}" for each in tried]
     gain = f"{best.corrupted - source.corrupted:+.1f} points on corrupted images"
     change = f"{best.clean - source.clean:+.1f} on clean ones"
     rows = f"{best.rows} {'row' if best.rows == 1 else 'rows'} per image"
     what = "Below: % of predictions that match the source model's on the clean image (or the labels, if given)."
     notes = f"Expected from {count} clean images: {gain}, {change}, for {rows}. {what}\n" + "\n".join(lines)
     return replace(best.recipe, notes=notes)
-
-
-def _line(each: _Tried) -> str:
-    return f"{each.rows:>4}  {each.clean:>6.1f}%  {each.corrupted:>8.1f}%  {each.recipe}"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import OutputError
+from .errors import SECOND_MODEL, OutputError
 from .ops import Array, Ops
 from .outputs import flatten
 from .shift import area_weight
@@ -49,9 +49,7 @@ class Combined:
     """The arrays of the answer, and how they came about."""
 
     arrays: list[Array]  # the images first
-    weights: Array | None = (
-        None  # (B, P), of each candidate in a mix: 1 for the row that supplies all outputs, if one does
-    )
+    weights: Array | None = None  # (B, P), of each candidate in a mix: 1 for a row that supplies all outputs
     vote: Vote | None = None
 
 
@@ -64,21 +62,20 @@ def keep_candidates(output: Any, context: ForwardContext) -> Candidates:
     if tuple([path for path, _ in found]) != layout.paths:
         raise OutputError(
             f"The output has {', '.join(path for path, _ in found)}; it had {', '.join(layout.paths)} in the probe. "
-            f"{_OTHER_INPUTS}"
+            f"Expected the same for inputs of the same kind. Try: {SECOND_MODEL}."
         )
     arrays = []
     for (path, array), axis, shape, is_float in zip(found, layout.axes, layout.shapes, layout.floats, strict=True):
         if len(array.shape) != len(shape) or ("float" in str(array.dtype)) != is_float:
             raise OutputError(
                 f"Expected {path} of rank {len(shape)} in {'floating point' if is_float else 'integers'}, as in the "
-                f"probe; received shape {tuple(array.shape)} in {array.dtype}. {_OTHER_INPUTS}"
+                f"probe; received shape {tuple(array.shape)} in {array.dtype}. Try: {SECOND_MODEL}."
             )
         if axis is None:
             if any(size == context.rows != before for size, before in zip(array.shape, shape, strict=True)):
                 raise OutputError(
-                    f"{path} was a constant in the probe, and has {context.rows} entries now, one per row. Expected "
-                    "the same in every call. Try: compute it in the forward pass, not in a hook function; if it "
-                    "depends on the size of the images, adapt a second model for it, sita.adapt(model, example=…)."
+                    f"{path} was a constant in the probe, and has {context.rows} entries now, one per row. Try: "
+                    f"compute it in the forward pass, not in a hook; if the size of the images matters, {SECOND_MODEL}."
                 )
             arrays.append(array)
             continue
@@ -94,12 +91,6 @@ def keep_candidates(output: Any, context: ForwardContext) -> Candidates:
         every = plan.candidates == tuple(range(plan.rows))
         arrays.append(rows if every else ops.stack([rows[:, row] for row in plan.candidates], axis=1))
     return Candidates(output, arrays, measured)
-
-
-_OTHER_INPUTS = (
-    "Expected the same for inputs of the same kind. Try: adapt a second model for these inputs, "
-    "sita.adapt(model, example=…)."
-)
 
 
 def _measured_candidates(context: ForwardContext) -> list[CandidateMeasurement | None]:

@@ -21,10 +21,10 @@ import numpy as np
 
 from .combining import Candidates, combine, join_arrays, join_parts, keep_candidates
 from .diagnostics import Diagnostics, diagnose
-from .errors import InputError, ModelError, OutputError
+from .errors import InputError, ModelError, OutputError, RecipeError
 from .ops import Array, Ops, SymbolicError
 from .outputs import OutputLayout, changed_constants, flatten, rebuild
-from .plan import Plan, make_plan, resampling_error, split_source
+from .plan import Plan, make_plan, split_source
 from .recipe import RECIPES
 from .state import Call, Forward, ForwardContext, thread
 from .views import IMAGE, ImageLayout, content_seed, make_views
@@ -90,27 +90,26 @@ def answer(call: Call, *, diagnosed: bool = False) -> Answer:
     if max_rows is None and not ops.is_traced(call.batch[0]) and adaptation.recipe.share == "image":
         max_rows = max(count, ROWS_AT_ONCE)
     if max_rows is None or (count is not None and call.plan.rows * count <= max_rows):
-        found = _answer_at_once(call, parts, diagnosed)
+        found = _answer_at_once(call, call.batch, parts, diagnosed)
     else:
         size = max(1, max_rows // call.plan.rows)
-        rounds = ops.map_batches(
-            lambda some: _answer_at_once(replace(call, batch=some), parts, diagnosed), call.batch, size
+        found = _join(
+            ops.map_batches(lambda some: _answer_at_once(call, some, parts, diagnosed), call.batch, size), ops
         )
-        found = _join(rounds, ops)
     for _, observer in observers:
         observer.append(found, ops)
     return found
 
 
-def _answer_at_once(call: Call, parts: Sequence[Plan], diagnosed: bool) -> Answer:
+def _answer_at_once(call: Call, batch: list[Array], parts: Sequence[Plan], diagnosed: bool) -> Answer:
     """Run the parts of the Plan in sequence, and combine their candidates."""
     ops, measure = call.ops, diagnosed or call.adaptation.recipe.combine == "mix"
     if len(parts) == 1:
-        candidates = run_part(call, parts[0], call.batch, measure=measure)
+        candidates = run_part(call, parts[0], batch, measure=measure)
     else:
         done: list[Candidates] = []
         for part in parts:
-            copied = [ops.copy(array) for array in call.batch]  # a model may write to it
+            copied = [ops.copy(array) for array in batch]  # a model may write to it
             with ops.after(done[-1].arrays if done else ()):
                 done.append(run_part(call, part, copied, measure=measure))
         candidates = join_parts(done, call)
@@ -145,10 +144,10 @@ def run_part(call: Call, plan: Plan, batch: list[Array], *, measure: bool) -> Ca
     if plan.blends and sum(context.calls.values()) < call.probe.layer_calls:
         missed = [name for name in call.probe.entries_per_row if name not in context.calls]
         raise ModelError(
-            f"{', '.join(map(repr, missed[:4])) or 'An adapted layer'} did not run as in the probe. "
-            "Expected the same layers in every call. Try: if layers were replaced, fused or converted since, change "
-            "the source model and adapt it again; if the model keeps what it computed, switch that off; if a part of "
-            "it compiles itself, leave compilation to the framework, which compiles the whole model."
+            f"{', '.join(map(repr, missed[:4])) or 'An adapted layer'} did not run as in the probe. Try: if layers "
+            "were replaced, fused or converted since, change the source model and adapt it again; if the model keeps "
+            "what it computed, switch that off; if a part of it compiles itself, leave compilation to the framework, "
+            "which compiles the whole model."
         )
     if call.probe.constants and not ops.is_traced(images):
         _check_constants(output, images, call)
@@ -191,7 +190,10 @@ def _redraw_for_each(images: Array, plan: Plan, call: Call) -> list[Plan]:
     try:
         values = call.ops.to_numpy(images)
     except SymbolicError as error:
-        raise resampling_error("A compiled or exported model") from error
+        raise RecipeError(
+            "resample: A compiled or exported model holds one set of views and cannot draw new ones for each image. "
+            "Try: adapt without resample=True, or call the adapted model itself."
+        ) from error
     recipe, channel = call.adaptation.recipe, call.image_layout.channel
     seeds = [content_seed(np.moveaxis(image, channel, -1), recipe.seed) for image in values]
     views = [make_views(recipe.augment, recipe.view_count, seed, plan.kind) for seed in seeds]

@@ -44,6 +44,10 @@ class ExportError(SitaError, ValueError):
     """The adapted model cannot be written to this file."""
 
 
+SECOND_MODEL = "adapt a second model for these inputs, sita.adapt(model, example=…)"
+"""What to try if a model works in another way on some inputs."""
+
+
 def install(*extras: str) -> str:
     """Return the commands that install extras, from an index and from a checkout: the package isn't on PyPI yet."""
     wanted = f"[{','.join(extras)}]"

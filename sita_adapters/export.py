@@ -18,7 +18,6 @@ from .backend import Backend, adaptation_of, backend_of
 from .diagnostics import NAMES
 from .errors import ExportError, SitaError, install
 from .ops import Array
-from .plan import resampling_error
 
 TITLES = {"onnx": "ONNX", "pt2": "torch.export", "litert": "LiteRT", "saved_model": "SavedModel"}
 SUFFIXES = {".onnx": "onnx", ".pt2": "pt2", ".tflite": "litert", ".litert": "litert", "": "saved_model"}
@@ -73,8 +72,6 @@ def export(adapted: Any, path: str | os.PathLike[str], *, example: Any = None, d
         model.onnx: ONNX, images (N, 3, 224, 224)
     """
     backend, adaptation = backend_of(adapted), adaptation_of(adapted)
-    if adaptation.recipe.resample:
-        raise resampling_error("An exported model")
     if (most := adaptation.settings.max_rows) is not None:
         raise ExportError(f"max_rows={most}: an exported graph runs all rows at once. Try: adapt without max_rows.")
     target, chosen = Path(path), resolve_format(Path(path), backend)

@@ -32,9 +32,8 @@ class Inputs:
         positive = np.array([*self.std, self.white])
         finite = self.mean and self.std and np.isfinite([*self.mean, *positive]).all()
         if not finite or not (positive > 0).all() or self.order not in ("rgb", "bgr"):
-            raise InputError(
-                f"Inputs: expected finite means, std and white above 0, and order 'rgb' or 'bgr'; received {self}."
-            )
+            expected = "finite means, std and white above 0, and order 'rgb' or 'bgr'"
+            raise InputError(f"Inputs: expected {expected}; received {self}.")
 
 
 _IMAGENET = Inputs(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .errors import InputError, ModelError
+from .errors import SECOND_MODEL, InputError, ModelError
 from .ops import Array
 from .selection import leave_out
 from .shift import scaled_divergence
@@ -31,9 +31,8 @@ class LayerCall:
         context = thread.context
         if context is None or (adaptation is not None and context.adaptation is not adaptation):
             raise ModelError(
-                f"The adapted layer {name!r} ran outside a call to the adapted model: a part of the model was called "
-                "directly, or a checkpointed backward pass ran it again. Try: call the adapted model itself, or use "
-                "sita.unwrap(adapted) for the plain one."
+                f"The adapted layer {name!r} ran outside a call to the adapted model (a part of it was called, or a "
+                "checkpoint ran it again). Try: call the adapted model itself, or use sita.unwrap(adapted)."
             )
         if context.record is not None:
             context.record(name, x)
@@ -53,8 +52,7 @@ class LayerCall:
         if known is None or (call >= len(known) and len(set(known)) > 1):
             raise ModelError(
                 f"Layer {name!r} ran {call + 1} times in one call, but {len(known or ())} times in the probe. Expected "
-                "the same layers for inputs of the same kind. Try: adapt a second model for these inputs, "
-                "sita.adapt(model, example=…)."
+                f"the same for inputs of the same kind. Try: {SECOND_MODEL}."
             )
         factor = known[min(call, len(known) - 1)]
         is_symbol = context.ops.is_symbol
@@ -62,9 +60,8 @@ class LayerCall:
             raise InputError(
                 f"Layer {name!r} received {entries} batch entries for {context.rows} rows; expected "
                 f"{factor * context.rows}, as in the probe. Try: if the model runs its batch in chunks of n images, "
-                "sita.adapt(model, max_rows=n); if it folds inputs of this size into its batch in another way, adapt a "
-                "second model for them, sita.adapt(model, example=…); if their number depends on what the images show, "
-                f"{leave_out([name], context.adaptation.layers)}."
+                f"sita.adapt(model, max_rows=n); if it folds them into its batch in another way, {SECOND_MODEL}; if their "
+                f"number depends on what the images show, {leave_out([name], context.adaptation.layers)}."
             )
         return factor
 
@@ -97,12 +94,9 @@ class LayerCall:
         means, variances = blend_with_source(means, variances, source_mean, source_variance, priors=priors, ops=ops)
         if not plan.has_rule:  # NaN for an overflow, as a rule's λ makes it: x / sqrt(∞) = 0 looks like an answer
             variances = ops.where(variances < float("inf"), variances, float("nan"))
-        blended = means, variances
-        return (
-            self._for_all_entries(blended, (source_mean, source_variance))
-            if plan.first_blended or factor > 1
-            else blended
-        )
+        if plan.first_blended or factor > 1:
+            return self._for_all_entries((means, variances), (source_mean, source_variance))
+        return means, variances
 
     def _target(self, means: Array, variances: Array) -> tuple[Array, Array]:
         """Return the target statistics of the blended rows of each image, (B, R, C)."""

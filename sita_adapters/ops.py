@@ -68,8 +68,9 @@ class Ops:
 
     def positions(self, array: Array, channel_axis: int) -> Any:
         """Return the number of spatial positions of images or features: all axes except the batch and the channels."""
-        skipped = (0, channel_axis % len(array.shape))
-        return math.prod(size for axis, size in enumerate(self.shape(array)) if axis not in skipped)
+        sizes = [*self.shape(array)[1:]]
+        del sizes[channel_axis % len(array.shape) - 1]
+        return math.prod(sizes)
 
     def is_symbol(self, size: Any) -> bool:
         """Whether a size is known only when the graph runs."""

@@ -54,9 +54,7 @@ class OutputLayout:
     def require_scores(self) -> ScoresLayout:
         """Return the scores; raise an OutputError if there are none."""
         if self.scores is None:
-            advice = (
-                "" if "Try:" in self.why_no_scores else " Try: leave scores= out, or 'auto', which needs no scores."
-            )
+            advice = "" if "Try:" in self.why_no_scores else " Try: leave scores= out, or 'auto', which needs none."
             raise OutputError(f"{self.why_no_scores}{advice}")
         return self.scores
 

@@ -109,14 +109,6 @@ def make_plan(recipe: Recipe, kind: SpatialKind = "square", max_rows: int | None
     return replace(plan, parts=_split(plan, max_rows))
 
 
-def resampling_error(what: str) -> RecipeError:
-    """Return the error for a compiled or exported model that would draw views from an image's content."""
-    return RecipeError(
-        f"resample: {what} holds one set of views and cannot draw new ones for each image. "
-        "Try: adapt without resample=True, or call the adapted model itself."
-    )
-
-
 def resolve_max_rows(max_rows: Any, recipe: Recipe) -> int | None:
     """Return the largest number of rows that run at once, after checking it."""
     if max_rows is not None and recipe.share == "batch":

@@ -24,17 +24,7 @@ import numpy as np
 from .errors import InputError, ModelError, OutputError, SitaError, SitaWarning
 from .ops import Array, Ops
 from .outputs import OutputLayout, flatten, leaves
-from .probe_runs import (
-    ALL,
-    BATCHES,
-    ROUNDING,
-    Result,
-    Values,
-    find_mixing,
-    image_axes,
-    is_close,
-    mixing_error,
-)
+from .probe_runs import ALL, BATCHES, ROUNDING, Result, Values, find_mixing, image_axes, is_close, mixing_error
 from .scores import find_mixed, resolve_scores
 from .selection import leave_out
 from .state import Adaptation, ProbeResult
@@ -50,27 +40,17 @@ class InputRecorder:
     def __init__(self, ops: Ops) -> None:
         self.ops = ops
         self.layers: list[Values] = []
-        self._block, self._used = np.empty(0, np.uint8), 0
 
     def record(self, name: str, x: Array) -> None:
         """Keep about 512 values of every entry of a layer's input (N, …)."""
         flat = x.reshape(x.shape[0], -1) if isinstance(x, np.ndarray) else self.ops.reshape(x, (x.shape[0], -1))
         step = max(1, flat.shape[1] // 512) | 1  # odd, so it doesn't lock onto a power-of-two stride
-        self.layers.append(self.values(name, flat[:, ::step], self._copy))
+        self.layers.append(self.values(name, flat[:, ::step]))
 
-    def values(self, name: str, x: Array, copy: Callable[[np.ndarray], np.ndarray] = np.array) -> Values:
+    def values(self, name: str, x: Array) -> Values:
         """Return a copy of the values of an array, because a model could write to it."""
         rounding = next((value for dtype, value in ROUNDING.items() if dtype in str(x.dtype)), 0.0)
-        return Values(name, copy(self.ops.to_numpy(x)), rounding)
-
-    def _copy(self, array: np.ndarray) -> np.ndarray:
-        """Return a copy inside a large block: many small arrays would fragment the memory that the layers reuse."""
-        if self._used + array.nbytes > self._block.size:
-            self._block, self._used = np.empty(max(array.nbytes, 1 << 22), np.uint8), 0
-        start, self._used = self._used, self._used + -(-array.nbytes // 16) * 16
-        copied = self._block[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-        copied[...] = array
-        return copied
+        return Values(name, np.array(self.ops.to_numpy(x)), rounding)
 
 
 def probe_model(
@@ -150,11 +130,9 @@ def _layout(  # noqa: PLR0917
     if all(axis is None for axis in axes):
         raise OutputError("No output has one entry per image. Try: adapt a module that keeps the batch axis.")
     pairs = zip(whole.arrays, axes, strict=True)
-    values = [None if axis is None else np.moveaxis(_precise(each.array), axis, 0) for each, axis in pairs]
-    settings = adaptation.settings
-    scores, why = resolve_scores(
-        whole.output, values, settings, is_array, image_rank=image_rank, channel_axis=channel_axis
-    )
+    values = [None if axis is None else np.moveaxis(each.array, axis, 0) for each, axis in pairs]
+    values = [x.astype(np.float64) if x is not None and x.dtype.kind == "f" else x for x in values]
+    scores, why = resolve_scores(whole.output, values, adaptation.settings, is_array, image_rank, channel_axis)
     paths, shapes = tuple(each.name for each in whole.arrays), tuple(each.array.shape for each in whole.arrays)
     floats = tuple(each.array.dtype.kind == "f" for each in whole.arrays)
     layout = OutputLayout(paths, tuple(axes), shapes, floats, scores, why, find_mixed(scores, values))
@@ -172,14 +150,9 @@ def _check_vote(layout: OutputLayout, image_rank: int) -> None:
     rank = len(layout.shapes[scores.index])
     if others and rank > 2 and rank != image_rank:
         raise OutputError(
-            f"{layout.paths[scores.index]} holds scores of several entries per image, beside other outputs. A vote "
-            "would decide for every entry alone, and the other outputs would come from other candidates. Try: "
-            "'auto' or 'shift'."
+            f"{layout.paths[scores.index]} holds scores of several entries per image, beside other outputs: a vote on "
+            "every entry would separate them from the other outputs. Try: 'auto' or 'shift'."
         )
-
-
-def _precise(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
 def check_called(called: Collection[str], adaptation: Adaptation) -> None:
@@ -193,15 +166,15 @@ def check_called(called: Collection[str], adaptation: Adaptation) -> None:
             f"{adaptation.model_name} calls none of its {len(names)} adapted layers. Expected layers that are called: "
             "a model that only reads their statistics (F.batch_norm) cannot be adapted."
         )
-    some = f"does not call {len(missed)} of its {len(names)} adapted layers, so these have no effect: "
-    advice = f"{', '.join(missed[:4])}. Try: leave them out with layers=, if that is intended."
-    warnings.warn(f"{adaptation.model_name} {some}{advice}", SitaWarning, stacklevel=2)
+    text = f"{adaptation.model_name} does not call {len(missed)} of its {len(names)} adapted layers, so these have no"
+    text = f"{text} effect: {', '.join(missed[:4])}. Try: leave them out with layers=, if that is intended."
+    warnings.warn(text, SitaWarning, stacklevel=2)
 
 
 def not_batchnorm_error(wrong: Sequence[str], kind: str, adaptation: Adaptation) -> ModelError:
     """Return the error for adapted layers that do not normalize like BatchNorm."""
     return ModelError(
-        f"{', '.join(wrong[:4])} ({kind}) does not normalize its input with its statistics as BatchNorm does. Expected "
-        f"(x − mean) / sqrt(variance + ε) with one mean per channel; anything may follow. Try: "
+        f"{', '.join(wrong[:4])} ({kind}) does not normalize its input with its statistics as BatchNorm does: "
+        "(x − mean) / sqrt(variance + ε) per channel, then anything. (Without an attribute `eps`, ε is 1e-5.) Try: "
         f"{leave_out(wrong, adaptation.layers)}."
     )

@@ -49,14 +49,12 @@ def image_axes(results: Sequence[Result], adaptation: Adaptation) -> list[int | 
         if other and {*other} <= {each.name for each in (*some.layers, *results[1].layers)}:
             raise ModelError(
                 f"The model calls {other[0]!r} {usual[other[0]]} times for two images, but {found[other[0]]} times for "
-                f"{count}. Expected the same calls for any number of images. Try: run a batch as a whole, without a "
-                f"loop over its images; or {leave_out(other, adaptation.layers)}."
+                f"{count}. Try: run the batch without a loop over its images; or {leave_out(other, adaptation.layers)}."
             )
         if some.parts != parts:
             raise OutputError(
-                f"The output of {count} images has different parts, or different non-tensor values, from the output "
-                f"of two: {', '.join(other[:4])}. Try: adapt a module that returns tensors with one entry per image, "
-                "and nothing else that depends on their number."
+                f"The output of {count} images has different parts, or different non-tensor values, than that of two: "
+                f"{', '.join(other[:4])}. Try: adapt a module that returns only tensors with one entry per image."
             )
     for index, runs in enumerate(zip(*(each.arrays + each.layers for each in results), strict=True)):
         shapes = [each.array.shape for each in runs]
@@ -65,9 +63,8 @@ def image_axes(results: Sequence[Result], adaptation: Adaptation) -> list[int | 
         fits = [sizes[axis] for axis in differing] == [counts] and len({*map(len, shapes)}) == 1
         if len(set(shapes)) > 1 and not fits and index < len(results[1].arrays):
             raise OutputError(
-                f"Expected one entry of {runs[0].name} per image, on one axis; received shapes "
-                f"{', '.join(map(str, shapes))} for {', '.join(map(str, counts))} images. Try: return one entry per "
-                "image, even for a single image (no squeeze())."
+                f"Expected one entry of {runs[0].name} per image, on one axis; received {', '.join(map(str, shapes))} "
+                f"for {', '.join(map(str, counts))} images. Try: no squeeze(), which drops the axis of a single image."
             )
         axes.append(differing[0] if fits else None)
     return axes
@@ -93,10 +90,9 @@ def mixing_error(whole: Result, mixed: Sequence[int], axes: Sequence[int | None]
     first, *_ = names = list(dict.fromkeys((whole.arrays + whole.layers)[index].name for index in mixed))
     if mixed[0] >= len(whole.arrays):
         return ModelError(
-            f"The batch of layer {', '.join(names[:4])} does not hold the same number of consecutive entries for "
-            "every image, independent of the others: the model concatenates, reorders or normalizes batches, or folds "
-            f"time first. Expected (N, T, …) reshaped to (N·T, …). Try: change that, or "
-            f"{leave_out(names, adaptation.layers)}."
+            f"The batch of layer {', '.join(names[:4])} does not hold the same number of consecutive entries for every "
+            "image, whatever the others are: the model reorders or normalizes batches, or folds time first. Expected "
+            f"(N, T, …) reshaped to (N·T, …). Try: change that, or {leave_out(names, adaptation.layers)}."
         )
     if axes[mixed[0]] is None:
         shape = whole.arrays[mixed[0]].array.shape

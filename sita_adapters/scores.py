@@ -9,7 +9,7 @@ something else: labels, sorted detections, unit vectors, non-negative features.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from .errors import OutputError
 from .outputs import IsArray, ScoresLayout, flatten, part_of
 from .state import Settings
 from .voting import Scores
+
+Arrays: TypeAlias = Sequence[np.ndarray | None]
+"""The values of each array of an output, with the images first; None if an array is a constant."""
 
 _SORTED = 10
 """The least number of values that can show that an output is sorted."""
@@ -35,18 +38,11 @@ class _Unclear(Exception):
     """The scores, or their kind, cannot be inferred. The message says why, and what to try."""
 
 
-def resolve_scores(
-    output: Any,
-    values: Sequence[np.ndarray | None],
-    settings: Settings,
-    is_array: IsArray,
-    *,
-    image_rank: int,
-    channel_axis: int | None,
+def resolve_scores(  # noqa: PLR0917
+    output: Any, values: Arrays, settings: Settings, is_array: IsArray, image_rank: int, channel_axis: int | None
 ) -> tuple[ScoresLayout | None, str]:
     """Return the layout of the scores, or None and the reason; raise an OutputError if values contradict the settings.
 
-    `values` has the values of each array of the output, with the images first; None if an array is a constant.
     `channel_axis` is the class axis of logits of the images' rank, 1 or −1; None if it is unknown.
     """
     try:
@@ -59,7 +55,7 @@ def resolve_scores(
     return ScoresLayout(index, kind, axis - scores.ndim), ""
 
 
-def find_mixed(scores: ScoresLayout | None, values: Sequence[np.ndarray | None]) -> tuple[Scores | None, ...]:
+def find_mixed(scores: ScoresLayout | None, values: Arrays) -> tuple[Scores | None, ...]:
     """Return the kind of scores that a mix treats each array as: the scores, auxiliary heads like them, and logits of
     which they are the softmax; None for a constant.
 
@@ -105,9 +101,7 @@ def _is_softmax(p: np.ndarray, z: np.ndarray, axis: int) -> bool:
     return bool(np.abs(e / e.sum(axis=axis, keepdims=True) - p).max() <= _ROUNDING * np.ptp(p))
 
 
-def _find(
-    output: Any, values: Sequence[np.ndarray | None], settings: Settings, is_array: IsArray
-) -> tuple[int, np.ndarray]:
+def _find(output: Any, values: Arrays, settings: Settings, is_array: IsArray) -> tuple[int, np.ndarray]:
     """Return the index and values of the scores: the selected array, a known name, or the only eligible array."""
     paths, arrays = zip(*flatten(output, is_array), strict=True)
     axes = 1 if (settings.scores or "").startswith("sigmoid") else 2
@@ -132,23 +126,15 @@ def _find(
             f"Found no class scores, floating-point numbers (N, classes, …), in the model's {type(output).__name__}"
             f"{what}. Try: adapt a module that returns them, or a recipe that needs none ('auto', 'shift')."
         )
-    if len(found) > 1:  # a classifier may return its logits, too
-        found = _softmax_of_another({index: eligible[index] for index in found}) or found
+    if len(found) == 2:  # a classifier may return its logits, too
+        pairs = [(each, eligible[each], eligible[other]) for each, other in (found, found[::-1])]
+        found = [each for each, p, z in pairs if any(_is_softmax(p, z, axis) for axis in range(1, p.ndim))] or found
     if len(found) > 1:
         raise _Unclear(
             f"Several outputs could be the class scores: {', '.join(paths[index] for index in found)}. Try: output= "
             "with a key, a position, or a function of the output; scores='none' if none of them holds class scores."
         )
     return found[0], eligible[found[0]]
-
-
-def _softmax_of_another(arrays: dict[int, np.ndarray]) -> list[int]:
-    """Return the index of the one array of two that is the softmax of the other."""
-    if len(arrays) != 2:
-        return []
-    (i, a), (j, b) = arrays.items()
-    pairs = ((i, a, b), (j, b, a))
-    return [index for index, p, z in pairs if any(_is_softmax(p, z, axis) for axis in range(1, p.ndim))]
 
 
 def _resolve(values: np.ndarray, settings: Settings, image_rank: int, channel_axis: int | None) -> tuple[Scores, int]:
@@ -190,17 +176,19 @@ def _resolve(values: np.ndarray, settings: Settings, image_rank: int, channel_ax
 
 def _check_logits(values: np.ndarray, shape: str, axes: Sequence[int], alone: bool) -> None:
     """Raise if values of unknown kind may be something else than logits; `alone`: no argument says that they are."""
-    if alone and not axes and (looks := _unlike_logits(values)) and "whole" in looks:
-        raise _Unclear(f"The output of shape {shape} {looks}. Try: scores='none' to confirm that.")
-    if not axes or (values.min() >= 0.0 and values.max() <= 1.0):
-        what, logits = "values from 0 to 1 that do not sum to 1", "; 'logits' if they are logits"
+    looks = _unlike_logits(values) if alone else ""
+    unclear = not axes or (values.min() >= 0.0 and values.max() <= 1.0)
+    if looks and (not unclear or ("whole" in looks and not axes)):
+        otherwise = ", or 'logits' if not" if axes else ""
+        raise _Unclear(f"The output of shape {shape} {looks}. Try: scores='none' to confirm that{otherwise}.")
+    if unclear:
+        what = "values from 0 to 1 that do not sum to 1" if axes else "a single class"
+        logits = "; 'logits' if they are logits" if axes else ""
         raise _Unclear(
-            f"The output of shape {shape} has {what if axes else 'a single class'}: whether these are class scores, "
-            "and of which kind, is unclear. Try: scores='sigmoid' or 'sigmoid_probabilities' for independent labels, "
-            f"or for yes and no; 'none' if these are features{logits if axes else ''}."
+            f"The output of shape {shape} has {what}: the kind of these scores, if they are any, is unclear. Try: "
+            "scores='sigmoid' or 'sigmoid_probabilities' for independent labels, or for yes and no; 'none' if these "
+            f"are features{logits}."
         )
-    if alone and (looks := _unlike_logits(values)):
-        raise _Unclear(f"The output of shape {shape} {looks}. Try: scores='none' to confirm that, or 'logits' if not.")
 
 
 def find_normalized(values: np.ndarray, axes: Iterable[int]) -> list[tuple[Scores, int]]:
@@ -222,7 +210,9 @@ def _unlike_logits(values: np.ndarray) -> str:
     for axis, index, column in _columns(values, (values == np.rint(values)) & (np.abs(values) < _LABELS)):
         if column.min() < column.max() or column.flat[0] >= 0:  # a negative constant may be a masked class
             return f"holds whole numbers at index {index} of axis {axis}, like labels"
-    for axis in _sorting_axes(values):
+    for axis in range(1, values.ndim):
+        if values.ndim > 3 or values.shape[axis] < _SORTED:  # maps of several dimensions may be smooth
+            continue
         steps = np.diff(values, axis=axis)
         for ordered in (steps <= 0, steps >= 0):
             found = list(_columns(values, ordered, skip=axis))
@@ -231,11 +221,6 @@ def _unlike_logits(values: np.ndarray) -> str:
             if any((np.ptp(column.reshape(len(column), -1), axis=1) > 0).all() for *_, column in found):
                 return f"is sorted along axis {axis}, like detections"
     return ""
-
-
-def _sorting_axes(values: np.ndarray) -> list[int]:
-    """Return the axes along which values may be sorted. Maps of several dimensions are left out: they may be smooth."""
-    return [axis for axis in range(1, values.ndim) if values.shape[axis] >= _SORTED and values.ndim <= 3]
 
 
 def _columns(values: np.ndarray, right: np.ndarray, skip: int = 0) -> Iterator[tuple[int, int, np.ndarray]]:

@@ -55,11 +55,8 @@ class ByShift:
             object.__setattr__(self, name, number)
 
     def __str__(self) -> str:
-        usual = type(self)(strength=self.strength)
-        others = ("half_shift", "half_area")
-        changed = [
-            f", {name}={getattr(self, name):.3g}" for name in others if getattr(self, name) != getattr(usual, name)
-        ]
+        own, usual = vars(self), vars(ByShift(strength=self.strength))
+        changed = [f", {name}={own[name]:.3g}" for name in ("half_shift", "half_area") if own[name] != usual[name]]
         return f"by shift ({1 - self.strength:.3g} to 1{''.join(changed)})"
 
     def priors(self, divergence: Array, name: str, positions: Any, first_positions: Any, ops: Ops) -> Array:

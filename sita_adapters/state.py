@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from .errors import ModelError
 from .inputs import Inputs
@@ -134,19 +134,12 @@ class ForwardContext:
         return self.ops.cast(self.constants[name], like)
 
 
-class Observer(Protocol):
-    """Keeps the Answers of an adapted model."""
-
-    def append(self, answer: Any, ops: Ops) -> None:
-        """Keep the Answer of one call."""
-
-
 class _Thread(threading.local):
     """Per-thread state. A plain thread-local, because compilers and exporters cannot trace a ContextVar."""
 
     def __init__(self) -> None:  # runs in every thread: compilers check these attributes
         self.context: ForwardContext | None = None  # of the forward pass that runs
-        self.observers: tuple[tuple[object, Observer], ...] = ()  # who observes which adapted model
+        self.observers: tuple[tuple[object, Any], ...] = ()  # the Observations of adapted models
 
 
 thread = _Thread()

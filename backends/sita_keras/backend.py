@@ -23,6 +23,7 @@ from .exporting import FORMATS, write
 from .inspection import arrange, check_views, find_channel_axis, find_image, find_layers, image_kind, walk
 from .model import AdaptedModel
 from .ops import ENGINE, KERAS
+from .probe import probe
 
 
 class KerasBackend:
@@ -49,7 +50,7 @@ class KerasBackend:
             check_views(model, shape, channel_axis)
         name, kind = f"adapted_{image.name}", image_kind(shape, channel_axis)  # an input's name cannot be the same
         layer = AdaptedCall(model, chosen, recipe, kind, channel_axis or -1, settings, name=name)
-        layer.probe_and_keep(image, example, channel_axis)
+        layer.adaptation.probes[()] = probe(layer, image, example, channel_axis)
         inputs = keras.Input(batch_shape=(None, *shape[1:]), dtype=image.dtype, name=image.name)
         # A graph may hold both the source and the adapted model, under different names.
         return AdaptedModel(arrange(model, inputs), layer(inputs), name=f"adapted_{model.name}")

@@ -17,7 +17,6 @@ from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, RecipeError, SharedWeightsError
 from sita_adapters.inputs import Inputs
 from sita_adapters.outputs import OutputLayout, ScoresLayout, flatten, rebuild
-from sita_adapters.plan import Plan
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo, leave_out
 from sita_adapters.state import Adaptation, Call, ProbeResult, Settings, thread
@@ -26,7 +25,6 @@ from sita_adapters.views import ImageLayout, SpatialKind
 from .clone import Cloner, Clones
 from .inspection import arrange, find_layers
 from .ops import ENGINE, KERAS, current_trace
-from .probe import probe
 
 UNTRAINABLE = (
     "An adapted model computes with the source model's weights and statistics, and cannot be trained. Try: train the "
@@ -80,11 +78,6 @@ class AdaptedCall(keras.layers.Layer):
         self.built = True
         self._post_build()
 
-    def probe_and_keep(self, image: Any, example: Any, channel_axis: int | None) -> None:
-        """Probe the model for its one kind of input, and keep what it establishes."""
-        found = probe(self.hidden, self.adaptation, image, example, channel_axis, self.own_forward)
-        self.adaptation.probes[()] = found
-
     @property
     def saved_source(self) -> keras.Model:
         """The source model as `get_config` writes it. Keras finds it here when it saves and loads weights."""
@@ -106,13 +99,10 @@ class AdaptedCall(keras.layers.Layer):
         adaptation, space = self.adaptation, min(len(images.shape) - 2, 2)
         last = adaptation.channel_axis == -1
         axes = tuple(range(-space - 1, -1) if last else range(-space, 0))
-        layout = ImageLayout(KERAS, -1 if last else -space - 1, axes, adaptation.settings.inputs)
-        call = Call(adaptation, self.plan(images), adaptation.latest_probe, layout, self.own_forward, [images])
+        layout = ImageLayout(KERAS, -1 if last else 1 - len(images.shape), axes, adaptation.settings.inputs)
+        plan = adaptation.plan_of(images.shape[1:-1] if last else images.shape[2:])
+        call = Call(adaptation, plan, adaptation.latest_probe, layout, self.own_forward, [images])
         return engine.answer(call, diagnosed=diagnosed)
-
-    def plan(self, images: Any) -> Plan:
-        """Return the Plan for these images."""
-        return self.adaptation.plan_of(images.shape[1:-1] if self.adaptation.channel_axis == -1 else images.shape[2:])
 
     @staticmethod
     def _mode(cloned: Any, opaque: bool = False) -> dict[str, bool]:
@@ -132,8 +122,7 @@ class AdaptedCall(keras.layers.Layer):
             if inner := list(dict.fromkeys(context.graph.inner)):
                 raise ModelError(
                     f"The layer {inner[0]!r} runs inside an inner graph: a tf.function or jax.jit in the model, a "
-                    "branch (ops.cond), or a loop such as a recurrence. Expected BatchNorm layers that the model calls "
-                    "itself. Try: leave compilation to Keras, which compiles the whole model; ops.where for a branch; "
+                    "branch (ops.cond), or a recurrence. Try: leave compilation to Keras; ops.where for a branch; "
                     f"unroll=True for a recurrent layer; or {leave_out(inner, self.adaptation.layers)}."
                 )
         if ENGINE == "jax" and context.probe is not None:
@@ -146,8 +135,7 @@ class AdaptedCall(keras.layers.Layer):
         if self.hidden.weights != [id(weight) for weight in self.hidden.source.weights]:
             raise ModelError(
                 f"{self.adaptation.model_name} has different variables than when it was adapted (a layer was replaced, "
-                "or quantize or enable_lora called), which its adapted model does not have. Try: adapt it again, "
-                "sita.adapt(model)."
+                "or quantize or enable_lora called). Try: adapt it again, sita.adapt(model)."
             )
 
     def compute_output_spec(self, images: Any, training: bool | None = None) -> Any:

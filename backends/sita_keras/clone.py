@@ -72,8 +72,8 @@ class Cloner:
         if own := own_methods(model, ("call", "__call__")):
             raise ModelError(
                 f"{type(model).__name__} is a functional model with a `{own[0]}` of its own, which cloning would lose. "
-                "Try: put its plain graph in its place, keras.Model(part.input, part.output), and do what that method "
-                "does around it; or hold the graph as an attribute of a subclass of keras.Model."
+                "Try: its plain graph, keras.Model(part.input, part.output), with what that method does around it; or "
+                "hold the graph as an attribute of a subclass of keras.Model."
             )
         if isinstance(model, Sequential):
             inputs = map(_copy_input, model.inputs) if model._functional else ()  # one for training only has none yet
@@ -198,9 +198,8 @@ class SharedVariable(keras.Variable):
     def value(self) -> Any:
         """The source's value; in a scope that computes with other values (training, on JAX), its value there."""
         if in_stateless_scope():
-            present = keras.StatelessScope.get_current_value(
-                get_stateless_scope(), self.source
-            )  # unnoticed by the probe
+            # Not by the scope's own method, which the probe's scope overrides to see what is read.
+            present = keras.StatelessScope.get_current_value(get_stateless_scope(), self.source)
             if present is not None:
                 return self._maybe_autocast(present)
         return keras.Variable.value.fget(self)
@@ -232,8 +231,7 @@ class SharedVariable(keras.Variable):
         if in_stateless_scope() or thread.context is not None:
             raise ModelError(
                 f"The model writes to its variable {self.path!r} while it predicts, so its answers would depend on "
-                "earlier calls. Expected a model that only reads its variables. Try: move what it counts or records "
-                "out of `call`, or do it with training=True only."
+                "earlier calls. Try: move what it counts or records out of `call`, or do it with training=True only."
             )
         if value is None or (value is not self._copy and not (self._is_taken() and hasattr(value, "is_deleted"))):
             if value is None or not np.array_equal(ops.convert_to_numpy(value), ops.convert_to_numpy(self)):

@@ -50,10 +50,8 @@ def find_image(model: Any, example: Any = None) -> Any:
     if own := own_methods(model, _ANSWERING):
         graph, other = "keras.Model(model.input, model.output)", "keras.Sequential([keras.Input(shape), model])"
         raise ModelError(
-            f"{type(model).__name__} has its own {', '.join(own)}, which an adapted model would not run. Expected a "
-            "model whose images go through `call` alone. Try: adapt a plain model, "
-            f"{graph if isinstance(model, Functional) else other}, and do what these methods do (preprocessing, say) "
-            "outside."
+            f"{type(model).__name__} has its own {', '.join(own)}, which an adapted model would not run. Try: adapt a "
+            f"plain model, {graph if isinstance(model, Functional) else other}, and do what these methods do outside."
         )
     is_graph = isinstance(model, Functional) or (isinstance(model, Sequential) and model._functional)
     images = model.inputs if is_graph else [_input_of_subclassed(model, example)]
@@ -86,9 +84,8 @@ def _input_of_subclassed(model: Any, example: Any) -> Any:
     if not isinstance(shape, tuple) or not all(size is None or isinstance(size, int) for size in shape):
         names = [name.removesuffix("_shape") for name in shapes]
         raise InputError(
-            f"Expected a model that is called on images alone; {type(model).__name__} was built with "
-            f"{', '.join(names) or 'no shape'}. Try: call it once on an image batch; or wrap it in a model whose call "
-            "takes the images, and gives it the rest."
+            f"Expected a model of images alone; {type(model).__name__} was built with {', '.join(names) or 'none'}. "
+            "Try: call it once on an image batch; or wrap it in a model that takes the images, and gives it the rest."
         )
     dtype = model.compute_dtype
     if example is not None and len(given := tree.flatten(example)) == 1 and len(np.shape(given[0])) == len(shape):
@@ -112,9 +109,7 @@ def random_images(image: Any, example: Any, error: type[Exception]) -> np.ndarra
     sizes = zip(image.shape[1:], shape[1:], strict=False)
     if len(shape) != len(image.shape) or not shape[0] or any(size not in (None, given) for size, given in sizes):
         received = f"{len(parts)} arrays" if len(parts) != 1 else f"shape {shape}"
-        raise error(
-            f"example: expected a batch of images as the model takes them, {tuple(image.shape)}; received {received}."
-        )
+        raise error(f"example: expected a batch of images of shape {tuple(image.shape)}; received {received}.")
     return random_like(np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(parts[0], dtype))))
 
 
@@ -128,14 +123,11 @@ def check_views(model: Any, shape: Sequence[int | None], channel_axis: int | Non
     """Raise if it is unclear which axes of a model's images views move."""
     advice = "Try: a recipe without views ('auto', 'shift', 'bn')"
     if len(shape) < 3:
-        raise InputError(
-            f"Views need images (N, …, C); {type(model).__name__} takes inputs of shape {shape}. {advice}."
-        )
+        raise InputError(f"Views need images (N, …, C); {type(model).__name__} takes shape {shape}. {advice}.")
     if channel_axis is None:
         raise InputError(
-            f"{type(model).__name__} permutes the axes of its images, or normalizes another axis than the last, before "
-            "its first layer that shows where their channels are (data_format). Views need this axis. "
-            f"{advice}, or permute the images before the model."
+            f"Views need the axis of the channels. {type(model).__name__} permutes its images, or normalizes another "
+            f"axis than the last, before its first layer with a data_format. {advice}, or permute before the model."
         )
 
 
@@ -167,8 +159,7 @@ def refuse_training(name: str, training: Any) -> None:
     """Raise if a layer is called with training=True: `predict` ignores it in a graph, and a call does not."""
     if training:
         raise ModelError(
-            f"The layer {name!r} is called with training=True. Expected layers that run in evaluation mode, and "
-            "BatchNorm layers that use their moving statistics. Try: call it without training=; or, if an image layer "
+            f"The layer {name!r} is called with training=True. Try: call it without training=; or, if an image layer "
             "(Resizing) before it in a `call` switches it to training, give that `call` an argument training=None."
         )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -26,15 +26,9 @@ from .ops import ENGINE, KERAS
 _PRECISIONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
-def probe(  # noqa: PLR0917
-    clones: Clones,
-    adaptation: Adaptation,
-    image: Any,
-    example: Any,
-    channel_axis: int | None,
-    own_forward: Callable[..., Any],
-) -> ProbeResult:
+def probe(layer: Any, image: Any, example: Any, channel_axis: int | None) -> ProbeResult:
     """Return what is established about a model, on random images like the example or of the model's input shape."""
+    clones, adaptation = layer.hidden, layer.adaptation
     check_training(clones.source)
     images, watcher = random_images(image, example, InputError), _Watcher(clones)
 
@@ -46,38 +40,24 @@ def probe(  # noqa: PLR0917
         context = ForwardContext(adaptation, PLAIN, len(which), KERAS, record=watcher.record)
         cloned = clones.make_clone() if fresh else clones.clone
         try:
-            with watcher.reading():
-                output = run_rows([rows], lambda some: own_forward(some, cloned), context)
+            with nullcontext() if watcher.inputs else watcher.reads:  # until an adapted layer has run
+                output = run_rows([rows], lambda some: layer.own_forward(some, cloned), context)
+        except SitaError:
+            raise
         except Exception as error:
-            raise _explained(error, clones.source) from error
+            if unbuilt := [path for path, inner in walk(clones.source) if not getattr(inner, "built", True)]:
+                raise ModelError(
+                    f"{adaptation.model_name} has unbuilt layers ({', '.join(unbuilt[:3])}), and fails: {error} "
+                    "Try: call the model once on an image batch, then adapt it."
+                ) from error
+            raise
         _refuse_values(output)
         return output
 
-    found = probe_model(
-        run, watcher.recorder, adaptation, image, image_rank=len(image.shape), channel_axis=lambda: channel_axis
-    )
+    rank = len(image.shape)
+    found = probe_model(run, watcher.recorder, adaptation, image, image_rank=rank, channel_axis=lambda: channel_axis)
     watcher.check(adaptation)
-    notes = []
-    if clones.opaque:
-        notes += [
-            f"{', '.join(clones.opaque)} run another framework's layers: BatchNorm layers in them are not adapted"
-        ]
-    if others := watcher.other_norms():
-        notes += [f"{', '.join(others)} normalize like BatchNorm, but are no BatchNormalization: not adapted"]
-    for note in notes:
-        warnings.warn(f"{note}.", SitaWarning, stacklevel=5)
-    return replace(found, notes=tuple(notes)) if notes else found
-
-
-def _explained(error: Exception, source: keras.Model) -> Exception:
-    """Return the error of a run; if layers are unbuilt, one that says so."""
-    unbuilt = [path for path, inner in walk(source) if not getattr(inner, "built", True)]
-    if isinstance(error, SitaError) or not unbuilt:
-        return error
-    return ModelError(
-        f"{type(source).__name__} has unbuilt layers ({', '.join(unbuilt[:3])}), and fails: {error} "
-        "Try: call the model once on an image batch, then adapt it."
-    )
+    return replace(found, notes=watcher.notes(clones.opaque))
 
 
 def _refuse_values(output: Any) -> None:
@@ -110,12 +90,7 @@ class _Watcher:
     def __init__(self, clones: Clones) -> None:
         self.source, self.recorder, self.reads = clones.source, InputRecorder(KERAS), _Reads()
         self.norms = {each.sita_name: each for _, each in walk(clones.clone) if isinstance(each, AdaptedBatchNorm)}
-        self.inputs: dict[str, Any] = {}
-        """A copy of the first entry of the first input of each adapted layer, if its class is not known."""
-
-    def reading(self) -> AbstractContextManager[Any]:
-        """Return a context that notes which variables are read, until an adapted layer has run."""
-        return nullcontext() if self.inputs else self.reads
+        self.inputs: dict[str, Any] = {}  # a part of the first input of each adapted layer, if its class is not known
 
     def record(self, name: str, x: Any) -> None:
         """Record the input of an adapted layer."""
@@ -141,16 +116,23 @@ class _Watcher:
         if names := _layers_of_statistics(read):
             raise ModelError(
                 f"The clone of {adaptation.model_name} runs {', '.join(names)} of the source model: from a closure, a "
-                "class, a global or an object that is not a layer. Expected BatchNorm layers that are attributes of "
-                "the layers that call them, alone or in lists and dicts. Try: make them such attributes."
+                "class, a global or an object that is not a layer. Try: make BatchNorm layers attributes of the layers "
+                "that call them, alone or in lists and dicts."
             )
 
-    def other_norms(self) -> list[str]:
-        """Return the layers with moving statistics, of a class of their own, that ran."""
+    def notes(self, opaque: Sequence[str]) -> tuple[str, ...]:
+        """Return, and warn about, what is not adapted: other frameworks' layers, and norms of a class of their own."""
         known = {id(v) for layer in find_layers(self.source).values() for v in layer.variables}
-        return _layers_of_statistics(
-            [v for v in self.reads.variables if isinstance(v, SharedVariable) and id(v.source) not in known]
+        shared = [v for v in self.reads.variables if isinstance(v, SharedVariable)]
+        others = _layers_of_statistics([v for v in shared if id(v.source) not in known])
+        whys = (
+            (opaque, "run another framework's layers: BatchNorm layers in them are not adapted"),
+            (others, "normalize like BatchNorm, but are no BatchNormalization: not adapted"),
         )
+        notes = tuple(f"{', '.join(names)} {why}" for names, why in whys if names)
+        for note in notes:
+            warnings.warn(f"{note}.", SitaWarning, stacklevel=5)
+        return notes
 
     def _check_compiled(self, adaptation: Adaptation) -> None:
         """Raise if an adapted layer that was not called may be inside a function that is compiled already."""
@@ -160,9 +142,8 @@ class _Watcher:
         compiled = {name for name, value in attributes if any(hasattr(value, mark) for mark in marks)}
         if missed and compiled:
             raise ModelError(
-                f"{adaptation.model_name} does not call {', '.join(missed[:3])}, unless it does so inside "
-                f"{', '.join(sorted(compiled))}: functions already compiled for the source model. Expected "
-                "layers that the model calls itself. Try: leave compilation to Keras, which compiles the whole model."
+                f"{adaptation.model_name} does not call {', '.join(missed[:3])}, unless it does so inside functions "
+                f"that are already compiled, {', '.join(sorted(compiled))}. Try: leave compilation to Keras."
             )
 
 

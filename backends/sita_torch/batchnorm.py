@@ -67,8 +67,7 @@ def is_adapted(layer: nn.Module) -> bool:
 
 def is_known(layer: nn.Module) -> bool:
     """Whether this layer of a clone is of a class whose arithmetic is known: it need not be checked."""
-    forward = vars(layer).get("forward")
-    return isinstance(forward, partial) and forward.func is blended_forward
+    return is_ours(vars(layer).get("forward"))
 
 
 def is_ours(function: Any) -> bool:

@@ -92,8 +92,8 @@ def check_output(output: Any, layout: OutputLayout, recipe: Recipe) -> None:
     if found != expected:
         raise OutputError(
             f"The forward of the model returns {', '.join(expected)}; a call returns {', '.join(found)}, with another "
-            "structure or rank, because of a hook on the model itself or its own __call__. Try: adapt the model "
-            "without it, and do the same after the call."
+            "structure or rank, because of a hook on the model itself. Try: adapt the model without it, and do the "
+            "same after the call."
         )
     if recipe.combine != "mean":  # which turns logits into logarithms of probabilities
         _check_kind(output, layout)
@@ -140,9 +140,10 @@ def _probe_and_keep(model: nn.Module, adaptation: Adaptation, arguments: Argumen
     return found
 
 
-def probe_example(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Probe an adapted model on arguments of its forward, unless it was probed with such."""
-    arguments = Arguments(args, kwargs)
+def probe_example(model: nn.Module, example: Any) -> None:
+    """Probe an adapted model on a batch, a tuple of arguments or a dict of them, unless it was probed with such."""
+    args = example if isinstance(example, tuple) else () if isinstance(example, dict) else (example,)
+    arguments = Arguments(args, example if isinstance(example, dict) else {})
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
     if arguments.signature not in adaptation.probes:
         _probe_and_keep(model, adaptation, arguments)
@@ -199,11 +200,10 @@ class Arguments:
             )
         self.images = images
         self.tensors = [images]
-        self.has_values = False
-        """Whether there are numbers, strings or other objects, which the signature leaves out."""
+        self.has_values = False  # whether there are numbers, strings or other objects, which the signature leaves out
         structure = self._collect((args, kwargs))
+        # What kind of arguments these are: structure, ranks and types. No sizes, numbers or strings.
         self.signature = structure, tuple((each.ndim, each.dtype) for each in self.tensors)
-        """What kind of arguments these are: structure, ranks and types. No sizes, numbers or strings."""
 
     def _collect(self, value: Any) -> Any:
         """Collect the tensors of a value; return its structure, with the number of each."""
@@ -220,10 +220,10 @@ class Arguments:
             return value
         holder = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
         if any(isinstance(part, torch.Tensor) for part in (value if isinstance(value, tuple) else holder.values())):
+            kind = type(value).__name__
             raise InputError(
-                f"Expected tensors as arguments, alone or in lists, tuples and dicts; received a "
-                f"{type(value).__name__} that holds tensors. Try: pass these in a dict, and make the "
-                f"{type(value).__name__} in the model's forward."
+                f"Expected tensors as arguments, alone or in lists, tuples and dicts; received a {kind} that holds "
+                f"tensors. Try: pass these in a dict, and make the {kind} in the model's forward."
             )
         self.has_values = True
         return type(value).__name__

@@ -27,14 +27,10 @@ def clone(model: nn.Module, *, keep: object = None, own: Literal["nothing", "buf
     with torch.inference_mode(False), torch.no_grad():
         for module in nn.Module.modules(model):
             # Some models keep their statistics as parameters that are not trained.
-            tensors: list[tuple[torch.Tensor | None, bool]] = [
-                (tensor, own == "all" or (own == "buffers" and name.startswith("running_")))
-                for name, tensor in module._parameters.items()
-            ]
-            tensors += [(tensor, own != "nothing") for tensor in module._buffers.values()]
-            for tensor, copied in tensors:
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
                 if tensor is not None and id(tensor) not in memo:
-                    memo[id(tensor)] = _new_tensor(tensor, copied)
+                    is_buffer = name in module._buffers or name.startswith("running_")
+                    memo[id(tensor)] = _new_tensor(tensor, own == "all" or (own == "buffers" and is_buffer))
             for value in vars(module).values():
                 if isinstance(value, torch.Tensor) and not value.is_leaf:  # a cached feature, which deepcopy refuses
                     memo[id(value)] = value.detach().clone()
@@ -42,14 +38,14 @@ def clone(model: nn.Module, *, keep: object = None, own: Literal["nothing", "buf
             made = copy.deepcopy(model, memo)
         except Exception as error:
             raise ModelError(
-                f"{type(model).__name__} cannot be copied: {error}. Expected a model that copy.deepcopy can copy. "
-                "Try: remove what cannot be copied from the model while you adapt it, or give it a __deepcopy__."
+                f"{type(model).__name__} cannot be copied by copy.deepcopy: {error}. Try: remove what cannot be copied "
+                "from the model while you adapt it, or give it a __deepcopy__."
             ) from error
     if shared := {*map(id, nn.Module.modules(model))} & {*map(id, nn.Module.modules(made))} - {id(keep)}:
         kinds = {type(module).__name__ for module in nn.Module.modules(model) if id(module) in shared}
         raise ModelError(
             f"{', '.join(sorted(kinds))} of {type(model).__name__} stays the same object in a copy of the model, which "
-            "could change the source. Expected modules that copy.deepcopy copies. Try: remove its __deepcopy__."
+            "could change the source. Try: remove its __deepcopy__."
         )
     for module, new in zip(nn.Module.modules(model), nn.Module.modules(made), strict=False):
         new.training = module.training  # graph modules lose it when they are copied
@@ -123,9 +119,7 @@ def _accept_false(model: nn.Module, name: str, *args: bool, **kwargs: bool) -> n
     """`train` and `requires_grad_` of an adapted model accept only False, which is what eval() passes."""
     values = [*args, *kwargs.values()]
     if not values or values[0]:  # True is the default of both
-        raise SharedWeightsError(
-            f"{_SHARED}Try: train the source model (in-place updates are visible here; input gradients work)."
-        )
+        raise SharedWeightsError(f"{_SHARED}Try: train the source model: in-place updates are visible here.")
     getattr(type(model), name)(model, False)  # which may return nothing
     return model
 

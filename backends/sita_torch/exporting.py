@@ -28,12 +28,11 @@ _AS_IT_IS = torch.onnx.TrainingMode.PRESERVE
 def write(adapted: nn.Module, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
     """Write an adapted module to a file for any number of images of the example's height and width."""
     images = _check_example(adapted, example)
-    probe_example(adapted, (images,), {})
-    own_call = type(adapted).__call__ is not nn.Module.__call__
-    if diagnostics and (adapted._forward_hooks or adapted._forward_pre_hooks or own_call):
+    probe_example(adapted, images)
+    if diagnostics and (adapted._forward_hooks or adapted._forward_pre_hooks):
         raise ExportError(
-            f"diagnostics: {type(adapted).__name__} has forward hooks on itself, or a __call__ of its own, which would "
-            "not run in such a file. Try: export without diagnostics, or put the hooks on one of its submodules."
+            f"diagnostics: {type(adapted).__name__} has forward hooks on itself, which would not run in such a file. "
+            "Try: export without diagnostics, or put the hooks on one of its submodules."
         )
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about sizes that a trace keeps, and deprecated exporters
@@ -75,9 +74,8 @@ def _to_onnx(adapted: nn.Module, diagnostics: bool, path: Path, images: torch.Te
     dynamic = {name: {0: "batch"} for name in (_IMAGES, *names)}
     settings: dict[str, Any] = {"input_names": [_IMAGES], "output_names": names}
     try:
-        torch.onnx.export(
-            module, (images,), str(path), dynamo=False, dynamic_axes=dynamic, training=_AS_IT_IS, **settings
-        )
+        how: dict[str, Any] = {"dynamo": False, "dynamic_axes": dynamic, "training": _AS_IT_IS}
+        torch.onnx.export(module, (images,), str(path), **how, **settings)
     except SitaError:
         raise
     except Exception:

@@ -7,7 +7,7 @@ to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, CellType, FunctionType
 from typing import Any
 
@@ -20,7 +20,6 @@ from .inspection import named_modules
 
 _LIBRARIES = ("torch", "transformers", "timm", "accelerate", "peft")
 """Their hook functions are parts of their models."""
-
 
 _EMPTY = CellType()
 """What a closure has for a variable that was never set."""
@@ -40,10 +39,15 @@ class UserHook:
         if self.function(*args) is not None:
             raise ModelError(
                 f"A hook function of {self.name!r} ({getattr(self.function, '__qualname__', self.function)}) returns "
-                "a value, which changes what the model computes, and which the probe has not seen. Expected hook "
-                "functions that only observe (return None). Try: compute it in the module's forward, or register an "
-                "object of a class with a __call__ method, which is copied with the model."
+                "a value, which the probe has not seen. Expected hook functions that only observe. Try: compute it in "
+                "the forward, or register an object of a class with a __call__ method."
             )
+
+
+def _hooks_inside(model: nn.Module) -> Iterator[tuple[str, dict[int, Any]]]:
+    """Yield the forward hooks of every inner module, with its name."""
+    for name, module in named_modules(model)[1:]:
+        yield from ((name, module._forward_pre_hooks), (name, module._forward_hooks))
 
 
 def _is_users(hook: Any) -> bool:
@@ -57,8 +61,8 @@ def check_hooks(source: nn.Module) -> None:
     modules = named_modules(source)
     values = [value for _, module in modules for value in vars(module).values() if isinstance(value, dict | list | set)]
     own = {id(each) for each in (*(module for _, module in modules), *values)}
-    for name, module in modules[1:]:
-        for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values()):
+    for name, hooks in _hooks_inside(source):
+        for hook in hooks.values():
             if _is_users(hook) and any(id(each) in own for each in _objects_of(hook)):
                 raise ModelError(
                     f"A hook function of {name!r} ({getattr(hook, '__qualname__', hook)}) refers to the model or one "
@@ -77,15 +81,11 @@ def _objects_of(hook: Any) -> list[Any]:
 
 def wrap_hooks(model: nn.Module) -> None:
     """Wrap the user's hook functions on the inner modules of a clone."""
-    for name, module in named_modules(model)[1:]:
-        for hooks in (module._forward_pre_hooks, module._forward_hooks):
-            for key, hook in hooks.items():
-                if _is_users(hook):
-                    hooks[key] = UserHook(hook, name)
+    for name, hooks in _hooks_inside(model):
+        hooks.update({key: UserHook(hook, name) for key, hook in hooks.items() if _is_users(hook)})
 
 
 def unwrap_hooks(model: nn.Module) -> None:
     """Undo `wrap_hooks` in a copy of a clone."""
-    for _, module in named_modules(model):
-        for hooks in (module._forward_pre_hooks, module._forward_hooks):
-            hooks.update({key: hook.function for key, hook in hooks.items() if isinstance(hook, UserHook)})
+    for _, hooks in _hooks_inside(model):
+        hooks.update({key: hook.function for key, hook in hooks.items() if isinstance(hook, UserHook)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,8 @@ from sita_adapters.errors import InputError, ModelError
 class Adaptation(state.Adaptation):
     """What makes a clone an adapted model; it is the clone's attribute `_sita`."""
 
-    spatial_axes: tuple[int, ...] = ()
-    """The possible numbers of spatial axes of the images; empty if unknown."""
-    trainable: frozenset[str] = frozenset()
-    """The parameters that the source trains; the clone's need no gradients."""
+    spatial_axes: tuple[int, ...] = ()  # the possible numbers of spatial axes of the images; empty if unknown
+    trainable: frozenset[str] = frozenset()  # the parameters that the source trains; the clone's need no gradients
 
 
 def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -48,19 +46,32 @@ def find_layers(model: nn.Module) -> dict[str, nn.Module]:
             )
     if lazy := [name for name, tensor in named_tensors(model) if is_lazy(tensor)]:
         raise ModelError(
-            f"{lazy[0]!r} of {type(model).__name__} is an uninitialized lazy tensor. Expected a trained "
-            "model. Try: run the model once, or load its weights, before adapting it."
+            f"{lazy[0]!r} of {type(model).__name__} is an uninitialized lazy tensor. Try: run the model once, or load "
+            "its weights, before adapting it."
         )
     if mixing := [name for name, each in modules.items() if isinstance(each, _BatchNorm) and each.running_mean is None]:
         raise ModelError(
-            f"{type(model).__name__} has BatchNorm layers without running statistics (track_running_stats=False): "
-            f"{', '.join(mixing[:4])}. They normalize with the whole batch, and images would influence each other. "
-            "Expected layers with the source's statistics. Try: train with track_running_stats=True."
+            f"Expected BatchNorm layers with running statistics; in {type(model).__name__}, {', '.join(mixing[:4])} "
+            "normalize with the whole batch. Try: train with track_running_stats=True."
         )
     found = {name: module for name, module in modules.items() if is_batchnorm(module)}
     if not found:
         raise _nothing_to_adapt(model, modules)
     return found
+
+
+def check_call(model: nn.Module, layers: Sequence[str]) -> None:
+    """Raise if a class has a `__call__` of its own: ultralytics' YOLO predicts, where a call must run the forward."""
+    if type(model).__call__.__module__.partition(".")[0] == "torch":  # torch.fx gives its graph modules one
+        return
+    kind, advice = type(model).__name__, "move what it does into the forward, or out of the model"
+    if holders := [name for name, _ in model.named_children() if all(each.startswith(f"{name}.") for each in layers)]:
+        inside = f"{kind.lower()}.{holders[0]}"
+        advice = f"{inside} = sita.adapt({inside})"
+    raise ModelError(
+        f"{kind} has a __call__ of its own. Expected a module whose call runs just its hooks and its forward, which is "
+        f"what sita.adapt replaces. Try: {advice}."
+    )
 
 
 def is_batchnorm(module: nn.Module) -> bool:
@@ -85,31 +96,10 @@ def source_statistics(layer: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def epsilon_of(layer: nn.Module) -> float:
-    """Return the layer's ε: an attribute, or what its arithmetic shows.
-
-    With variances 0 and 1 its slopes are γ / √ε and γ / √(1 + ε); ε = 1 / (ratio² − 1). The probe checks it.
-    """
-    for name in ("eps", "epsilon", "variance_epsilon"):
-        value = getattr(layer, name, None)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-    try:
-        slopes = []
-        with torch.inference_mode(False), torch.no_grad():
-            for value in (0.0, 1.0):
-                copied = copy.deepcopy(layer).double().eval()
-                mean, variance = source_statistics(copied)
-                mean.zero_()
-                variance.fill_(value)
-                ones = torch.ones(1, mean.numel(), 1, 1, dtype=torch.float64, device=mean.device)
-                slopes.append(float((copied(ones) - copied(-ones)).abs().max()))
-        return max(0.0, 1 / ((slopes[0] / slopes[1]) ** 2 - 1))
-    except Exception as error:
-        raise ModelError(
-            f"A {type(layer).__name__} has running_mean and running_var, but no eps, and does not behave like a "
-            f"BatchNorm layer ({error}). Try: give it an eps attribute; if the model was exported, adapt the original; "
-            "or leave the layer out with layers=."
-        ) from error
+    """Return the layer's ε: an attribute, or else 1e-5, as in frozen layers of detectors. The probe checks it."""
+    values = [getattr(layer, name, None) for name in ("eps", "epsilon", "variance_epsilon")]
+    known = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    return float(known[0]) if known else 1e-5
 
 
 def spatial_axes(model: nn.Module) -> tuple[int, ...]:

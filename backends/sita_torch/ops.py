@@ -60,11 +60,6 @@ class TorchOps(Ops, functions=compat):
     def is_float(self, array: torch.Tensor) -> bool:
         return array.is_floating_point()
 
-    def positions(self, array: torch.Tensor, channel_axis: int) -> int:
-        sizes = [*array.shape[1:]]
-        del sizes[channel_axis % array.ndim - 1]
-        return math.prod(sizes)
-
     def constant(self, values: Any, like: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(values, dtype=like.dtype, device=like.device)
 

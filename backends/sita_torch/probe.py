@@ -7,39 +7,25 @@ before it runs.
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
-from torch.nn.modules.conv import _ConvNd
 
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, SitaError
-from sita_adapters.probe import (
-    InputRecorder,
-    check_called,
-    not_batchnorm_error,
-    probe_model,
-)
+from sita_adapters.probe import InputRecorder, check_called, not_batchnorm_error, probe_model
 from sita_adapters.probe_inputs import change_statistics, perturb, random_like
 from sita_adapters.probe_runs import BATCHES
 from sita_adapters.state import ForwardContext, ProbeResult
 
 from .batchnorm import is_adapted, restore_layer
 from .clone import clone
-from .inspection import (
-    Adaptation,
-    count_axes,
-    epsilon_of,
-    has_channels_last,
-    named_modules,
-    source_statistics,
-)
+from .inspection import Adaptation, count_axes, epsilon_of, has_channels_last, named_modules, source_statistics
 from .ops import TORCH
 from .watch import Watcher
 
@@ -82,88 +68,22 @@ def _check_present(model: nn.Module, adaptation: Adaptation) -> None:
         )
 
 
-class _Reached(BaseException):
-    """The forward of the model was reached, with these arguments. (No Exception: the model must not catch it.)"""
-
-
-class _Bypassed(_Reached):
-    """A BatchNorm layer, or a module that has some, was reached first."""
-
-
-Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
-"""The arguments of a call."""
-
-
-def check_call(source: nn.Module, layers: Sequence[str], example: Any) -> Given | None:
-    """Return the arguments that the forward of a model receives if it is called on an example, if there is one.
-
-    Raise if calling a model does not run its forward, which is what is adapted: ultralytics' YOLO predicts instead. A
-    copy is called, whose forward stops the call, as does every module with BatchNorm layers.
-    """
-    args = example if isinstance(example, tuple) else () if example is None or isinstance(example, dict) else (example,)
-    kwargs = example if isinstance(example, dict) else {}
-    given = None if example is None else (args, kwargs)
-    if type(source).__call__ is nn.Module.__call__:
-        return given
-
-    def stop(reached: type[_Reached], *args: Any, **kwargs: Any) -> None:
-        raise reached(args, kwargs)
-
-    network, failure = clone(source, own="all"), ""
-    for _, module in named_modules(network):  # the user's hooks see no random images
-        module._forward_pre_hooks.clear()
-        module._forward_hooks.clear()
-    vars(network)["forward"] = functools.partial(stop, _Reached)
-    for name, module in named_modules(network)[1:]:
-        if any(each == name or each.startswith(f"{name}.") for each in layers):
-            module.register_forward_pre_hook(functools.partial(stop, _Bypassed))
-    try:
-        with torch.inference_mode(False), torch.no_grad():
-            network(*(args if given else (_guess(source),)), **kwargs)
-    except _Bypassed:
-        pass
-    except _Reached as reached:
-        return reached.args if given else None
-    except Exception as error:
-        failure = f" A trial call ended in {type(error).__name__}: {error}."
-    kind, advice = type(source).__name__, "adapt the module that its __call__ runs"
-    holders = [child for child, _ in source.named_children() if all(each.startswith(f"{child}.") for each in layers)]
-    if holders:
-        inner = f"{kind.lower()}.{holders[0]}"
-        advice = f"{inner} = sita.adapt({inner})"
-    if failure and example is None:
-        advice += "; or example= with what the model is called with"
-    raise ModelError(
-        f"{kind} has a __call__ of its own, which does not run its forward. Expected a module whose call runs its "
-        f"forward, because that is what sita.adapt replaces.{failure} Try: {advice}."
-    )
-
-
-def _guess(source: nn.Module) -> torch.Tensor:
-    """Return a random image for the first convolution of a model."""
-    convolutions = (each for _, each in named_modules(source) if isinstance(each, _ConvNd))
-    weight = next((each.weight for each in convolutions), torch.empty(1, 3, 1, 1))
-    return torch.rand(1, weight.shape[1], *[64] * (weight.ndim - 2)).to(weight)
-
-
+@dataclass
 class _Attempt:
     """Runs of private copies of a model on random images, with one choice of aligned arguments."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        adaptation: Adaptation,
-        tensors: Sequence[torch.Tensor],
-        run: Run,
-        aligned: tuple[bool, ...],
-        *,
-        precise: bool = False,
-    ) -> None:
-        self.model, self.adaptation, self.run_own = model, adaptation, run
-        self.images, self.aligned, self.precise = tensors[0], aligned, precise
-        given = [tensors[0], *itertools.compress(tensors[1:], aligned)]
+    model: nn.Module
+    adaptation: Adaptation
+    tensors: Sequence[torch.Tensor]
+    run_own: Run
+    aligned: tuple[bool, ...]
+    precise: bool = False
+
+    def __post_init__(self) -> None:
+        self.images = self.tensors[0]
+        given = [self.images, *itertools.compress(self.tensors[1:], self.aligned)]
         batch = [_random_like(tensor, index) for index, tensor in enumerate(given)]
-        self.batch = [TORCH.precise(each) if precise and each.is_floating_point() else each for each in batch]
+        self.batch = [TORCH.precise(each) if self.precise and each.is_floating_point() else each for each in batch]
         self.recorder = InputRecorder(TORCH)
         self.network = nn.Module()
 
@@ -178,11 +98,15 @@ class _Attempt:
             found = probe_model(*arguments, image_rank=rank, channel_axis=self._channel_axis)
             check_called(found.entries_per_row, self.adaptation)
             self.watcher.detach()
-            axes = _check_layers(self.watcher, self.adaptation)
+            layers, inputs = self.watcher.adapted, self.watcher.inputs
+            axes = {name: _channel_axis(layers[name], x, self.adaptation) for name, x in inputs.items()}
         finally:
             self._release()
+        if wrong := [name for name, axis in axes.items() if axis is None]:
+            raise not_batchnorm_error(wrong, type(layers[wrong[0]]).__name__, self.adaptation)
+        others = {name: axis for name, axis in axes.items() if axis is not None and axis != 1}
         notes = self.watcher.notes()
-        return replace(found, channel_axes=axes, notes=notes, spatial_axes=space, aligned=self.aligned)
+        return replace(found, channel_axes=others, notes=notes, spatial_axes=space, aligned=self.aligned)
 
     def run(self, which: Sequence[int], *, perturbed: bool = False, fresh: bool = False) -> Any:
         """Run a copy on these random images."""
@@ -226,15 +150,6 @@ def _random_like(tensor: torch.Tensor, index: int) -> torch.Tensor:
     if index and not (tensor.is_floating_point() and tensor.ndim > 2):
         return tensor[torch.arange(2) % tensor.shape[0]].clone()
     return torch.from_numpy(random_like(TORCH.to_numpy(tensor))).to(tensor.device, tensor.dtype)
-
-
-def _check_layers(watcher: Watcher, adaptation: Adaptation) -> dict[str, int]:
-    """Return the channel axes that are not 1; raise if a layer that ran is not a BatchNorm layer."""
-    layers = watcher.adapted
-    axes = {name: _channel_axis(layers[name], x, adaptation) for name, x in watcher.inputs.items()}
-    if wrong := [name for name, axis in axes.items() if axis is None]:
-        raise not_batchnorm_error(wrong, type(layers[wrong[0]]).__name__, adaptation)
-    return {name: axis for name, axis in axes.items() if axis is not None and axis != 1}
 
 
 def _channel_axis(layer: nn.Module, x: torch.Tensor, adaptation: Adaptation) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,8 +17,6 @@ from sita_adapters.selection import leave_out
 
 from .batchnorm import is_known
 from .inspection import Adaptation, find_layers, source_statistics
-
-_Layers: TypeAlias = dict[str, nn.Module]
 
 
 class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -34,19 +32,16 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.adaptation = adaptation
         self.adapted = {info.name: found[info.name] for info in adaptation.layers if info.adapted}
         self.of_source, self.of_copy, self.of_adapted = map(_owners, (find_layers(source), found, self.adapted))
-        self.parameters = {_storage(each): name for name, each in nn.Module.named_parameters(network) if each.numel()}
+        self.parameters = {
+            _pointer(each, of_storage=True): name for name, each in nn.Module.named_parameters(network) if each.numel()
+        }
         self.before = _tensors_of(network)
-        self.everything = False
-        """Whether to look for statistics, too. It makes a run slow."""
-        self.inputs: dict[str, torch.Tensor] = {}
-        """A part of the first input of each adapted layer whose arithmetic is not known."""
-        self.running: str | None = None
-        """The adapted layer that runs."""
-        self.outside: set[str] = set()
-        """Adapted layers whose statistics were used outside of their calls."""
+        self.everything = False  # whether to look for statistics, too, which makes a run slow
+        self.inputs: dict[str, torch.Tensor] = {}  # a part of the first input of adapted layers of unknown arithmetic
+        self.running: str | None = None  # the adapted layer that runs
+        self.outside: set[str] = set()  # adapted layers whose statistics were used outside of their calls
         self.bypassed = self.foreign = False
-        self.stem: torch.Tensor | None = None
-        """The weights of the first convolution."""
+        self.stem: torch.Tensor | None = None  # the weights of the first convolution
         self._hooks = [layer.register_forward_hook(self._leave) for layer in self.adapted.values()]
 
     def enter(self, name: str, x: torch.Tensor) -> None:
@@ -66,7 +61,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for place, name in _written(func):
             values = kwargs.get(name) if len(args) <= place else args[place]
             for value in values if isinstance(values, list | tuple) else (values,):
-                if (parameter := self.parameters.get(_storage(value))) is not None:
+                if (parameter := self.parameters.get(_pointer(value, of_storage=True))) is not None:
                     raise _write_error(self.network, [parameter])
         if self.everything:
             self._note_statistics(func.overloadpacket.__name__, args)
@@ -94,13 +89,13 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.bypassed:
             raise ModelError(
                 "The model reads the statistics of the source model's BatchNorm layers, not those of its copy: through "
-                "a function that holds the model (a closure, a patched forward), a global, or a weak reference. "
-                "Expected layers that are reached through `self`. Try: make such functions methods of the model."
+                "a closure, a patched forward, a global, or a weak reference. Expected layers that are reached through "
+                "`self`. Try: make such functions methods of the model."
             )
         if self.outside:
             raise ModelError(
                 f"The model uses the statistics of {', '.join(map(repr, sorted(self.outside)[:4]))} outside of calls "
-                "of these layers (F.batch_norm, fused weights), where they cannot be adapted. Try: call the layers, or "
+                "of these layers (F.batch_norm, fused weights). Try: call the layers, or "
                 f"{leave_out(sorted(self.outside), self.adaptation.layers)}."
             )
         if changed := sorted(dict(self.before.items() ^ _tensors_of(self.network).items())):
@@ -123,30 +118,23 @@ def _tensors_of(model: nn.Module) -> dict[str, tuple[int, int]]:
 
 def _write_error(model: nn.Module, names: Sequence[str]) -> ModelError:
     return ModelError(
-        f"{type(model).__name__} writes to {', '.join(names[:4])} while it runs. Expected a forward pass that "
-        "changes no parameter or buffer in evaluation mode: an answer would depend on earlier calls. Try: "
-        "compute it in __init__, or keep it as a plain attribute if it does not change the answers."
+        f"{type(model).__name__} writes to {', '.join(names[:4])} in evaluation mode: answers would depend on earlier "
+        "calls. Try: compute it in __init__, or keep it as a plain attribute if it does not change the answers."
     )
 
 
-def _owners(layers: _Layers) -> dict[int, str]:
+def _owners(layers: dict[str, nn.Module]) -> dict[int, str]:
     """Return which layer's statistics are where in memory."""
     return {_pointer(each): name for name, layer in layers.items() for each in source_statistics(layer)}
 
 
-def _pointer(value: Any) -> int:
-    """Return where a tensor's values are in memory; −1 if it has no memory."""
-    try:
-        return (value.data_ptr() or -1) if isinstance(value, torch.Tensor) else -1
-    except RuntimeError:  # some subclasses have no memory of their own
+def _pointer(value: Any, of_storage: bool = False) -> int:
+    """Return where a tensor's values, or the memory that it is a view of, begin; −1 if it has no memory."""
+    if not isinstance(value, torch.Tensor):
         return -1
-
-
-def _storage(value: Any) -> int:
-    """Return where the memory that a tensor looks at begins; −1 if it has none."""
     try:
-        return (value.untyped_storage().data_ptr() or -1) if isinstance(value, torch.Tensor) else -1
-    except (RuntimeError, NotImplementedError):
+        return (value.untyped_storage() if of_storage else value).data_ptr() or -1
+    except RuntimeError:  # some subclasses have no memory of their own
         return -1
 
 

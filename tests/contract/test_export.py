@@ -49,7 +49,7 @@ def test_what_cannot_be_exported_is_refused_before_anything_is_written(backend: 
         sita.export(model, path, example=example)
     with pytest.raises(ExportError, match=r"max_rows=3.*adapt without max_rows"):
         sita.export(sita.adapt(model, "augbn", max_rows=3), path, example=example)
-    with pytest.raises(RecipeError, match=r"resample: An exported model"):
+    with pytest.raises(RecipeError, match=r"resample: A compiled or exported model"):
         sita.export(sita.adapt(model, "augbn", augment="rotate", resample=True), path, example=example)
     adapted = sita.adapt(model, "augbn")
     with pytest.raises(ExportError, match=r"\.onnx.*received.*model\.zip"):

@@ -148,3 +148,22 @@ if BACKEND != "torch":  # which runs one of the branches, as any code
         adapted = sita.adapt(model, layers=advised)
         assert sita.describe(adapted).skipped == ("switch/inside",)
         adapted.predict_on_batch(batch)
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="convolutions with channels first need a GPU")
+def test_colors_of_videos_are_on_the_channel_axis() -> None:
+    """Three frames of three channels: the answers do not depend on which of the two comes first."""
+
+    def model(order: str) -> keras.Model:
+        first = order == "channels_first"
+        x = keras.Input((3, 3, 8, 8) if first else (3, 8, 8, 3))
+        y = layers.BatchNormalization(axis=1 if first else -1)(layers.Conv3D(4, 2, data_format=order)(x))
+        y = layers.GlobalAveragePooling3D(data_format=order)(layers.ReLU()(y))
+        return keras.Model(x, layers.Dense(5)(y))
+
+    last, first = model("channels_last"), model("channels_first")
+    first.set_weights(last.get_weights())
+    videos = np.random.default_rng(0).random((2, 3, 8, 8, 3)).astype("float32")
+    changes: dict[str, Any] = {"augment": "color", "inputs": "imagenet", "seed": 1}
+    expected = sita.adapt(last, "augbn", **changes).predict(videos, verbose=0)
+    close(sita.adapt(first, "augbn", **changes).predict(np.moveaxis(videos, -1, 1), verbose=0), expected)

@@ -61,6 +61,36 @@ class Normalizer(nn.Module):
         return (x - self.running_mean) / (self.running_var + self.eps).sqrt()
 
 
+class Frozen(nn.Module):
+    """As detectors have it: ε is a number in its forward."""
+
+    def __init__(self, channels: int, hidden: float = 1e-5) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.register_buffer("running_mean", torch.linspace(0, 1, channels))
+        self.register_buffer("running_var", torch.linspace(0.5, 2, channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean, variance = (each.reshape(1, -1, 1, 1) for each in (self.running_mean, self.running_var))
+        return (x - mean) * (variance + self.hidden).rsqrt()
+
+
+def test_a_layer_without_eps_is_taken_to_have_the_usual_one_and_refused_if_it_has_another() -> None:
+    def model(hidden: float) -> nn.Module:
+        return nn.Sequential(Frozen(3, hidden), nn.Flatten(), nn.Linear(192, 5)).eval()
+
+    images = torch.rand(2, 3, 8, 8)
+    usual, other = model(1e-5), model(1e-2)
+    norm = nn.BatchNorm2d(3, affine=False)
+    norm.load_state_dict({**norm.state_dict(), **usual[0].state_dict()})
+    expected = torch_reference.answers(nn.Sequential(norm, *usual[1:]).eval(), images, "bn")
+    assert_answers(sita.adapt(usual, "bn")(images), expected)
+    with pytest.raises(ModelError, match=r"0 \(Frozen\) does not normalize.*Without an attribute `eps`, ε is 1e-5"):
+        sita.adapt(other, "bn")(images)
+    other[0].eps = 1e-2
+    sita.adapt(other, "bn")(images)
+
+
 @pytest.mark.parametrize("kind", [ReluFirst, Doubling, Residual, Ghost, Normalizer])
 def test_layers_that_are_no_batchnorm_by_what_they_compute_can_be_left_out(kind: type[nn.Module]) -> None:
     model = net(kind)
