@@ -60,8 +60,8 @@ class LayerCall:
             raise InputError(
                 f"Layer {name!r} received {entries} batch entries for {context.rows} rows; expected "
                 f"{factor * context.rows}, as in the probe. Try: if the model runs its batch in chunks of n images, "
-                f"sita.adapt(model, max_rows=n); if it folds them into its batch in another way, {SECOND_MODEL}; if their "
-                f"number depends on what the images show, {leave_out([name], context.adaptation.layers)}."
+                f"sita.adapt(model, max_rows=n); if it folds them into its batch in another way, {SECOND_MODEL}; if "
+                f"their number depends on what the images show, {leave_out([name], context.adaptation.layers)}."
             )
         return factor
 

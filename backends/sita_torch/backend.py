@@ -25,16 +25,9 @@ from .call import Arguments, check_output, install_forward, probe_example, remov
 from .clone import clone
 from .exporting import FORMATS, write
 from .hooks import check_hooks
-from .inspection import (
-    Adaptation,
-    check_call,
-    find_layers,
-    named_modules,
-    named_tensors,
-    source_statistics,
-    spatial_axes,
-)
+from .inspection import Adaptation, find_layers, named_modules, named_tensors, source_statistics, spatial_axes
 from .ops import TORCH
+from .own_call import check_call
 
 
 class TorchBackend:
@@ -56,7 +49,7 @@ class TorchBackend:
             )
         found = find_layers(source)
         check_hooks(source)
-        check_call(source, list(found))
+        forward_example = check_call(source, list(found), example)
         chosen = match_layers(found, layers)
         axes = spatial_axes(source)
         adaptation = Adaptation(
@@ -76,8 +69,8 @@ class TorchBackend:
         for name, layer in find_layers(cloned).items():
             adapt_layer(layer, adaptation, name, adapted=name in chosen)
         install_forward(cloned, adaptation)
-        if example is not None:
-            probe_example(cloned, example)
+        if forward_example is not None:
+            probe_example(cloned, *forward_example)
         return cloned
 
     def unwrap(self, adapted: Any) -> nn.Module:
@@ -110,7 +103,9 @@ class TorchBackend:
         output, adaptation = self.call(adapted, images, channels_last=channels_last), adaptation_of(adapted)
         signature = Arguments((_as_batch(adapted, images[:1], channels_last),), {}).signature
         layout = adaptation.probes.get(signature, adaptation.latest_probe).layout
-        check_output(output, layout, adaptation.recipe)  # a hook on the module itself may change it
+        check_output(
+            output, layout, adaptation.recipe
+        )  # a hook on the module itself, or its own __call__, may change it
         return read_answer(output, layout, TORCH)
 
     def write(self, adapted: Any, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:

@@ -92,8 +92,8 @@ def check_output(output: Any, layout: OutputLayout, recipe: Recipe) -> None:
     if found != expected:
         raise OutputError(
             f"The forward of the model returns {', '.join(expected)}; a call returns {', '.join(found)}, with another "
-            "structure or rank, because of a hook on the model itself. Try: adapt the model without it, and do the "
-            "same after the call."
+            "structure or rank, because of a hook on the model itself or its own __call__. Try: adapt the model "
+            "without it, and do the same after the call."
         )
     if recipe.combine != "mean":  # which turns logits into logarithms of probabilities
         _check_kind(output, layout)
@@ -140,10 +140,9 @@ def _probe_and_keep(model: nn.Module, adaptation: Adaptation, arguments: Argumen
     return found
 
 
-def probe_example(model: nn.Module, example: Any) -> None:
-    """Probe an adapted model on a batch, a tuple of arguments or a dict of them, unless it was probed with such."""
-    args = example if isinstance(example, tuple) else () if isinstance(example, dict) else (example,)
-    arguments = Arguments(args, example if isinstance(example, dict) else {})
+def probe_example(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Probe an adapted model on arguments of its forward, unless it was probed with such."""
+    arguments = Arguments(args, kwargs)
     adaptation: Adaptation = model._sita  # type: ignore[assignment]
     if arguments.signature not in adaptation.probes:
         _probe_and_keep(model, adaptation, arguments)

@@ -28,11 +28,12 @@ _AS_IT_IS = torch.onnx.TrainingMode.PRESERVE
 def write(adapted: nn.Module, path: Path, format: str, example: Any, diagnostics: bool) -> tuple[int | None, ...]:
     """Write an adapted module to a file for any number of images of the example's height and width."""
     images = _check_example(adapted, example)
-    probe_example(adapted, images)
-    if diagnostics and (adapted._forward_hooks or adapted._forward_pre_hooks):
+    probe_example(adapted, (images,), {})
+    own_call = type(adapted).__call__ is not nn.Module.__call__
+    if diagnostics and (adapted._forward_hooks or adapted._forward_pre_hooks or own_call):
         raise ExportError(
-            f"diagnostics: {type(adapted).__name__} has forward hooks on itself, which would not run in such a file. "
-            "Try: export without diagnostics, or put the hooks on one of its submodules."
+            f"diagnostics: {type(adapted).__name__} has forward hooks on itself, or a __call__ of its own, which would "
+            "not run in such a file. Try: export without diagnostics, or put the hooks on one of its submodules."
         )
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about sizes that a trace keeps, and deprecated exporters

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,20 +57,6 @@ def find_layers(model: nn.Module) -> dict[str, nn.Module]:
     if not found:
         raise _nothing_to_adapt(model, modules)
     return found
-
-
-def check_call(model: nn.Module, layers: Sequence[str]) -> None:
-    """Raise if a class has a `__call__` of its own: ultralytics' YOLO predicts, where a call must run the forward."""
-    if type(model).__call__.__module__.partition(".")[0] == "torch":  # torch.fx gives its graph modules one
-        return
-    kind, advice = type(model).__name__, "move what it does into the forward, or out of the model"
-    if holders := [name for name, _ in model.named_children() if all(each.startswith(f"{name}.") for each in layers)]:
-        inside = f"{kind.lower()}.{holders[0]}"
-        advice = f"{inside} = sita.adapt({inside})"
-    raise ModelError(
-        f"{kind} has a __call__ of its own. Expected a module whose call runs just its hooks and its forward, which is "
-        f"what sita.adapt replaces. Try: {advice}."
-    )
 
 
 def is_batchnorm(module: nn.Module) -> bool:

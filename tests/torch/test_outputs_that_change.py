@@ -178,44 +178,31 @@ def test_if_no_other_layer_is_left_none_is_advised() -> None:
         sita.adapt(TimeFirst())(torch.stack([images(), images() + 0.3], 1))
 
 
-def test_a_class_with_a_call_of_its_own_is_refused_before_anything_runs() -> None:
-    """Whether it runs the forward, as here, or something else: what it does is not adapted. A graph module's is."""
+class Photos(Net):
+    """Its own `__call__` takes photographs in bytes, and runs the forward."""
 
-    class Photos(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = Net()
+    def __call__(self, photos: torch.Tensor) -> torch.Tensor:
+        return super().__call__(photos.permute(0, 3, 1, 2).float() / 255)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.net(x)
 
-        def __call__(self, photos: torch.Tensor) -> torch.Tensor:
-            return super().__call__(photos.permute(0, 3, 1, 2).float() / 255)
-
-    photos, seen = Photos().eval(), []
-    photos.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape))
-    with pytest.raises(ModelError, match=r"Photos has a __call__ of its own.*Try: photos.net = sita.adapt") as caught:
-        sita.adapt(photos, example=images())
-    assert seen == []
-    exec(str(caught.value).partition("Try: ")[2].rstrip("."), {"sita": sita, "photos": photos})
-    bytes_last = (255 * images().permute(0, 2, 3, 1)).to(torch.uint8)
-    expected = torch_reference.answers(Net(), bytes_last.permute(0, 3, 1, 2) / 255)
-    assert_answers(photos(bytes_last), expected)
-    graph = torch.fx.symbolic_trace(Net())
-    assert type(graph).__call__ is not nn.Module.__call__
-    assert_answers(sita.adapt(graph)(images()), torch_reference.answers(Net(), images()))
-    bare = type("Bare", (nn.BatchNorm2d,), {"__call__": lambda self, x: x})(3).eval()
-    with pytest.raises(ModelError, match="Try: move what it does into the forward, or out of the model"):
-        sita.adapt(bare)
+def test_an_example_for_a_call_of_its_own_reaches_the_forward() -> None:
+    photos = (255 * images().permute(0, 2, 3, 1)).to(torch.uint8)
+    expected = torch_reference.answers(Net(), photos.permute(0, 3, 1, 2) / 255)
+    for example in (None, photos):
+        assert_answers(sita.adapt(Photos(), example=example)(photos), expected)
 
 
 def test_compare_reads_what_a_call_returns() -> None:
-    """A hook on the model itself runs; one that changes the kind or structure of the output is named."""
-    model, photos = Net(), 255 * images()
-    model.register_forward_pre_hook(lambda _, args: (args[0] / 255,))
-    compared = sita.compare({"scaling": model}, photos.permute(0, 2, 3, 1).numpy())["scaling"]
+    """The model's own `__call__` runs; a hook on the model itself that changes the scores is named."""
+    photos = (255 * images().permute(0, 2, 3, 1)).to(torch.uint8)
+
+    class Scaling(Net):
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return super().__call__(x / 255)
+
+    compared = sita.compare({"scaling": Scaling()}, photos.float().numpy())["scaling"]
     with torch.no_grad():
-        expected = Net()(photos / 255).softmax(1)
+        expected = Net()(photos.permute(0, 3, 1, 2) / 255).softmax(1)
     np.testing.assert_allclose(compared.probabilities, expected, atol=1e-6)
     for change, words in (
         (lambda _, __, output: output.softmax(1), "were logits in the probe but not in this call.*hook on the model"),
@@ -245,3 +232,10 @@ def test_a_module_that_copies_share_is_refused_and_stays_whole() -> None:
     assert len([*model.parameters()]) == 7
     del Kept.__deepcopy__
     assert_answers(sita.adapt(model)(images()), torch_reference.answers(model, images()))
+
+
+def test_hooks_of_a_model_with_a_call_of_its_own_see_no_random_image() -> None:
+    model, seen = Photos(), []
+    model.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape))
+    sita.adapt(model)
+    assert seen == []

@@ -193,7 +193,7 @@ def test_val_runs_adapted_on_classes(tmp_path: Path) -> None:
 
 def test_a_yolo_object_is_refused_and_the_advice_works() -> None:
     yolo = make("yolo11n-cls")
-    with pytest.raises(ModelError, match="YOLO has a __call__ of its own") as caught:
+    with pytest.raises(ModelError, match="a __call__ of its own, which does not run its forward") as caught:
         sita.adapt(yolo)
     exec(str(caught.value).partition("Try: ")[2].rstrip("."), {"sita": sita, "yolo": yolo})
     yolo.model(torch.rand(1, 3, 64, 64))
