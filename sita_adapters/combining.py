@@ -118,7 +118,7 @@ def _measured_candidates(context: ForwardContext) -> list[CandidateMeasurement |
 
 def join_parts(parts: Sequence[Candidates], call: Call) -> Candidates:
     """Return the candidates of several parts of a Plan."""
-    arrays = join_arrays([part.arrays for part in parts], call.layout.axes, 1, call.ops)
+    arrays = join_arrays([part.arrays for part in parts], call.probe.layout.axes, 1, call.image_layout.ops)
     return Candidates(parts[0].output, arrays, [each for part in parts for each in part.measured])
 
 
@@ -140,7 +140,7 @@ def join_arrays(parts: Sequence[list[Array]], axes: Sequence[int | None], along:
 def combine(candidates: Candidates, call: Call) -> Combined:
     """(B, P, …) → (B, …): combine the candidates into the answer."""
     if len(call.plan.candidates) == 1:
-        pairs = zip(candidates.arrays, call.layout.axes, strict=True)
+        pairs = zip(candidates.arrays, call.probe.layout.axes, strict=True)
         return Combined([array if axis is None else array[:, 0] for array, axis in pairs])
     return _mix(candidates, call) if call.adaptation.recipe.combine == "mix" else _vote(candidates, call)
 
@@ -155,7 +155,7 @@ def _mix(candidates: Candidates, call: Call) -> Combined:
     c is 1, and d_1 takes the place of d_0. An adapted output gets more weight if the image is far from the source's
     statistics, and if it is more confident than the source.
     """
-    ops, scores, mixed = call.ops, call.layout.scores, call.layout.mixed
+    ops, scores, mixed = call.image_layout.ops, call.probe.layout.scores, call.probe.layout.mixed
     adapted = [each for each in candidates.measured if each is not None]
     source_shift = (SELECTION_SHIFT if scores is None else SOURCE_SHIFT) * math.sqrt(len(adapted))
     of_source = 0 * adapted[0].shifts + source_shift
@@ -171,7 +171,7 @@ def _mix(candidates: Candidates, call: Call) -> Combined:
         return Combined(arrays, weights)
     # If weights are NaN, `select_lowest` takes the first: an overflow must show in the answer.
     order = sorted(range(len(candidates.measured)), key=lambda place: candidates.measured[place] is None)
-    axes = zip(candidates.arrays, call.layout.axes, strict=True)
+    axes = zip(candidates.arrays, call.probe.layout.axes, strict=True)
     chosen = [a if axis is None else select_lowest(a, -weights, order, ops) for a, axis in axes]
     every = ops.constant([[float(p == q) for q in range(len(order))] for p in range(len(order))], weights)
     return Combined(chosen, select_lowest(0 * weights[:, :, None] + every, -weights, order, ops))
@@ -212,12 +212,17 @@ def _vote(candidates: Candidates, call: Call) -> Combined:
 
     Views that move pixels cannot supply the other outputs: their feature maps would be rotated or flipped.
     """
-    ops, plan, scores, vote = call.ops, call.plan, call.layout.require_scores(), find_vote(candidates, call)
+    ops, plan, scores, vote = (
+        call.image_layout.ops,
+        call.plan,
+        call.probe.layout.require_scores(),
+        find_vote(candidates, call),
+    )
     pixels = tuple(range(2, len(vote.entropies.shape)))
     entropies = ops.mean(vote.entropies, axis=pixels) if pixels else vote.entropies
     eligible = [index for index, row in enumerate(plan.candidates) if not plan.moves_pixels(row)]
     arrays = []
-    for index, (array, axis) in enumerate(zip(candidates.arrays, call.layout.axes, strict=True)):
+    for index, (array, axis) in enumerate(zip(candidates.arrays, call.probe.layout.axes, strict=True)):
         if index == scores.index:
             arrays.append(ops.cast(vote.scores, array))
         else:
@@ -227,7 +232,7 @@ def _vote(candidates: Candidates, call: Call) -> Combined:
 
 def find_vote(candidates: Candidates, call: Call) -> Vote:
     """Return the vote of the candidates, or, of a mix, which does not vote, what they would decide."""
-    recipe, plan, found = call.adaptation.recipe, call.plan, call.layout.require_scores()
+    recipe, plan, found = call.adaptation.recipe, call.plan, call.probe.layout.require_scores()
     scores = candidates.arrays[found.index]
     if len(scores.shape) > 3 and any(map(plan.moves_pixels, plan.candidates)):
         raise OutputError(
@@ -235,10 +240,10 @@ def find_vote(candidates: Candidates, call: Call) -> Vote:
             "task='segmentation', or views that do not move pixels: augment='blur'."
         )
     return decide(
-        call.ops.precise(scores),
+        call.image_layout.ops.precise(scores),
         top_k=min(recipe.effective_top_k, len(plan.candidates)),
         combine="vote" if recipe.combine == "mix" else recipe.combine,
         kind=found.kind,
         class_axis=found.class_axis,
-        ops=call.ops,
+        ops=call.image_layout.ops,
     )

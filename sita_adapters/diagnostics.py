@@ -52,9 +52,9 @@ class Diagnostics:
 
 def diagnose(candidates: Candidates, combined: Combined, call: Call) -> Diagnostics:
     """Return the diagnostics of a call, from its candidates and what they were combined to."""
-    ops, measured = call.ops, candidates.measured
+    ops, measured = call.image_layout.ops, candidates.measured
     priors = tuple(call.plan.priors[row] for row in call.plan.candidates)
-    pairs = zip(combined.arrays, call.layout.axes, strict=True)
+    pairs = zip(combined.arrays, call.probe.layout.axes, strict=True)
     some_array = next(array for array, axis in pairs if axis is not None)
     zeros = ops.precise(ops.zeros_like(ops.reshape(some_array, (ops.shape(some_array)[0], -1))[:, 0]))
     some = next((each for each in measured if each is not None), None)
@@ -70,14 +70,14 @@ def diagnose(candidates: Candidates, combined: Combined, call: Call) -> Diagnost
             found[name] = ops.stack(each, axis=1)
     if combined.weights is not None:
         found["weights"] = combined.weights
-    if call.layout.scores is not None:
+    if call.probe.layout.scores is not None:
         found |= _diagnose_scores(candidates, combined, combined.vote or find_vote(candidates, call), call)
     return Diagnostics(priors, () if some is None else some.layers, found)
 
 
 def _diagnose_scores(candidates: Candidates, combined: Combined, vote: Vote, call: Call) -> dict[str, Array]:
     """Return the diagnostics of class scores: the candidates' entropies, votes, labels, confidences; the answers."""
-    ops, layout = call.ops, call.layout.require_scores()
+    ops, layout = call.image_layout.ops, call.probe.layout.require_scores()
     axis, sigmoid = layout.class_axis, layout.kind.startswith("sigmoid")
     scores, answered = candidates.arrays[layout.index], ops.precise(combined.arrays[layout.index])
     if sigmoid:

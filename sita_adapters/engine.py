@@ -81,7 +81,7 @@ def answer(call: Call, *, diagnosed: bool = False) -> Answer:
     With `max_rows`, images run in rounds, and an image's candidates in parts. The answers are the same. Without it, at
     most B or `ROWS_AT_ONCE` rows run at once, whichever is larger: arrays that do not fit into a cache are slow.
     """
-    ops, adaptation, observers = call.ops, call.adaptation, thread.observers
+    ops, adaptation, observers = call.image_layout.ops, call.adaptation, thread.observers
     observers = tuple([each for each in observers if each[0] is adaptation]) if observers else observers
     diagnosed = diagnosed or bool(observers)
     max_rows = adaptation.settings.max_rows
@@ -103,7 +103,7 @@ def answer(call: Call, *, diagnosed: bool = False) -> Answer:
 
 def _answer_at_once(call: Call, batch: list[Array], parts: Sequence[Plan], diagnosed: bool) -> Answer:
     """Run the parts of the Plan in sequence, and combine their candidates."""
-    ops, measure = call.ops, diagnosed or call.adaptation.recipe.combine == "mix"
+    ops, measure = call.image_layout.ops, diagnosed or call.adaptation.recipe.combine == "mix"
     if len(parts) == 1:
         candidates = run_part(call, parts[0], batch, measure=measure)
     else:
@@ -115,7 +115,7 @@ def _answer_at_once(call: Call, batch: list[Array], parts: Sequence[Plan], diagn
         candidates = join_parts(done, call)
     combined = combine(candidates, call)
     found = diagnose(candidates, combined, call) if diagnosed else None
-    return Answer(candidates.output, combined.arrays, call.layout, call.plan, combined.weights, found)
+    return Answer(candidates.output, combined.arrays, call.probe.layout, call.plan, combined.weights, found)
 
 
 def _join(answers: Sequence[Answer], ops: Ops) -> Answer:
@@ -134,7 +134,7 @@ def _join(answers: Sequence[Answer], ops: Ops) -> Answer:
 
 def run_part(call: Call, plan: Plan, batch: list[Array], *, measure: bool) -> Candidates:
     """Run all rows of a Plan at once, and keep the candidates."""
-    ops, (images, *aligned) = call.ops, batch
+    ops, (images, *aligned) = call.image_layout.ops, batch
     plans = _redraw_for_each(images, plan, call) if call.adaptation.recipe.resample else [plan]
     rows = [expand(images, plans, call.image_layout)]
     rows += [ops.repeat_rows(each, plan.rows) if plan.rows > 1 else each for each in aligned]
@@ -157,7 +157,7 @@ def run_part(call: Call, plan: Plan, batch: list[Array], *, measure: bool) -> Ca
 def _check_constants(output: Any, images: Array, call: Call) -> None:
     """Raise if a part of the output that was the same for all random images is not what it was."""
     same_shape = tuple(images.shape[1:]) == call.probe.image_shape
-    if changed := changed_constants(output, call.probe.constants, same_shape, call.ops):
+    if changed := changed_constants(output, call.probe.constants, same_shape, call.image_layout.ops):
         raise OutputError(
             f"{', '.join(changed[:4])} was a constant in the probe, and differs in this call. Expected the same in "
             "every call, or one entry per image: anything else is computed from the rows of all images. Try: adapt a "
@@ -188,7 +188,7 @@ def expand(images: Array, plans: Sequence[Plan], layout: ImageLayout) -> Array:
 def _redraw_for_each(images: Array, plan: Plan, call: Call) -> list[Plan]:
     """Return a Plan for every image, with views drawn from the image's content."""
     try:
-        values = call.ops.to_numpy(images)
+        values = call.image_layout.ops.to_numpy(images)
     except SymbolicError as error:
         raise RecipeError(
             "resample: A compiled or exported model holds one set of views and cannot draw new ones for each image. "

@@ -99,9 +99,6 @@ class Call:
     forward: Forward
     batch: list[Array]  # the images (B, …), then the arguments with one entry per image
 
-    def __post_init__(self) -> None:
-        self.ops, self.layout = self.image_layout.ops, self.probe.layout
-
 
 class LayerMeasurement(NamedTuple):
     """What one call of a layer measured: E of the blended rows, (B, R, 1), and λ."""

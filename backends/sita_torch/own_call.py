@@ -19,6 +19,9 @@ Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 """The arguments of a call."""
 
 
+_OWN = "a __call__ of its own, which does not run its forward"
+
+
 class _Reached(BaseException):
     """The forward of the model was reached, with these arguments. (No Exception: the model must not catch it.)"""
 
@@ -36,11 +39,11 @@ def check_call(source: nn.Module, layers: Sequence[str], example: Any) -> Given 
     args = example if isinstance(example, tuple) else () if example is None or isinstance(example, dict) else (example,)
     kwargs = example if isinstance(example, dict) else {}
     given = None if example is None else (args, kwargs)
+    usual, failure = type(source).__call__ is nn.Module.__call__, ""
     if type(source).forward is nn.Module.forward and "forward" not in vars(source):
-        raise _error(source, layers, "no forward")
-    if type(source).__call__ is nn.Module.__call__:
+        raise _error(source, layers, "no forward" if usual else _OWN)
+    if usual:
         return given
-    failure = ""
     try:
         with torch.inference_mode(False), torch.no_grad():
             _stopping_copy(source, layers)(*(args if given else (_random_image(source),)), **kwargs)
@@ -51,7 +54,7 @@ def check_call(source: nn.Module, layers: Sequence[str], example: Any) -> Given 
     except Exception as error:
         failure = f" A trial call ended in {type(error).__name__}: {error}."
     more = "; or example= with what the model is called with" if failure and example is None else ""
-    raise _error(source, layers, "a __call__ of its own, which does not run its forward", failure, more)
+    raise _error(source, layers, _OWN, failure, more)
 
 
 def _stopping_copy(source: nn.Module, layers: Sequence[str]) -> nn.Module:

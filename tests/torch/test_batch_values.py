@@ -130,3 +130,19 @@ def test_large_class_ids_that_random_images_share_are_not_averaged() -> None:
     with pytest.warns(sita.SitaWarning, match="holds whole numbers at index 1"):
         adapted = sita.adapt(model, example=DARK)
     assert adapted(DARK)[:, 1].tolist() == [750, 750]
+
+
+def test_a_module_without_a_forward_names_the_network_inside() -> None:
+    class Pipeline(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Heads(lambda x, f, z: z)
+
+        def predict(self, x: torch.Tensor) -> torch.Tensor:
+            return self.net(x).argmax(1)
+
+    pipeline = Pipeline().eval()
+    with pytest.raises(sita.SitaError, match=r"no forward.*Try: pipeline.net = sita.adapt\(pipeline.net\)"):
+        sita.adapt(pipeline)
+    pipeline.net = sita.adapt(pipeline.net)
+    assert pipeline.predict(DARK).shape == (2,)
