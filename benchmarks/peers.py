@@ -38,7 +38,7 @@ def methods_of(model: Any, recipes: tuple[str, ...] = OURS, *, train: bool = Tru
     assert len(list(steps)) == 4
     views = ttach.ClassificationTTAWrapper(model, steps)
     found = {"source": model, **{name: sita.adapt(model, name) for name in recipes}, "ttach, 4 views": views}
-    return found | ({"TENT": Tent(model), "MEMO": Memo(model)} if train else {})
+    return found | ({"TENT": Tent(model), "MEMO": Memo(model, INPUTS)} if train else {})
 
 
 def load(data: Path, limit: int) -> tuple[Any, torch.Tensor, torch.Tensor]:
