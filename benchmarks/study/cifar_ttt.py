@@ -2,13 +2,16 @@
 
 The architecture is the authors' (github.com/yueatsprograms/ttt_cifar_release): blocks with their normalization first
 (He et al. 2016), 16, 32 and 64 channels, shortcuts without parameters. The two heads share everything up to the end of
-`layer2`; the head for rotations has a stage of its own.
+the second stage; the head for rotations has a third stage of its own. `sita bench` takes both networks:
+
+    sita bench --model benchmarks/study/cifar_ttt.py:bn --data cifar10c:DIR --recipes auto,ttt
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -21,7 +24,7 @@ Norm = Callable[[int], nn.Module]
 
 
 class _PreactivationBlock(nn.Module):
-    """Twice a normalization, ReLU and 3×3 convolution, and a shortcut: the mean of positions, with zeros for new channels."""
+    """Twice a normalization, ReLU and 3×3 convolution, and a shortcut: averaged, with zeros for new channels."""
 
     def __init__(self, inner: int, outer: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -54,7 +57,7 @@ class _Head(nn.Sequential):
 class RotationResNet(nn.Module):
     """6n + 2 layers with two heads: `classifier`, and `rotation` with the scores of 0°, 90°, 180° and 270°.
 
-    Calling the network returns the scores of the classes. The rotation head reads what `encoder` returns.
+    Calling the network returns the scores of the classes. `ttt` is what the method `ttt` of `sita bench` asks for.
     """
 
     def __init__(self, norm: Norm, depth: int = 26, classes: int = 10) -> None:
@@ -64,6 +67,7 @@ class RotationResNet(nn.Module):
         self.encoder = nn.Sequential(first, _stage(blocks, 16, 16, 1, norm), _stage(blocks, 16, 32, 2, norm))
         self.classifier = _Head(blocks, classes, norm)
         self.rotation = _Head(blocks, 4, norm)
+        self.ttt = {"head": "rotation", "shared": "encoder"}
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
@@ -90,7 +94,9 @@ TTT_NETWORKS: dict[str, Callable[[], RotationResNet]] = {
 
 def rotate(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
     """Return pictures (N, C, H, H), each turned counterclockwise by its number of quarter turns."""
-    return torch.stack([torch.rot90(image, int(turn), (1, 2)) for image, turn in zip(x, turns, strict=True)])
+    turned = [torch.rot90(image, int(turn), (1, 2)) for image, turn in zip(x, turns, strict=True)]
+    layout = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
+    return torch.stack(turned).contiguous(memory_format=layout)
 
 
 def save(model: RotationResNet, file: Path) -> None:
@@ -103,6 +109,21 @@ def save(model: RotationResNet, file: Path) -> None:
         chosen = {name: value for name, value in state.items() if name.startswith("rotation.") == of_head}
         with write_atomically(target) as temporary:
             save_file({name: value.contiguous() for name, value in chosen.items()}, temporary)
+
+
+def bn() -> tuple[RotationResNet, dict[str, Any]]:
+    """Return the network with BatchNorm, and how it takes images."""
+    return _stored("resnet26_bn_ttt")
+
+
+def gn() -> tuple[RotationResNet, dict[str, Any]]:
+    """Return the network with GroupNorm, and how it takes images."""
+    return _stored("resnet26_gn_ttt")
+
+
+def _stored(name: str) -> tuple[RotationResNet, dict[str, Any]]:
+    file = Path(__file__).resolve().parents[1] / f"weights/cifar10_{name}.safetensors"
+    return load(name, file), {"inputs": "imagenet", "size": 32, "crop": 1.0}
 
 
 def load(name: str, file: Path) -> RotationResNet:
