@@ -116,6 +116,12 @@ def bn() -> tuple[RotationResNet, dict[str, Any]]:
     return _stored("resnet26_bn_ttt")
 
 
+def classifier() -> tuple[nn.Module, dict[str, Any]]:
+    """Return the network with BatchNorm without its rotation head."""
+    model, settings = bn()
+    return nn.Sequential(model.encoder, model.classifier), settings
+
+
 def gn() -> tuple[RotationResNet, dict[str, Any]]:
     """Return the network with GroupNorm, and how it takes images."""
     return _stored("resnet26_gn_ttt")
