@@ -17,13 +17,12 @@ from sita_adapters.errors import RecipeError, suggestion
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import RECIPES, Recipe, Task, resolve_recipe
 
+from .baselines import BASELINES
+
 if TYPE_CHECKING:
     from .models.loaded import LoadedModel
 
 SOURCE = "source"
-
-BASELINES = {"tent": 18, "memo": 30}
-"""The paper's comparisons that train on each image, and roughly their cost in rows, to estimate the remaining time."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Method:
     @property
     def cost(self) -> int:
         """Roughly what an image costs, in rows."""
-        return self.rows or BASELINES[self.name]
+        return self.rows or BASELINES[self.name].cost
 
     def __str__(self) -> str:
         return f"{self.name}: reset for every image" if self.recipe is None else str(self.recipe)
@@ -49,9 +48,7 @@ class Method:
     def prepare(self, loaded: LoadedModel) -> Any:
         """Return the model to run: adapted, the source model, or a baseline around it."""
         if self.recipe is None:
-            from . import baselines
-
-            return baselines.BASELINES[self.name](loaded.model)
+            return BASELINES[self.name].prepare(loaded)
         return loaded.model if self.name == SOURCE else loaded.adapt(self.recipe)
 
     def predict(self, loaded: LoadedModel, prepared: Any, images: np.ndarray) -> Prediction:
