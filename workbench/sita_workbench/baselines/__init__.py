@@ -49,9 +49,9 @@ class Baseline:
 BASELINES = {
     each.name: each
     for each in (
-        Baseline("tent", 18, torch="torch_training:Tent"),
-        Baseline("memo", 100, torch="torch_training:Memo"),
-        Baseline("mixnorm", 3, torch="torch_mixnorm:MixNorm"),
+        Baseline("tent", 18, torch="torch_training:Tent", keras="keras_training:Tent"),
+        Baseline("memo", 100, torch="torch_training:Memo", keras="keras_training:Memo"),
+        Baseline("mixnorm", 3, torch="torch_mixnorm:MixNorm", keras="keras_training:MixNorm"),
     )
 }
 """The baselines by their names in `sita bench`."""
