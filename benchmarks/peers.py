@@ -1,11 +1,11 @@
-"""Time and accuracy of this library's recipes, ttach, TENT and MEMO, in one run on the same images.
+"""Time and accuracy of this library's recipes, ttach, TENT, MEMO and MixNorm, in one run on the same images.
 
     python benchmarks/peers.py DATA               # a ResNet-20 on CIFAR-10-C, severity 5: ten minutes on one core
     python benchmarks/peers.py DATA --throughput  # images per second of a DataLoader loop: ten minutes
 
 DATA holds `cifar10c/` and `weights/cifar10_resnet20.safetensors`. Every method runs on one image at a time and starts
-from the source's weights. `bn` is what robusta's BatchNorm computes with N = 16. TENT and MEMO are this project's
-(`sita_workbench.baselines`). The first run writes benchmarks/results/peers.json and docs/images/peers.png.
+from the source's weights. `bn` is what robusta's BatchNorm computes with N = 16. TENT, MEMO and MixNorm are this
+project's (`sita_workbench.baselines`). The first run writes benchmarks/results/peers.json and docs/images/peers.png.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ OURS = ("bn", "shift", "auto", "auto3", "ops")
 _OFFSETS = {"shift": (-34, -2), "auto": (-12, -18), "ttach, 4 views": (8, -4)}
 
 
-def methods_of(model: Any, recipes: tuple[str, ...] = OURS, *, train: bool = True) -> dict[str, Any]:
-    """Return the models to compare, by name; the two that train only if asked."""
+def methods_of(model: Any, recipes: tuple[str, ...] = OURS, inputs: Any = None) -> dict[str, Any]:
+    """Return the models to compare, by name; the published methods only if `inputs` says how pixels are encoded."""
     import ttach
 
     import sita_adapters as sita
-    from sita_workbench.baselines import Memo, Tent
+    from sita_workbench.baselines import Memo, MixNorm, Tent
 
     steps = ttach.Compose([ttach.HorizontalFlip(), ttach.Multiply([1.1])])  # each with the identity: four views
     assert len(list(steps)) == 4
     views = ttach.ClassificationTTAWrapper(model, steps)
     found = {"source": model, **{name: sita.adapt(model, name) for name in recipes}, "ttach, 4 views": views}
-    return found | ({"TENT": Tent(model), "MEMO": Memo(model, INPUTS)} if train else {})
+    if inputs is None:
+        return found
+    return found | {"TENT": Tent(model), "MEMO": Memo(model, inputs), "MixNorm": MixNorm(model, inputs)}
 
 
 def load(data: Path, limit: int) -> tuple[Any, torch.Tensor, torch.Tensor]:
@@ -53,7 +55,7 @@ def load(data: Path, limit: int) -> tuple[Any, torch.Tensor, torch.Tensor]:
             images.append(np.load(path, mmap_mode="r")[start : start + limit])
     encoded = loaded.encode(np.concatenate(images))
     kinds = np.tile(labels[start : start + limit], len(images))
-    return loaded.model, torch.from_numpy(np.moveaxis(encoded, -1, 1).copy()), torch.from_numpy(kinds.astype(np.int64))
+    return loaded, torch.from_numpy(np.moveaxis(encoded, -1, 1).copy()), torch.from_numpy(kinds.astype(np.int64))
 
 
 def on(model: Any, images: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -70,8 +72,8 @@ def compare(data: Path, limit: int, turns: int) -> dict[str, Any]:
 
     from sita_workbench.progress import ConsoleProgress
 
-    model, images, labels = load(data, limit)
-    methods, right = methods_of(model), {}
+    loaded, images, labels = load(data, limit)
+    methods, right = methods_of(loaded.model, inputs=loaded.inputs), {}
     with ConsoleProgress(Console()).track("Comparing", len(methods) * len(images)) as advance:
         for name, method in methods.items():
             found = []
@@ -98,7 +100,7 @@ def throughput() -> None:
     print("| network | batch | plain | auto | auto3 | ttach, 4 views |\n| --- | ---: | ---: | ---: | ---: | ---: |")
     for name in ("mobilenetv2_100", "resnet18"):
         model = timm.create_model(name, pretrained=False).eval()
-        methods = methods_of(model, ("auto", "auto3"), train=False)
+        methods = methods_of(model, ("auto", "auto3"))
         for batch in (32, 128):
             loader = DataLoader(TensorDataset(torch.from_numpy(picture(224)).repeat(batch, 1, 1, 1)), batch_size=batch)
 

@@ -36,8 +36,8 @@ def bench(
     recipes: Annotated[
         str,
         typer.Option(
-            help="Recipes, files from sita calibrate, and tent or memo (PyTorch only), separated by commas. To change "
-            r"a recipe's fields, use brackets: ops\[combine=mean,top_k=5]."
+            help="Recipes, files from sita calibrate, and published methods (tent, memo, mixnorm), separated by "
+            r"commas. To change a recipe's fields, use brackets: ops\[combine=mean,top_k=5]."
         ),
     ] = "source,auto,auto3,bn,shift",
     corrupt: Annotated[

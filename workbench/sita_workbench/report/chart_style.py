@@ -68,9 +68,11 @@ _STYLES = {
     "ops": MarkStyle("#332288", "h", 6.5),
     "tent": MarkStyle("#009E73", "X"),
     "memo": MarkStyle("#882255", "P"),
+    "mixnorm": MarkStyle("#CC6677", "d", 6.5),
+    "ttt": MarkStyle("#117733", "*", 8),
 }
-_COLORS = ("#999933", "#117733", "#CC6677", "#44AA99", "#AA4499", "#661100", "#DDCC77", "#000000")
-_MARKERS = (">", "*", "d", "H", "8")
+_COLORS = ("#999933", "#44AA99", "#AA4499", "#661100", "#DDCC77", "#000000")
+_MARKERS = (">", "*", "H", "8")
 
 
 def styles_of(names: Iterable[str]) -> dict[str, MarkStyle]:
