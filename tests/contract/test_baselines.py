@@ -2,111 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from small_network import CONVOLUTIONS, EPSILONS, images, make_weights
+from small_network import images
 
 torch = pytest.importorskip("torch")
 
-from torch.nn import functional  # noqa: E402
+from direct_baselines import DIRECT, INPUTS  # noqa: E402
 
-from sita_adapters.inputs import ENCODINGS  # noqa: E402
 from sita_workbench.baselines import BASELINES  # noqa: E402
 from sita_workbench.baselines.settings import MemoSettings, MixNormSettings, TentSettings  # noqa: E402
-from sita_workbench.baselines.views import augmix_views, decode, encode, spatial_views  # noqa: E402
 from sita_workbench.models.loaded import LoadedModel  # noqa: E402
 
-INPUTS = ENCODINGS["imagenet"]
 METHODS = ("tent", "memo", "mixnorm")
-Normalize = Callable[[str, Any], tuple[Any, Any]]
 
 
 def prepare(backend: Any, name: str, settings: Any = None, **options: Any) -> Any:
     prepared = BASELINES[name].prepare(LoadedModel("small", backend.model(**options), INPUTS))
     prepared.settings = settings
     return prepared
-
-
-def weights() -> dict[str, Any]:
-    return {name: torch.from_numpy(value.astype(np.float64)) for name, value in make_weights().items()}
-
-
-def logits(values: dict[str, Any], x: Any, statistics: Normalize) -> Any:
-    """The small network in torch, its layers as functions."""
-
-    def norm(name: str, x: Any) -> Any:
-        mean, variance = (each.reshape(1, -1, 1, 1) for each in statistics(name, x))
-        gamma, beta = (values[f"{name}/{part}"].reshape(1, -1, 1, 1) for part in ("gamma", "beta"))
-        return gamma * (x - mean) / (variance + EPSILONS[name]).sqrt() + beta
-
-    def convolve(name: str, x: Any) -> Any:
-        return functional.conv2d(x, values[f"{name}/kernel"].permute(3, 2, 0, 1), padding=CONVOLUTIONS[name][0] // 2)
-
-    x = torch.relu(norm("bn1", convolve("conv1", x)))
-    x = torch.relu(norm("bn2", convolve("conv2", x)) + x)
-    x = torch.relu(norm("bn3", convolve("conv3", x)))
-    return x.mean((2, 3)) @ values["head/kernel"] + values["head/bias"]
-
-
-def blended(values: dict[str, Any], share: float, correction: int) -> Normalize:
-    """Statistics of all rows, without a gradient, mixed with the source's."""
-
-    def statistics(name: str, x: Any) -> tuple[Any, Any]:
-        own = x.detach().mean((0, 2, 3)), x.detach().var((0, 2, 3), correction=correction)
-        source = values[f"{name}/mean"], values[f"{name}/variance"]
-        return tuple((1 - share) * s + share * t for s, t in zip(source, own, strict=True))
-
-    return statistics
-
-
-def trainable(values: dict[str, Any], *parts: str) -> list[Any]:
-    return [each.requires_grad_() for name, each in values.items() if name.endswith(parts)]
-
-
-def channels_first(x: np.ndarray) -> Any:
-    return torch.from_numpy(x).double().movedim(-1, 1)
-
-
-def direct_tent(image: np.ndarray, settings: TentSettings) -> Any:
-    values, x = weights(), channels_first(image[None])
-
-    def own(name: str, x: Any) -> tuple[Any, Any]:
-        return x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)
-
-    optimizer = torch.optim.Adam(trainable(values, "gamma", "beta"), lr=settings.lr, betas=settings.betas)
-    for _ in range(settings.steps):
-        optimizer.zero_grad()
-        torch.distributions.Categorical(logits=logits(values, x, own)).entropy().mean().backward()
-        optimizer.step()
-    return logits(values, x, own)
-
-
-def direct_memo(image: np.ndarray, settings: MemoSettings) -> Any:
-    values = weights()
-    kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
-    trained = trainable(values, "kernel", "bias", "gamma", "beta")
-    optimizer = kinds[settings.optimizer](trained, lr=settings.lr, weight_decay=settings.weight_decay)
-    statistics = blended(values, 0 if settings.prior is None else 1 / (settings.prior + 1), 1)
-    for step in range(settings.steps):
-        views = encode(augmix_views(decode(image, INPUTS), settings.views, step), INPUTS)
-        mean = logits(values, channels_first(views), statistics).softmax(1).mean(0)
-        optimizer.zero_grad()
-        (-(mean * mean.log()).sum()).backward()
-        optimizer.step()
-    return logits(values, channels_first(image[None]), statistics)
-
-
-def direct_mixnorm(image: np.ndarray, settings: MixNormSettings) -> Any:
-    values, (m, tau) = weights(), (settings.m, settings.tau)
-    views = spatial_views(decode(image, INPUTS), settings.views, 0, settings.scale, settings.ratio)
-    rows = np.concatenate([image[None], encode(views, INPUTS)])
-    return logits(values, channels_first(rows), blended(values, m + (1 - m) * tau, 0))[:1]
-
-
-DIRECT: dict[str, Any] = {"tent": direct_tent, "memo": direct_memo, "mixnorm": direct_mixnorm}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The published methods that we compare with: TENT, MEMO, MixNorm.
+"""The published methods that we compare with: TENT, MEMO, MixNorm, TTT.
 
 Every one starts from the source's weights and statistics for every image. Frameworks are imported when a method is
 prepared, or when its class is asked for: `from sita_workbench.baselines import Tent` imports PyTorch.
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from ..models.loaded import LoadedModel
     from .torch_mixnorm import MixNorm
     from .torch_training import Memo, Tent
+    from .torch_ttt import TTT
 
-__all__ = ["BASELINES", "Baseline", "Memo", "MixNorm", "Tent"]
+__all__ = ["BASELINES", "TTT", "Baseline", "Memo", "MixNorm", "Tent"]
 
-_TORCH = {"Memo": "torch_training", "MixNorm": "torch_mixnorm", "Tent": "torch_training"}
+_TORCH = {"Memo": "torch_training", "MixNorm": "torch_mixnorm", "TTT": "torch_ttt", "Tent": "torch_training"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ BASELINES = {
         Baseline("tent", 18, torch="torch_training:Tent", keras="keras_training:Tent"),
         Baseline("memo", 100, torch="torch_training:Memo", keras="keras_training:Memo"),
         Baseline("mixnorm", 3, torch="torch_mixnorm:MixNorm", keras="keras_training:MixNorm"),
+        Baseline("ttt", 1000, torch="torch_ttt:TTT", keras="keras_ttt:TTT"),
     )
 }
 """The baselines by their names in `sita bench`."""

@@ -19,7 +19,7 @@ from keras import ops
 
 from sita_adapters.errors import InputError, ModelError
 from sita_keras.clone import Cloner
-from sita_keras.inspection import arrange, check_training, find_layers, own_methods, walk
+from sita_keras.inspection import arrange, check_training, find_image, find_layers, own_methods, walk
 from sita_keras.ops import ENGINE, KERAS
 
 if ENGINE == "tensorflow":
@@ -37,20 +37,23 @@ Values = list[Any]
 class Statistics:
     """BatchNorm layers normalize with (1 − share) of the source's statistics and `share` of their input's.
 
-    - `correction`: the variance of n values is their sum of squares, divided by n − correction.
+    - `unbiased`: the variance of n values is divided by n − 1.
     - `constant`: no gradient flows through the input's statistics.
     """
 
     share: float
-    correction: int = 0
+    unbiased: bool = False
     constant: bool = False
 
 
 SOURCE = Statistics(share=0.0)
 OWN = Statistics(share=1.0)
 
-_statistics: ContextVar[Statistics] = ContextVar("statistics", default=SOURCE)
-"""Those of the call that runs. The model's own code lies between the call and its layers."""
+Measured = dict[str, list[tuple[Any, Any]]]
+"""What layers measured in a call, by their paths: mean and unbiased variance, each time that the layer ran."""
+
+_call: ContextVar[tuple[Statistics, Measured]] = ContextVar("call", default=(SOURCE, {}))
+"""Of the call that runs. The model's own code lies between the call and its layers."""
 
 
 class BlendedBatchNorm:
@@ -59,7 +62,7 @@ class BlendedBatchNorm:
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """Normalize the whole batch with the same statistics."""
         layer: Any = self
-        statistics = _statistics.get()
+        statistics, measured = _call.get()
         if mask is not None:
             raise InputError(
                 f"Layer {layer.name!r} received a mask. Expected layers without. Try: mask after the layer."
@@ -69,29 +72,29 @@ class BlendedBatchNorm:
         x = KERAS.precise(inputs)
         column = [1] * len(x.shape)
         column[layer.axis] = x.shape[layer.axis]
-        source = [KERAS.cast(each, x) for each in (layer.moving_mean, layer.moving_variance)]
-        source = [ops.reshape(each, column) for each in source]
-        mean, variance = (
-            s + statistics.share * (t - s) if statistics.share < 1 else t
-            for s, t in zip(source, _measure(x, layer, statistics), strict=True)
-        )
+        own = _measure(x, layer, statistics, measured)
+        source = [ops.reshape(KERAS.cast(each, x), column) for each in (layer.moving_mean, layer.moving_variance)]
+        pairs = zip(source, own, strict=True)
+        mean, variance = own if statistics.share == 1 else (s + statistics.share * (t - s) for s, t in pairs)
         x = (x - mean) / ops.sqrt(variance + layer.epsilon)
         x = x * ops.reshape(KERAS.cast(layer.gamma, x), column) if layer.scale else x
         x = x + ops.reshape(KERAS.cast(layer.beta, x), column) if layer.center else x
         return ops.cast(x, layer.compute_dtype)
 
 
-def _measure(x: Any, layer: Any, statistics: Statistics) -> tuple[Any, Any]:
-    """Return mean and variance of each channel over everything else, with all axes kept."""
+def _measure(x: Any, layer: Any, statistics: Statistics, measured: Measured) -> tuple[Any, Any]:
+    """Return mean and variance of each channel over everything else, with all axes kept, and note both."""
     axes = [axis for axis in range(len(x.shape)) if axis != layer.axis % len(x.shape)]
     count = math.prod(ops.shape(x)[axis] for axis in axes)
     if isinstance(count, int) and count == 1:
         raise InputError("A BatchNorm layer receives one value per channel. Try: larger images, or leave it out.")
     mean = ops.mean(x, axis=axes, keepdims=True)
-    variance = ops.mean(ops.square(x - mean), axis=axes, keepdims=True)
-    if statistics.correction:
-        size = ops.cast(count, x.dtype)
-        variance = variance * (size / (size - statistics.correction))
+    biased = ops.mean(ops.square(x - mean), axis=axes, keepdims=True)
+    size = ops.cast(count, x.dtype)
+    unbiased = biased * (size / (size - 1))
+    flat = (ops.stop_gradient(ops.reshape(each, (-1,))) for each in (mean, unbiased))
+    measured.setdefault(layer.sita_name, []).append(tuple(flat))
+    variance = unbiased if statistics.unbiased else biased
     return (ops.stop_gradient(mean), ops.stop_gradient(variance)) if statistics.constant else (mean, variance)
 
 
@@ -106,6 +109,7 @@ class ModelCopy:
     """
 
     def __init__(self, model: keras.Model) -> None:
+        find_image(model)  # raises unless the model takes images alone, by its own `call`
         check_training(model)
         norms = find_layers(model)
         if own := [f"{type(layer).__name__} ({name})" for name, layer in norms.items() if own_methods(layer, ["call"])]:
@@ -113,12 +117,20 @@ class ModelCopy:
                 f"Expected BatchNormalization layers with the `call` of Keras; received {', '.join(own)}. Try: plain "
                 "BatchNormalization layers, and another layer for what that `call` does besides."
             )
-        self.body = _BlendingCloner({id(layer): name for name, layer in norms.items()}).clone(model)
+        self.cloner = _BlendingCloner({id(layer): name for name, layer in norms.items()})
+        self.body = self.cloner.clone(model)
+        self.graphs = [self.body]
         self.norms = list(find_layers(self.body).values())
         self.train_on(())
 
+    def branch(self, head: Any, features: str) -> keras.Model:
+        """Return the graph from the images to a copy of `head`, which takes the output of the layer `features`."""
+        self.cloner.adapted.update({id(layer): f"{head.name}/{name}" for name, layer in find_layers(head).items()})
+        self.graphs.append(keras.Model(self.body.inputs, self.cloner.clone(head)(self.body.get_layer(features).output)))
+        return self.graphs[-1]
+
     def parameters(self, layers: Iterable[Any] | None = None) -> list[keras.Variable]:
-        """Return the variables that training would change, frozen ones too; of these layers, or of all."""
+        """Return the variables that training would change, frozen ones too; of these layers, or of the model's."""
         chosen = [layer for _, layer in walk(self.body)] if layers is None else layers
         # Private, because in `trainable_variables` the frozen ones are missing.
         found = (each for layer in chosen for each in getattr(layer, "_trainable_variables", ()))
@@ -127,20 +139,27 @@ class ModelCopy:
     def train_on(self, variables: Sequence[keras.Variable]) -> None:
         """Set which variables a method trains, and keep the values of all."""
         chosen = {id(each) for each in variables}
+        every = {id(each): each for graph in self.graphs for each in graph.weights if _is_float(each)}
         self.trained = list(variables)
-        self.others = [each for each in self.body.weights if id(each) not in chosen and _is_float(each)]
+        self.others = [each for key, each in every.items() if key not in chosen]
         self.start, self.fixed = _read(self.trained), _read(self.others)
 
-    def run(self, values: Values, fixed: Values, images: Any, statistics: Statistics) -> Any:
-        """Return the output for a batch of images, with these values of the trained and the other variables."""
+    def run(
+        self, values: Values, fixed: Values, images: Any, statistics: Statistics, graph: Any = None
+    ) -> tuple[Any, Measured]:
+        """Return the output for a batch of images, with these values of the trained and the other variables.
+
+        Beside it, what the layers measured. `graph` is a branch to run in place of the model.
+        """
+        graph, measured = graph or self.body, Measured()
         given = zip([*self.trained, *self.others], [*values, *fixed], strict=True)
-        mode = {"training": False} if self.body._call_has_training_arg else {}
-        outer = _statistics.set(statistics)
+        mode = {"training": False} if graph._call_has_training_arg else {}
+        outer = _call.set((statistics, measured))
         try:
             with keras.StatelessScope(state_mapping=list(given)):
-                return self.body(arrange(self.body, images), **mode)
+                return graph(arrange(graph, images), **mode), measured
         finally:
-            _statistics.reset(outer)
+            _call.reset(outer)
 
 
 def _is_float(variable: keras.Variable) -> bool:
@@ -154,32 +173,32 @@ def _read(variables: Sequence[keras.Variable]) -> Values:
     return [ops.convert_to_tensor(array, dtype=each.dtype) for array, each in pairs]
 
 
-def gradient_of(loss: Callable[..., Any]) -> Callable[..., Values]:
-    """Return the gradient of loss(values, fixed, *batch) with respect to `values`, for Keras' backend.
+def gradient_of(loss: Callable[..., Any]) -> Callable[..., tuple[Values, Any]]:
+    """Return a function that returns the gradient of loss(values, …)[0] with respect to `values`, and loss(…)[1].
 
     A value that the loss does not depend on has a gradient of 0.
     """
     if ENGINE == "jax":
-        return jax.jit(jax.grad(loss))
+        return jax.jit(jax.grad(loss, has_aux=True))
     return _gradient_of_tensorflow(loss) if ENGINE == "tensorflow" else _gradient_of_torch(loss)
 
 
-def _gradient_of_tensorflow(loss: Callable[..., Any]) -> Callable[..., Values]:
-    def gradient(values: Values, *others: Any) -> Values:
+def _gradient_of_tensorflow(loss: Callable[..., Any]) -> Callable[..., tuple[Values, Any]]:
+    def gradient(values: Values, *others: Any) -> tuple[Values, Any]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(values)
-            value = loss(values, *others)
-        return tape.gradient(value, values, unconnected_gradients="zero")  # type: ignore[no-any-return]
+            value, beside = loss(values, *others)
+        return tape.gradient(value, values, unconnected_gradients="zero"), beside
 
     return tf.function(gradient, autograph=False)  # type: ignore[no-any-return]
 
 
-def _gradient_of_torch(loss: Callable[..., Any]) -> Callable[..., Values]:
-    def gradient(values: Values, *others: Any) -> Values:
+def _gradient_of_torch(loss: Callable[..., Any]) -> Callable[..., tuple[Values, Any]]:
+    def gradient(values: Values, *others: Any) -> tuple[Values, Any]:
         with torch.enable_grad():
             leaves = [each.detach().requires_grad_() for each in values]
-            value = loss(leaves, *others)
-            return list(torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True))
+            value, beside = loss(leaves, *others)
+            return list(torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)), beside
 
     return gradient
 

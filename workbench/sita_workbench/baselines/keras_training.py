@@ -20,7 +20,7 @@ from sita_adapters.inputs import Inputs
 from sita_keras.inspection import find_channel_axis
 from sita_keras.ops import KERAS
 
-from .keras_copy import OWN, SOURCE, ModelCopy, Statistics, Values, compiled, gradient_of, outside_inference_mode
+from .keras_copy import OWN, ModelCopy, Statistics, Values, compiled, gradient_of, outside_inference_mode
 from .settings import (
     MemoSettings,
     MixNormSettings,
@@ -51,12 +51,12 @@ class KerasBaseline:
                 f"{type(model).__name__}. Try: leave it out, or pass the source model."
             )
         self.encoding = inputs
-        self.inputs = model.inputs  # the shapes of its arrays, by which images are arranged for it
+        self.inputs = getattr(model, "inputs", None)  # by whose shapes images are arranged; none of a subclassed model
         self.first = find_channel_axis(model) == 1  # whether images have their channels first
         with outside_inference_mode():
             self.copy = ModelCopy(model)
-        self._gradients = functools.cache(lambda statistics: gradient_of(functools.partial(self._loss, statistics)))
-        self._forwards = functools.cache(lambda statistics: compiled(functools.partial(self._scores, statistics)))
+        self.differentiate = functools.cache(lambda kind: gradient_of(functools.partial(self.objective, kind)))
+        self.forward = functools.cache(lambda kind: compiled(functools.partial(self._scores, kind)))
 
     @property
     def label(self) -> str:
@@ -81,18 +81,20 @@ class KerasBaseline:
 
     def gradients(self, values: Values, images: np.ndarray, statistics: Statistics) -> Values:
         """Return the gradients of the loss with respect to the trained variables, which have these values."""
-        return self._gradients(statistics)(values, self.copy.fixed, ops.convert_to_tensor(images))
+        return self.differentiate(statistics)(values, self.copy.fixed, ops.convert_to_tensor(images))[0]
 
-    def scores(self, values: Values, images: np.ndarray, statistics: Statistics) -> Any:
-        """Return the scores of images, with these values of the trained variables."""
-        return self._forwards(statistics)(values, self.copy.fixed, ops.convert_to_tensor(images))
+    def scores(self, values: Values, images: np.ndarray, statistics: Statistics, fixed: Values | None = None) -> Any:
+        """Return the scores of images, with these values of the trained and the other variables."""
+        given = self.copy.fixed if fixed is None else fixed
+        return self.forward(statistics)(values, given, ops.convert_to_tensor(images))
 
-    def _loss(self, statistics: Statistics, values: Values, fixed: Values, images: Any) -> Any:
-        scores = self._scores(statistics, values, fixed, images)
-        return self.loss(log_probabilities(scores, self._class_axis(scores)))
+    def objective(self, statistics: Statistics, values: Values, fixed: Values, batch: Any) -> tuple[Any, Any]:
+        """Return the loss, and what else a step needs."""
+        scores = self._scores(statistics, values, fixed, batch)
+        return self.loss(log_probabilities(scores, self._class_axis(scores))), ()
 
     def _scores(self, statistics: Statistics, values: Values, fixed: Values, images: Any) -> Any:
-        output = self.copy.run(values, fixed, images, statistics)
+        output, _ = self.copy.run(values, fixed, images, statistics)
         if isinstance(output, Mapping) and ("out" in output or "logits" in output):
             output = output["out"] if "out" in output else output["logits"]
         if not KERAS.is_array(output):
@@ -187,7 +189,8 @@ class Memo(KerasBaseline):
     def answer(self, image: np.ndarray) -> Any:
         """Make one step on all weights, and run the image."""
         settings = self.settings or memo_settings(self.size(image), self.architecture)
-        statistics = SOURCE if settings.prior is None else Statistics(1 / (settings.prior + 1), 1, constant=True)
+        share = 0.0 if settings.prior is None else 1 / (settings.prior + 1)
+        statistics = Statistics(share, unbiased=True, constant=True)
         pixels, values = self.pixels(image), self.copy.start
         kind = SGD if settings.optimizer == "sgd" else AdamW
         optimizer = kind(settings.lr, weight_decay=settings.weight_decay)

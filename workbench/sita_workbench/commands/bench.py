@@ -36,7 +36,7 @@ def bench(
     recipes: Annotated[
         str,
         typer.Option(
-            help="Recipes, files from sita calibrate, and published methods (tent, memo, mixnorm), separated by "
+            help="Recipes, files from sita calibrate, and published methods (tent, memo, mixnorm, ttt), separated by "
             r"commas. To change a recipe's fields, use brackets: ops\[combine=mean,top_k=5]."
         ),
     ] = "source,auto,auto3,bn,shift",
