@@ -25,17 +25,19 @@ def prepare(backend: Any, name: str, settings: Any = None, **options: Any) -> An
     return prepared
 
 
+SLOW = pytest.mark.slow_on("jax")
+
+
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("tent", TentSettings(steps=1, lr=1e-2)),
-        ("tent", TentSettings(steps=3, lr=1e-2, betas=(0.8, 0.9))),
-        ("memo", MemoSettings(views=4, optimizer="sgd", lr=0.02)),
-        ("memo", MemoSettings(views=4, optimizer="sgd", lr=0.02, prior=None)),
-        ("memo", MemoSettings(views=4, optimizer="adamw", lr=1e-3, weight_decay=0.1, steps=2)),
-        ("mixnorm", MixNormSettings(views=2, m=0.4, tau=0.1, scale=(0.3, 1.0))),
+        pytest.param("tent", TentSettings(steps=1, lr=1e-2), id="tent", marks=SLOW),
+        pytest.param("tent", TentSettings(steps=3, lr=1e-2, betas=(0.8, 0.9)), id="tent, 3 steps"),
+        pytest.param("memo", MemoSettings(4, "sgd", 0.02), id="memo"),
+        pytest.param("memo", MemoSettings(4, "sgd", 0.02, prior=None), id="memo, source statistics", marks=SLOW),
+        pytest.param("memo", MemoSettings(4, "adamw", 1e-3, 0.1, steps=2), id="memo, AdamW", marks=SLOW),
+        pytest.param("mixnorm", MixNormSettings(views=2, m=0.4, tau=0.1, scale=(0.3, 1.0)), id="mixnorm"),
     ],
-    ids=["tent", "tent, 3 steps", "memo", "memo, source statistics", "memo, AdamW", "mixnorm"],
 )
 def test_a_method_equals_its_direct_computation(backend: Any, name: str, settings: Any) -> None:
     batch = images(2)
@@ -60,7 +62,7 @@ def test_images_are_independent_and_the_source_is_not_touched(backend: Any, name
     np.testing.assert_array_equal(backend.run(model, batch), plain)
 
 
-@pytest.mark.slow_on("jax")
+@SLOW
 @pytest.mark.parametrize("name", METHODS)
 def test_later_changes_to_the_source_are_not_seen(backend: Any, name: str) -> None:
     model, batch = backend.model(), images(1)

@@ -68,8 +68,8 @@ class TTT(KerasBaseline):
         scores, measured = self.copy.run(values, fixed, views, statistics, self.rotations)
         if tuple(scores.shape) != (views.shape[0], 4):
             raise OutputError(
-                f"head: expected scores of four rotations, {(views.shape[0], 4)}; received {tuple(scores.shape)}. Try: the "
-                "head that was trained to tell rotations."
+                f"head: expected scores of four rotations, {(views.shape[0], 4)}; received {tuple(scores.shape)}. Try: "
+                "the head that was trained to tell rotations."
             )
         return -ops.mean(ops.sum(ops.one_hot(turns, 4) * log_probabilities(scores, 1), axis=1)), measured
 
