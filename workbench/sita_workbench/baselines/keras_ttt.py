@@ -93,13 +93,13 @@ class TTT(KerasBaseline):
 
     def _updated(self, fixed: Values, measured: Measured) -> Values:
         """Return the values of the other variables after one step: m ← momentum · m + (1 − momentum) · own."""
-        places = {id(variable): place for place, variable in enumerate(self.copy.others)}
+        positions = {id(variable): position for position, variable in enumerate(self.copy.others)}
         fixed = list(fixed)
         for name, layer in self.updated.items():
             for own in measured[name]:
                 for variable, value in zip((layer.moving_mean, layer.moving_variance), own, strict=True):
-                    place = places[id(variable)]
-                    fixed[place] = layer.momentum * fixed[place] + (1 - layer.momentum) * value
+                    position = positions[id(variable)]
+                    fixed[position] = layer.momentum * fixed[position] + (1 - layer.momentum) * value
         return fixed
 
 
