@@ -20,18 +20,21 @@ def keep_memory() -> None:
         os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
-def alternate(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+def alternate(
+    functions: dict[str, Callable[[], object]], repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
     """Return the seconds of every call, the functions taking turns, every other turn backwards.
 
-    So no function profits from what another leaves in caches and in the allocator.
+    So no function profits from what another leaves in caches and in the allocator. Take `time.process_time`, the
+    processor time, where one thread computes on a machine that is busy with other work.
     """
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for turn in range(repeats + 1):
         for name, function in list(functions.items())[:: -1 if turn % 2 else 1]:
-            start = time.perf_counter()
+            start = clock()
             function()
             if turn:  # the first turn warms up
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
     return seconds
 
 

@@ -49,7 +49,7 @@ def load_network(norm: str) -> LoadedModel:
 
 def measure(norm: str, data: Path, out: Path, options: argparse.Namespace, progress: ConsoleProgress) -> None:
     """Run what is missing, and print the network's table."""
-    loaded, methods = load_network(norm), make_methods(RECIPES[norm], "classification")
+    loaded, methods = load_network(norm), make_methods(options.recipes or RECIPES[norm], "classification")
     specs = {
         "corrupted": (f"cifar10c:{data / 'cifar10c'}", "all", options.limit),
         "clean": (f"npz:{data / 'cifar10/test_1000.npz'}", "none", options.clean),
@@ -58,7 +58,7 @@ def measure(norm: str, data: Path, out: Path, options: argparse.Namespace, progr
     for part, (spec, corrupt, limit) in specs.items():
         opened = open_data(spec, corrupt=corrupt, severities=(5,), limit=limit, size=32, crop=1.0)
         run = Run(loaded, opened, methods)
-        found[part] = run_bench(run, out / f"{norm}-{part}", progress)["methods"]
+        found[part] = run_bench(run, out / f"{norm}-{part}-{limit}", progress)["methods"]
     times = time_methods(run, options.timing, out / f"{norm}-timing.json", progress)
     assert times is not None
     print(
@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="the folder for results")
     parser.add_argument("--only", choices=RECIPES, help="one of the networks")
+    parser.add_argument("--recipes", help="some of the methods, as for `sita bench`")
     parser.add_argument("--limit", type=int, default=40, help="images of each of the 15 kinds (40)")
     parser.add_argument("--clean", type=int, default=300, help="clean images (300)")
     parser.add_argument("--timing", type=int, default=5, help="timed runs of each method (5)")
