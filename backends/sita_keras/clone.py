@@ -46,6 +46,9 @@ class Cloner:
     that read the source's. Without these, the clone is a plain model with the same variables.
     """
 
+    norm: type = AdaptedBatchNorm
+    """The mixin of the layers in `adapted`."""
+
     def __init__(self, adapted: dict[int, str] | None = None, shared: dict[int, SharedVariable] | None = None) -> None:
         self.adapted, self.shared = adapted or {}, shared
         self.made: dict[int, Any] = {}
@@ -108,7 +111,7 @@ class Cloner:
 
     def _class_of(self, layer: Any) -> Any:
         if id(layer) in self.adapted:
-            return mixed_class(AdaptedBatchNorm, type(layer))
+            return mixed_class(self.norm, type(layer))
         inside = walk(layer) if isinstance(layer, keras.layers.TimeDistributed) else ()
         folds = any(id(inner) in self.adapted for _, inner in inside)
         return mixed_class(FoldedTimeDistributed, type(layer)) if folds else type(layer)

@@ -50,10 +50,10 @@ class Baseline:
 BASELINES = {
     each.name: each
     for each in (
-        Baseline("tent", 18, torch="torch_training:Tent"),
-        Baseline("memo", 100, torch="torch_training:Memo"),
-        Baseline("mixnorm", 3, torch="torch_mixnorm:MixNorm"),
-        Baseline("ttt", 1000, torch="torch_ttt:TTT"),
+        Baseline("tent", 18, torch="torch_training:Tent", keras="keras_training:Tent"),
+        Baseline("memo", 100, torch="torch_training:Memo", keras="keras_training:Memo"),
+        Baseline("mixnorm", 3, torch="torch_mixnorm:MixNorm", keras="keras_training:MixNorm"),
+        Baseline("ttt", 1000, torch="torch_ttt:TTT", keras="keras_ttt:TTT"),
     )
 }
 """The baselines by their names in `sita bench`."""

@@ -137,7 +137,7 @@ class LoadedModel:
 
     def _run(self, model: Any, images: np.ndarray) -> tuple[np.ndarray, Scores]:
         """Return the scores (N, …, classes), and what they are."""
-        backend = backend_of(model)
+        backend = backend_of(self.model)  # a baseline is no model
         if backend.adaptation_of(model) is not None:
             answer = backend.run(model, images, channels_last=True)
             layout, array = answer.layout, backend.ops.to_numpy(answer.scores)
