@@ -1,0 +1,101 @@
+"""The sets of images: their files, how they are read, and how a network's answer is scored on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from PIL import Image
+
+from sita_workbench.data.images import read_rgb
+from sita_workbench.models.loaded import LoadedModel
+
+Kind = Literal["renditions", "retina", "faces"]
+
+CLASSES: dict[str, tuple[int, ...]] = {
+    "airplane": (404,),
+    "bear": (294, 295, 296, 297),
+    "bicycle": (444, 671),
+    "bird": (8, *range(10, 17), 18, 19, 20, 22, 23, 24, *range(80, 84), *range(87, 101))
+    + tuple(index for index in range(127, 146) if index != 134),
+    "boat": (472, 554, 625, 814, 914),
+    "bottle": (440, 720, 737, 898, 899, 901, 907),
+    "car": (436, 511, 817),
+    "cat": tuple(range(281, 287)),
+    "chair": (423, 559, 765, 857),
+    "clock": (409, 530, 892),
+    "dog": tuple(range(151, 269)),
+    "elephant": (385, 386),
+    "keyboard": (508, 878),
+    "knife": (499,),
+    "oven": (766,),
+    "truck": (555, 569, 656, 675, 717, 734, 864, 867),
+}
+"""The 16 classes of the renditions, and which of ImageNet's classes each of them holds."""
+
+EMOTIONS = {"anger": 0, "disgust": 1, "fear": 2, "happy": 3, "sadness": 4, "surprise": 5}
+"""Folders of faces, and their class in the network. It has no class for contempt."""
+
+OUTSIDE = 255
+"""The label of pixels outside the camera's field of view, which are not scored."""
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """A set of images, in the order of their names."""
+
+    title: str
+    kind: Kind
+    folder: str
+    shifted: bool = True
+
+    def list_files(self, data: Path) -> list[Path]:
+        """Return the images' files. Every second one, from the first, is the choosing half."""
+        folder = data / self.folder
+        if self.kind == "retina":
+            return sorted(file for file in folder.glob("*.png") if "_" not in file.stem)
+        classes = CLASSES if self.kind == "renditions" else EMOTIONS
+        return sorted(file for name in classes for file in (folder / name).iterdir())
+
+    def load(self, files: list[Path], loaded: LoadedModel) -> tuple[np.ndarray, np.ndarray]:
+        """Return images encoded for a network (N, h, w, channels), and their labels (N,) or label maps (N, h, w)."""
+        if self.kind == "faces":
+            # Bilinear, which the network's authors resize with, too: https://github.com/oarriaga/face_classification
+            faces = [Image.open(file).convert("L").resize((64, 64), Image.Resampling.BILINEAR) for file in files]
+            x = np.stack([np.asarray(face, np.float32) for face in faces])[..., None] / 127.5 - 1
+            return x, np.array([EMOTIONS[file.parent.name] for file in files])
+        x = loaded.encode(np.stack([loaded.fit(read_rgb(file)) for file in files]))
+        if self.kind == "retina":
+            return x, np.stack([_vessels(file) for file in files])
+        names = list(CLASSES)
+        return x, np.array([names.index(file.parent.name) for file in files])
+
+
+SETS = {
+    "stylized": ImageSet("stylized", "renditions", "renditions/stylized"),
+    "edges": ImageSet("edges", "renditions", "renditions/edges"),
+    "silhouettes": ImageSet("silhouettes", "renditions", "renditions/silhouettes"),
+    "stare": ImageSet("retina, DRIVE to STARE", "retina", "retina/stare"),
+    "drive": ImageSet("retina, DRIVE (not shifted)", "retina", "retina/drive", shifted=False),
+    "ck48": ImageSet("faces, FER2013 to CK+", "faces", "faces/ck48"),
+}
+
+
+def _vessels(file: Path) -> np.ndarray:
+    """Return the label map (h, w) beside an image: 1 for vessels."""
+    vessels, field = (np.asarray(Image.open(file.with_stem(f"{file.stem}_{name}"))) for name in ("vessels", "field"))
+    return np.where(field, vessels, OUTSIDE).astype(np.uint8)
+
+
+def to_scored_classes(p: np.ndarray, kind: Kind) -> np.ndarray:
+    """Return p (N, …, classes of the labels) of a network's p.
+
+    Renditions: p (N, 1000) to the mean over the ImageNet classes that each of the 16 classes holds, normalized.
+    Retina: p (N, 1, h, w) of a vessel to p of both classes. Faces: p as it is.
+    """
+    if kind == "renditions":
+        means = np.stack([p[:, list(indices)].mean(axis=1) for indices in CLASSES.values()], axis=1)
+        return np.asarray(means / means.sum(axis=1, keepdims=True))
+    return np.stack([1 - p[:, 0], p[:, 0]], axis=-1) if kind == "retina" else p
