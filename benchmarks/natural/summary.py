@@ -1,0 +1,96 @@
+"""From what was kept of every image to scores and gains with intervals, by half and on all images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sita_workbench.metrics import Entry, Score, draw_weights, join_entries, score
+
+from ..study.networks import Folders
+from .images import SETS, Kind
+from .measure import CHUNK, GROUPS, RECIPES, key_of, open_log
+from .networks import NETWORKS
+
+HALVES = {"choosing": slice(0, None, 2), "confirming": slice(1, None, 2), "all": slice(None)}
+"""Which images are in each half, in the order of their names."""
+
+
+def summarize(name: str, folders: Folders) -> dict[str, Any]:
+    """Return a network's results: by set, metric, half and recipe; and what its rows measured on each set."""
+    log = open_log(name, folders)
+    log.close()
+    found: dict[str, Any] = {}
+    for images in NETWORKS[name].sets:
+        starts = range(0, len(SETS[images].list_files(folders)), CHUNK)
+        parts = {group: [log.entries[key_of(images, group, start)] for start in starts] for group in GROUPS}
+        recipes: dict[str, Entry] = {}
+        for group in parts.values():
+            recipes |= {key: join_entries([part["recipes"][key] for part in group]) for key in group[0]["recipes"]}
+        kind = NETWORKS[name].kind
+        found[images] = {
+            "images": len(recipes["source"]["nll"]),
+            "scores": {metric: _compare(recipes, metric) for metric in metrics_of(kind)},
+            "rows": _describe(recipes, [part["rows"] for part in parts["cheap"]], metrics_of(kind)[0]),
+        }
+    if "clean" in log.entries:
+        found["clean"] = {"images": len(log.entries["clean"]["rows"]["rule"]["shift"])}
+        found["clean"] |= _means(log.entries["clean"]["rows"])
+    return found
+
+
+def metrics_of(kind: Kind) -> tuple[str, ...]:
+    """Return the metrics of a kind of images, the one of README's table first."""
+    return {"retina": ("Dice",), "faces": ("accuracy", "balanced accuracy")}.get(kind, ("accuracy",))
+
+
+def _compare(recipes: Mapping[str, Entry], metric: str) -> dict[str, dict[str, Any]]:
+    """Return by half the score of each recipe, and what it gains over the source."""
+    found: dict[str, dict[str, Any]] = {}
+    for half, where in HALVES.items():
+        some = {
+            name: {fact: values[where] for fact, values in recipes[name].items()} for name in RECIPES if name in recipes
+        }
+        weights = draw_weights(len(some["source"]["nll"]))
+        scores = {name: METRICS[metric](entry, weights) for name, entry in some.items()}
+        found[half] = {
+            name: {**each.to_dict(), "gain": (each - scores["source"]).to_dict()} for name, each in scores.items()
+        }
+    return found
+
+
+def dice(entry: Entry, weights: np.ndarray) -> Score:
+    """Return the mean over images of 2 · |A ∩ B| / (|A| + |B|), in percent, for the pixels A and B of class 1."""
+    each = 200 * entry["hits"][:, 1] / (entry["claims"] + entry["truth"])[:, 1]
+    return Score(float(each.mean()), weights @ each)
+
+
+def balanced_accuracy(entry: Entry, weights: np.ndarray) -> Score:
+    """Return the mean over classes of the share of their images that are right, in percent."""
+    right, own = entry["said"] == entry["label"], entry["label"][:, None] == np.unique(entry["label"])
+    with np.errstate(invalid="ignore"):  # a class may be missing from a resample
+        resampled = np.nanmean((weights @ (own & right[:, None])) / (weights @ own), axis=1)
+    return Score(100 * float(np.mean([right[of].mean() for of in own.T])), 100 * resampled)
+
+
+METRICS = {"accuracy": score, "balanced accuracy": balanced_accuracy, "Dice": dice}
+
+
+def _describe(recipes: Mapping[str, Entry], rows: list[dict[str, Any]], metric: str) -> dict[str, float]:
+    """Return the score of the adapted row of `auto` by itself, and the means of what the rows measured."""
+    alone = METRICS[metric](recipes["rule"], draw_weights(len(recipes["rule"]["nll"])))
+    joined = {row: join_entries([part[row] for part in rows]) for row in rows[0]}
+    return {"adapted row": alone.to_dict()["score"], **_means(joined)}
+
+
+def _means(rows: Mapping[str, Any]) -> dict[str, float]:
+    """Return the means over images of D, of the weight of the adapted row, and of the confidence of both rows."""
+    facts = {
+        "shift": rows["rule"]["shift"],
+        "weight": rows["rule"]["weight"],
+        "confidence": rows["rule"]["confidence"],
+        "confidence of the source": rows["source"]["confidence"],
+    }
+    return {name: round(float(np.mean(values)), 4) for name, values in facts.items()}
