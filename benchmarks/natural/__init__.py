@@ -2,9 +2,9 @@
 
     python -m benchmarks.natural --data DATA                       # everything; resumes where it stopped
     python -m benchmarks.natural --data DATA --networks resnet50   # some networks
-    python -m benchmarks.natural --show                            # the pages from what is stored
+    python -m benchmarks.natural --show                            # the tables from what is stored
 
-Renditions (ImageNet networks), photographs of the retina from another camera (segmentation) and faces from another
-collection (Keras). The cheap recipes run first, on every network, and `ops` last. What is kept of every image is in
-the folder `--out`, one file per network.
+Renditions (ImageNet networks), photographs of the retina from another camera (segmentation), and faces (Keras) and
+digits from other collections. The cheap recipes run first, on every network, and `ops` last. The folder `--out` keeps
+what every recipe predicted for every image, and what the rows measured: one file per network.
 """

@@ -24,16 +24,19 @@ def summarize(name: str, folders: Folders) -> dict[str, Any]:
     log.close()
     found: dict[str, Any] = {}
     for images in NETWORKS[name].sets:
-        starts = range(0, len(SETS[images].list_files(folders)), CHUNK)
-        parts = {group: [log.entries[key_of(images, group, start)] for start in starts] for group in GROUPS}
-        recipes: dict[str, Entry] = {}
-        for group in parts.values():
-            recipes |= {key: join_entries([part["recipes"][key] for part in group]) for key in group[0]["recipes"]}
-        kind = NETWORKS[name].kind
+        count, own = len(SETS[images].list_files(folders)), SETS[images]
+        entries, recipes = {}, {}
+        for group in GROUPS:
+            starts = range(0, len(own.positions_of(group, count)), CHUNK)
+            entries[group] = [log.entries[key_of(images, group, start)] for start in starts]
+            for recipe in entries[group][0]["recipes"]:
+                recipes[recipe] = join_entries([entry["recipes"][recipe] for entry in entries[group]])
+        metrics, of_ops = metrics_of(own.kind), own.positions_of("ops", count)
         found[images] = {
-            "images": len(recipes["source"]["nll"]),
-            "scores": {metric: _compare(recipes, metric) for metric in metrics_of(kind)},
-            "rows": _describe(recipes, [part["rows"] for part in parts["cheap"]], metrics_of(kind)[0]),
+            "images": count,
+            "images of ops": len(of_ops),
+            "scores": {metric: _compare(recipes, of_ops, metric) for metric in metrics},
+            "rows": _describe(recipes, [entry["rows"] for entry in entries["cheap"]], metrics[0]),
         }
     if "clean" in log.entries:
         found["clean"] = {"images": len(log.entries["clean"]["rows"]["rule"]["shift"])}
@@ -46,19 +49,33 @@ def metrics_of(kind: Kind) -> tuple[str, ...]:
     return {"retina": ("Dice",), "faces": ("accuracy", "balanced accuracy")}.get(kind, ("accuracy",))
 
 
-def _compare(recipes: Mapping[str, Entry], metric: str) -> dict[str, dict[str, Any]]:
-    """Return by half the score of each recipe, and what it gains over the source."""
+def _compare(recipes: Mapping[str, Entry], of_ops: np.ndarray, metric: str) -> dict[str, dict[str, Any]]:
+    """Return by half the score of each recipe, and what it gains over the source; of `ops`, on the images it ran on."""
     found: dict[str, dict[str, Any]] = {}
+    count = len(recipes["source"]["nll"])
     for half, where in HALVES.items():
-        some = {
-            name: {fact: values[where] for fact, values in recipes[name].items()} for name in RECIPES if name in recipes
-        }
-        weights = draw_weights(len(some["source"]["nll"]))
-        scores = {name: METRICS[metric](entry, weights) for name, entry in some.items()}
+        positions = np.arange(count)[where]
+        cheap = [recipe for recipe in RECIPES if recipe in recipes and recipe != "ops"]
+        scores = _score({recipe: _take(recipes[recipe], positions) for recipe in cheap}, metric)
         found[half] = {
-            name: {**each.to_dict(), "gain": (each - scores["source"]).to_dict()} for name, each in scores.items()
+            recipe: {**each.to_dict(), "gain": (each - scores["source"]).to_dict()} for recipe, each in scores.items()
         }
+        some = np.flatnonzero(np.isin(of_ops, positions))
+        same = {recipe: _take(recipes[recipe], of_ops[some]) for recipe in ("source", "auto")}
+        scores = _score({**same, "ops": _take(recipes["ops"], some)}, metric)
+        over = {"gain": scores["ops"] - scores["source"], "over auto": scores["ops"] - scores["auto"]}
+        found[half]["ops"] = scores["ops"].to_dict() | {name: each.to_dict() for name, each in over.items()}
     return found
+
+
+def _take(entry: Entry, positions: np.ndarray) -> Entry:
+    return {name: values[positions] for name, values in entry.items()}
+
+
+def _score(entries: Mapping[str, Entry], metric: str) -> dict[str, Score]:
+    """Return the score of each entry, all of the same images."""
+    weights = draw_weights(len(next(iter(entries.values()))["nll"]))
+    return {name: METRICS[metric](entry, weights) for name, entry in entries.items()}
 
 
 def dice(entry: Entry, weights: np.ndarray) -> Score:
