@@ -1,4 +1,4 @@
-"""Natural shifts: networks on images that differ from their training images, but that nobody corrupted.
+"""Natural shifts: networks on images of another kind or origin than their training images.
 
     python -m benchmarks.natural --data DATA                       # everything; resumes where it stopped
     python -m benchmarks.natural --data DATA --networks resnet50   # some networks

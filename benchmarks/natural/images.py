@@ -72,6 +72,11 @@ class ImageSet:
         every = np.arange(count)
         return every[every // 2 % self.ops_step == 0] if group == "ops" else every
 
+    def group_of(self, file: Path) -> str:
+        """Return what an image shares with others: the person, or the photograph that was repainted; or its name."""
+        separator = {"faces": "_", "renditions": "-"}.get(self.kind, ".")
+        return f"{file.parent.name if self.kind != 'faces' else ''}/{file.name.split(separator)[0]}"
+
     def load(self, files: list[Path], loaded: LoadedModel) -> tuple[np.ndarray, np.ndarray]:
         """Return images encoded for a network (N, h, w, channels), and their labels (N,) or label maps (N, h, w)."""
         folder_names = [file.parent.name for file in files]

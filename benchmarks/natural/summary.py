@@ -24,7 +24,8 @@ def summarize(name: str, folders: Folders) -> dict[str, Any]:
     log.close()
     found: dict[str, Any] = {}
     for images in NETWORKS[name].sets:
-        count, own = len(SETS[images].list_files(folders)), SETS[images]
+        own, files = SETS[images], SETS[images].list_files(folders)
+        count, groups = len(files), np.array([own.group_of(file) for file in files])
         entries, recipes = {}, {}
         for group in GROUPS:
             starts = range(0, len(own.positions_of(group, count)), CHUNK)
@@ -34,8 +35,9 @@ def summarize(name: str, folders: Folders) -> dict[str, Any]:
         metrics, of_ops = metrics_of(own.kind), own.positions_of("ops", count)
         found[images] = {
             "images": count,
+            "groups": len(np.unique(groups)),
             "images of ops": len(of_ops),
-            "scores": {metric: _compare(recipes, of_ops, metric) for metric in metrics},
+            "scores": {metric: _compare(recipes, of_ops, groups, metric) for metric in metrics},
             "rows": _describe(recipes, [entry["rows"] for entry in entries["cheap"]], metrics[0]),
         }
     if "clean" in log.entries:
@@ -49,20 +51,21 @@ def metrics_of(kind: Kind) -> tuple[str, ...]:
     return {"retina": ("Dice",), "faces": ("accuracy", "balanced accuracy")}.get(kind, ("accuracy",))
 
 
-def _compare(recipes: Mapping[str, Entry], of_ops: np.ndarray, metric: str) -> dict[str, dict[str, Any]]:
+def _compare(
+    recipes: Mapping[str, Entry], of_ops: np.ndarray, groups: np.ndarray, metric: str
+) -> dict[str, dict[str, Any]]:
     """Return by half the score of each recipe, and what it gains over the source; of `ops`, on the images it ran on."""
     found: dict[str, dict[str, Any]] = {}
-    count = len(recipes["source"]["nll"])
     for half, where in HALVES.items():
-        positions = np.arange(count)[where]
+        positions = np.arange(len(groups))[where]
         cheap = [recipe for recipe in RECIPES if recipe in recipes and recipe != "ops"]
-        scores = _score({recipe: _take(recipes[recipe], positions) for recipe in cheap}, metric)
+        scores = _score({recipe: _take(recipes[recipe], positions) for recipe in cheap}, groups[positions], metric)
         found[half] = {
             recipe: {**each.to_dict(), "gain": (each - scores["source"]).to_dict()} for recipe, each in scores.items()
         }
         some = np.flatnonzero(np.isin(of_ops, positions))
         same = {recipe: _take(recipes[recipe], of_ops[some]) for recipe in ("source", "auto")}
-        scores = _score({**same, "ops": _take(recipes["ops"], some)}, metric)
+        scores = _score({**same, "ops": _take(recipes["ops"], some)}, groups[of_ops[some]], metric)
         over = {"gain": scores["ops"] - scores["source"], "over auto": scores["ops"] - scores["auto"]}
         found[half]["ops"] = scores["ops"].to_dict() | {name: each.to_dict() for name, each in over.items()}
     return found
@@ -72,10 +75,17 @@ def _take(entry: Entry, positions: np.ndarray) -> Entry:
     return {name: values[positions] for name, values in entry.items()}
 
 
-def _score(entries: Mapping[str, Entry], metric: str) -> dict[str, Score]:
+def _score(entries: Mapping[str, Entry], groups: np.ndarray, metric: str) -> dict[str, Score]:
     """Return the score of each entry, all of the same images."""
-    weights = draw_weights(len(next(iter(entries.values()))["nll"]))
+    weights = draw_group_weights(groups)
     return {name: METRICS[metric](entry, weights) for name, entry in entries.items()}
+
+
+def draw_group_weights(groups: np.ndarray) -> np.ndarray:
+    """Return the weight of each image in each resample: images of one group are drawn, or left out, together."""
+    names, group_of_image = np.unique(groups, return_inverse=True)
+    weights = draw_weights(len(names))[:, group_of_image]
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 def dice(entry: Entry, weights: np.ndarray) -> Score:
@@ -97,7 +107,8 @@ METRICS = {"accuracy": score, "balanced accuracy": balanced_accuracy, "Dice": di
 
 def _describe(recipes: Mapping[str, Entry], rows: list[dict[str, Any]], metric: str) -> dict[str, float]:
     """Return the score of the adapted row of `auto` by itself, and the means of what the rows measured."""
-    alone = METRICS[metric](recipes["rule"], draw_weights(len(recipes["rule"]["nll"])))
+    rule = recipes["rule"]
+    alone = METRICS[metric](rule, draw_weights(len(rule["nll"])))
     joined = {row: join_entries([part[row] for part in rows]) for row in rows[0]}
     return {"adapted row": alone.to_dict()["score"], **_means(joined)}
 

@@ -14,7 +14,7 @@ import sita_workbench.models
 from benchmarks.natural.images import CLASSES, OUTSIDE, SETS, to_scored_classes
 from benchmarks.natural.networks import NETWORKS
 from benchmarks.natural.page import page_tables, readme_table
-from benchmarks.natural.summary import HALVES, balanced_accuracy, dice
+from benchmarks.natural.summary import HALVES, balanced_accuracy, dice, draw_group_weights
 from benchmarks.natural.wnet import WNet
 from benchmarks.study.networks import Folders
 from benchmarks.study.page import insert
@@ -74,6 +74,19 @@ def test_the_halves_share_no_image_and_leave_none_out() -> None:
     assert sorted(choosing + confirming) == images[HALVES["all"]] == images
 
 
+def test_images_of_one_group_are_resampled_together() -> None:
+    groups = np.array(["b", "a", "b", "c", "b"])
+    weights = draw_group_weights(groups)
+    assert weights.sum(axis=1) == pytest.approx(1)
+    assert (weights[:, [0, 0]] == weights[:, [2, 4]]).all()
+    drawn = np.unique(weights[weights[:, 1] == 0][:, 3])  # b m times, and c 3 − m times
+    assert drawn == pytest.approx(sorted((3 - m) / (3 * m + 3 - m) for m in range(4)))
+    files = [Path(f"{name}.png") for name in ("dog/dog1-car2", "dog/dog1-oven1", "dog/dog10-car2")]
+    assert [SETS["stylized"].group_of(file) for file in files] == ["dog/dog1", "dog/dog1", "dog/dog10"]
+    faces = [Path(f"{name}.png") for name in ("anger/S010_004_17", "happy/S010_006_15", "happy/S011_006_13")]
+    assert [SETS["ck48"].group_of(file) for file in faces] == ["/S010", "/S010", "/S011"]
+
+
 def test_the_wnet_has_the_published_number_of_parameters() -> None:
     model = WNet().eval()
     assert model(torch.rand(2, 3, 16, 24)).shape == (2, 1, 16, 24)
@@ -91,14 +104,16 @@ def test_shared_rows_answer_as_the_recipe(recipe: str) -> None:
 def test_tables_have_a_line_for_each_set_and_replace_older_ones() -> None:
     gain = {"score": -1.25, "low": -2.0, "high": 0.5}
     scores = {name: {"score": 50.0, "gain": gain} for name in ("source", "bn", "auto")}
+    scores["ops"] = {"score": 50.0, "gain": gain, "over auto": gain}
     facts = {"shift": 0.1, "weight": 0.4, "confidence": 0.5, "confidence of the source": 0.6, "adapted row": 48.0}
-    one = {"images": 80, "scores": {"accuracy": dict.fromkeys(HALVES, scores)}, "rows": facts}
+    one = {"images": 80, "images of ops": 40, "scores": {"accuracy": dict.fromkeys(HALVES, scores)}, "rows": facts}
     results = {"lite0": {"edges": one, "silhouettes": one, "clean": {"images": 128, **facts}}}
     table = readme_table(results)
     assert "| EfficientNet-Lite0, edges (80) | 50.0 | −1.2 (−2.0…+0.5) | −1.2 (−2.0…+0.5) |" in table
     assert "**mean change**" in table
     tables = page_tables(results)
     assert "| EfficientNet-Lite0, edges | 0.100 | 0.40 | 0.60 | 0.50 | 50.0 | 48.0 | 50.0 |" in tables
+    assert "| ops, on 40 images | −1.2 (−2.0…+0.5) |" in tables
     page = "before\n<!-- natural -->\nold\n<!-- end of natural -->\nafter\n"
     assert insert("new", page, "natural") == "before\n<!-- natural -->\n\nnew\n\n<!-- end of natural -->\nafter\n"
 
