@@ -125,7 +125,7 @@ def _mnist(folders: Folders) -> list[Path]:
 
 
 SETS = {
-    "stylized": ImageSet("stylized", "renditions", "renditions/stylized", ops_step=4),
+    "stylized": ImageSet("stylized", "renditions", "renditions/stylized", ops_step=8),
     "edges": ImageSet("edges", "renditions", "renditions/edges"),
     "silhouettes": ImageSet("silhouettes", "renditions", "renditions/silhouettes"),
     "stare": ImageSet("retina, DRIVE to STARE", "retina", "retina/stare"),
