@@ -30,39 +30,18 @@ class _Block(nn.Module):
         return self.block(x) + self.shortcut(x)  # type: ignore[no-any-return]
 
 
-class _Bridge(nn.Module):
-    """A convolution on the way from down to up."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.block = _convolutions(channels, channels, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.block(x)  # type: ignore[no-any-return]
-
-
-class _UpLayer(nn.Module):
-    """Twice the resolution."""
-
-    def __init__(self, inner: int, outer: int) -> None:
-        super().__init__()
-        self.block = nn.Sequential(nn.ConvTranspose2d(inner, outer, 2, stride=2))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.block(x)  # type: ignore[no-any-return]
-
-
 class _Up(nn.Module):
-    """A step up, joined with the features of the same resolution."""
+    """Twice the resolution, joined with the features of the same resolution. The stored names have a `block` each."""
 
     def __init__(self, inner: int, outer: int) -> None:
         super().__init__()
-        self.up_layer = _UpLayer(inner, outer)
-        self.conv_bridge_layer = _Bridge(outer)
+        self.up_layer = nn.ModuleDict({"block": nn.Sequential(nn.ConvTranspose2d(inner, outer, 2, stride=2))})
+        self.conv_bridge_layer = nn.ModuleDict({"block": _convolutions(outer, outer, 1)})
         self.conv_layer = _Block(2 * outer, outer)
 
     def forward(self, x: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
-        return self.conv_layer(torch.cat([self.up_layer(x), self.conv_bridge_layer(skip)], 1))  # type: ignore[no-any-return]
+        both = [self.up_layer["block"](x), self.conv_bridge_layer["block"](skip)]
+        return self.conv_layer(torch.cat(both, 1))  # type: ignore[no-any-return]
 
 
 class UNet(nn.Module):
