@@ -40,7 +40,7 @@ def _every(results: Results) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
         for images, one in found.items():
             if images != "clean":
                 scores = next(iter(one["scores"].values()))["all"]
-                title = f"{NETWORKS[name].title}, {SETS[images].title} ({one['images']})"
+                title = f"{NETWORKS[name].title}, {SETS[images].title} ({one['images']:,})"
                 yield title, scores, SETS[images].shifted
 
 
@@ -93,7 +93,7 @@ def _details(results: Results) -> Iterator[str]:
         yield f"## {NETWORKS[name].title}\n"
         for images, one in found.items():
             for metric, halves in one.get("scores", {}).items():
-                yield f"**{SETS[images].title}** ({one['images']} images), {metric} in percent\n"
+                yield f"**{SETS[images].title}** ({one['images']:,} images), {metric} in percent\n"
                 yield "| recipe | choosing half | confirming half | all |"
                 yield "| --- | --- | --- | --- |"
                 yield f"| source | {' | '.join(format(half['source']['score'], '.1f') for half in halves.values())} |"
