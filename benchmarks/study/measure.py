@@ -12,9 +12,6 @@ import torch
 
 import sita_adapters as sita
 from sita_adapters import ByExcessShift, ByShift, Recipe
-from sita_adapters.combining import SOURCE_SHIFT, confidence, mix_scores, mix_weights
-from sita_adapters.ops import NUMPY
-from sita_adapters.voting import probabilities
 from sita_workbench.corruptions import KINDS
 from sita_workbench.data.dataset import CLEAN, Condition, Dataset
 from sita_workbench.data.opening import open_data
@@ -25,6 +22,7 @@ from sita_workbench.progress import Progress
 from sita_workbench.result_log import ResultLog
 
 from .networks import NETWORKS, Folders, Half, Network, data_spec
+from .rows import MIXES, adapt_rows, measure_clean_shifts, one_row, run_rows
 
 SEVERITIES = (1, 3, 5)
 CALIBRATION_IMAGES = 128
@@ -61,7 +59,7 @@ def run_network(name: str, folders: Folders, progress: Progress) -> None:
     log = open_log(name, folders)
     clean = _open(network, loaded, "choose", "none", CALIBRATION_IMAGES, folders)
     if "clean shifts" not in log.entries:
-        log.add("clean shifts", _clean_shifts(loaded, clean.load(CLEAN, 0, len(clean))[0]))
+        log.add("clean shifts", measure_clean_shifts(loaded, clean.load(CLEAN, 0, len(clean))[0]))
     if "calibrate" not in log.entries:
         log.add("calibrate", _calibrate(loaded, clean.load(CLEAN, 0, len(clean))[0]))
     rows = Rows(loaded, ByExcessShift(log.entries["clean shifts"]), network)
@@ -94,15 +92,6 @@ def key_of(condition: Condition, half: Half) -> str:
 def _open(network: Network, loaded: LoadedModel, half: Half, corrupt: str, limit: int, folders: Folders) -> Dataset:  # noqa: PLR0917
     spec = data_spec(network.kind, half, folders)
     return open_data(spec, corrupt=corrupt, severities=SEVERITIES, limit=limit, size=loaded.size, crop=loaded.crop)
-
-
-def _clean_shifts(loaded: LoadedModel, images: np.ndarray) -> dict[str, float]:
-    """Return the mean shift that every layer measures on clean images, as `sita.calibrate` does."""
-    measuring = loaded.adapt(Recipe(priors=ByShift(strength=1e-9), n_views=0))
-    with sita.observe(measuring) as seen, torch.inference_mode():
-        for image in images:
-            loaded.run(measuring, loaded.encode(image[None]))
-    return dict(zip(seen.layers, seen.layer_shifts[:, 0].mean(axis=0).tolist(), strict=True))
 
 
 def _calibrate(loaded: LoadedModel, images: np.ndarray) -> dict[str, str]:
@@ -153,18 +142,10 @@ class Rows:
     network: Network
 
     def __post_init__(self) -> None:
-        source, rule, third = sita.RECIPES["auto3"].prior_values
-        priors: dict[str, Any] = {
-            "source": source,
-            "rule": rule,
-            "third": third,
-            "bn": sita.RECIPES["bn"].prior_values[0],
-            "shift": sita.RECIPES["shift"].prior_values[0],
-            "calibrated": self.excess,
-        }
+        more = {"calibrated": one_row(self.excess)}
         if self.network.kind == "cifar":
-            priors["previous rule"] = ByShift(strength=1.0, half_area=200 / 32**2)
-        self.adapted = {name: self.loaded.adapt(Recipe(priors=prior, n_views=0)) for name, prior in priors.items()}
+            more["previous rule"] = one_row(ByShift(strength=1.0, half_area=200 / 32**2))
+        self.adapted = adapt_rows(self.loaded, more)
         self.ops = self.loaded.adapt("ops")
         self.mirrored = None
         if self.network.kind != "camvid":
@@ -174,30 +155,11 @@ class Rows:
 
     def predict(self, x: np.ndarray, mirrored: bool) -> Iterator[tuple[str, np.ndarray]]:
         """Yield p (N, …, classes) of each recipe on encoded images, classes last."""
-        scores, shifts = {}, {"source": np.full(len(x), SOURCE_SHIFT)}
-        for name, adapted in self.adapted.items():
-            with sita.observe(adapted) as seen:
-                scores[name] = self.loaded.run(adapted, x)
-            if name != "source":
-                shifts[name] = seen.shifts[:, 0]
-        kind = seen.layout.require_scores().kind
-
-        def p_of(y: np.ndarray) -> np.ndarray:
-            return probabilities(y.astype(np.float64), kind, -1)
-
-        def mix(*names: str) -> np.ndarray:
-            some, own = (np.stack([each[name] for name in names], axis=1) for each in (scores, shifts))
-            own[:, 0] *= np.sqrt(len(names) - 1)
-            weights = mix_weights(own, confidence(some, kind, -1, NUMPY), NUMPY)
-            return p_of(mix_scores(some, weights, kind, -1, NUMPY))
-
-        for name in ("source", "bn", "shift", "calibrated"):
-            yield name, p_of(scores[name])
-        yield "auto", mix("source", "rule")
-        yield "auto3", mix("source", "rule", "third")
-        yield "calibrated, mixed", mix("source", "calibrated")
-        previous = scores.get("previous rule", scores["rule"])
-        yield "previous", 0.4 * p_of(scores["source"]) + 0.6 * p_of(previous)
+        ran = run_rows(self.adapted, x)
+        for name in ("source", "bn", "shift", "calibrated", *MIXES):
+            yield name, ran.probabilities(name)
+        previous = "previous rule" if "previous rule" in self.adapted else "rule"
+        yield "previous", 0.4 * ran.probabilities("source") + 0.6 * ran.probabilities(previous)
         if mirrored and self.mirrored is not None:
             yield MIRRORED, self.loaded.predict(self.mirrored, x)
 

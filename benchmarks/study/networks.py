@@ -22,11 +22,12 @@ _LITE = Inputs(mean=(127.0,), std=(128.0,), white=255.0)
 
 @dataclass(frozen=True)
 class Folders:
-    """Where things are: trained weights and pictures, CIFAR-10 as sheets, and a folder for what is made here."""
+    """Where things are: trained weights and pictures, CIFAR-10 as sheets, a folder for what is made here, MNIST."""
 
     data: Path
     cifar: Path | None
     out: Path
+    digits: Path | None = None
 
 
 @dataclass(frozen=True)

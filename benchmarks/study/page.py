@@ -54,13 +54,12 @@ The corruptions are this project's own implementations (`sita corruptions`).
 ![gain by kind](study-kinds.png)
 """
 
-_MARKS = ("<!-- study -->", "<!-- end of study -->")
 
-
-def insert(table: str, text: str) -> str:
+def insert(table: str, text: str, mark: str = "study") -> str:
     """Return a page's text with the table between its marks."""
-    before, rest = text.split(_MARKS[0])
-    return f"{before}{_MARKS[0]}\n\n{table}\n\n{_MARKS[1]}{rest.split(_MARKS[1])[1]}"
+    start, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
+    before, rest = text.split(start)
+    return f"{before}{start}\n\n{table}\n\n{end}{rest.split(end)[1]}"
 
 
 def default_table(results: Mapping[str, Any]) -> str:

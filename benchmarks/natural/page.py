@@ -1,0 +1,105 @@
+"""The tables of docs/natural.md and of README."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..study.page import gain, signed
+from .images import SETS
+from .measure import AUGBN, RECIPES
+from .networks import NETWORKS
+
+ROWS = {"source": 1, "bn": 1, AUGBN: 3, "shift": 1, "auto": 2, "auto3": 3, "calibrated": 1, "ops": 22}
+
+Results = Mapping[str, Any]
+
+
+def readme_table(results: Results) -> str:
+    """Return the table of README: the source's score, and what `auto` and `bn` change."""
+    shown = ("auto", "bn")
+    lines = [f"| network and images (n) | source | {' | '.join(f'`{recipe}`' for recipe in shown)} |"]
+    lines.append(f"| --- | ---: |{' --- |' * len(shown)}")
+    for title, scores, shifted in _every(results):
+        if shifted:
+            cells = " | ".join(gain(scores[recipe]["gain"]) for recipe in shown)
+            lines.append(f"| {title} | {scores['source']['score']:.1f} | {cells} |")
+    lines.append(f"| **mean change** | | {' | '.join(f'**{_mean(results, recipe)}**' for recipe in shown)} |")
+    return "\n".join(lines)
+
+
+def page_tables(results: Results) -> str:
+    """Return the tables of docs/natural.md: all recipes, what the rows measured, and everything with intervals."""
+    parts = [_overview(results), _rows(results)]
+    return "\n".join([*(line for part in parts for line in part), *_details(results)])
+
+
+def _every(results: Results) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
+    """Yield for each network and set its title, the scores of all images in its first metric, and if it is shifted."""
+    for name, found in results.items():
+        for images, one in found.items():
+            if images != "clean":
+                scores = next(iter(one["scores"].values()))["all"]
+                title = f"{NETWORKS[name].title}, {SETS[images].title} ({one['images']:,})"
+                yield title, scores, SETS[images].shifted
+
+
+def _mean(results: Results, recipe: str, over: str = "gain") -> str:
+    """Return the mean gain over the shifted sets; nothing if the recipe did not run on all of them."""
+    shifted = [scores for _, scores, shifted in _every(results) if shifted]
+    gains = [scores[recipe][over]["score"] for scores in shifted if recipe in scores]
+    return signed(sum(gains) / len(gains)) if len(gains) == len(shifted) else ""
+
+
+def _overview(results: Results) -> Iterator[str]:
+    shown = RECIPES[1:]
+    yield "## All recipes\n"
+    yield "The score of the source model, and the change with each recipe in points, on all images. The number after a recipe is the number of rows it runs per image (for segmentation, `augbn` runs 2 and `ops` 15). `ops` ran on 80 of the stylized images; the last column compares it with `auto` on the same images.\n"  # noqa: E501
+    heads = " | ".join(f"{recipe} ({ROWS[recipe]})" for recipe in shown)
+    yield f"| network and images (n) | source | {heads} | ops minus auto |"
+    yield f"| --- |{' ---: |' * (len(shown) + 2)}"
+    for title, scores, _ in _every(results):
+        cells = [signed(scores[recipe]["gain"]["score"]) if recipe in scores else "" for recipe in shown]
+        cells.append(signed(scores["ops"]["over auto"]["score"]))
+        yield f"| {title} | {scores['source']['score']:.1f} | {' | '.join(cells)} |"
+    means = [_mean(results, recipe) for recipe in shown] + [_mean(results, "ops", "over auto")]
+    yield f"| **mean change**, shifted images | | {' | '.join(means)} |\n"
+
+
+def _rows(results: Results) -> Iterator[str]:
+    yield "## What `auto` measures\n"
+    yield "Means over the images. D is the shift that the adapted row measures. The weight is that of the adapted row in the mix. The confidence is e^−entropy, over the network's own classes. The last three columns are scores.\n"  # noqa: E501
+    yield "| network and images | D | weight | confidence: source row | adapted row | score: source row | adapted row | both, mixed |"  # noqa: E501
+    yield f"| --- |{' ---: |' * 7}"
+    for name, found in results.items():
+        for images, one in found.items():
+            facts = one if images == "clean" else one["rows"]
+            scores = {} if images == "clean" else next(iter(one["scores"].values()))["all"]
+            if images == "clean" and "drive" in found:
+                continue  # the same images
+            title = f"{one['images']} in-distribution images" if images == "clean" else SETS[images].title
+            cells = [f"{facts['shift']:.3f}", f"{facts['weight']:.2f}"]
+            cells += [f"{facts[fact]:.2f}" for fact in ("confidence of the source", "confidence")]
+            if scores:
+                alone = facts["adapted row"]
+                cells += [f"{each:.1f}" for each in (scores["source"]["score"], alone, scores["auto"]["score"])]
+            yield f"| {NETWORKS[name].title}, {title} | {' | '.join([*cells, '', '', ''][:7])} |"
+    yield ""
+
+
+def _details(results: Results) -> Iterator[str]:
+    """Yield for each network, set and metric a table by half."""
+    for name, found in results.items():
+        yield f"## {NETWORKS[name].title}\n"
+        for images, one in found.items():
+            for metric, halves in one.get("scores", {}).items():
+                yield f"**{SETS[images].title}** ({one['images']:,} images), {metric} in percent\n"
+                yield "| recipe | choosing half | confirming half | all |"
+                yield "| --- | --- | --- | --- |"
+                yield f"| source | {' | '.join(format(half['source']['score'], '.1f') for half in halves.values())} |"
+                for recipe in halves["all"]:
+                    if recipe != "source":
+                        some = recipe == "ops" and one["images of ops"] < one["images"]
+                        title = f"{recipe}, on {one['images of ops']} images" if some else recipe
+                        yield f"| {title} | {' | '.join(gain(half[recipe]['gain']) for half in halves.values())} |"
+                yield ""
