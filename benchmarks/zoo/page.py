@@ -23,17 +23,17 @@ it passes all of these checks:
 
 - `sita.adapt` accepts it. With `ops`, the output has the source model's shapes and is finite. (The values of the vote
   are not checked here.)
-- λ = 1 gives the source model's answer. So does λ = 1 − 1e-7, which runs the blending code.
+- λ = 1 gives the source model's output. So does λ = 1 − 1e-7, which runs the blending code.
 - λ = 0.8 agrees with an independent AugBN in float64, within 1e-9 of the largest output. For PyTorch, the reference
   runs one forward pass per view in lockstep, and the passes exchange means and variances at every normalization
   (`benchmarks/zoo/torch_reference.py`). For Keras, it runs the views as one batch with a replaced `call` of
   BatchNormalization.
-- An image gets the same answer when another image is in the batch.
+- An image gets the same output when another image is in the batch.
 - The source model is bitwise unchanged afterwards.
 - Every BatchNorm that ran is adapted or reported as skipped. This includes `nn.BatchNorm*d`, `F.batch_norm` and frozen
   layers.
 
-A model is *refused* if the library raises an error that gives the reason. It then returns no answer. A note in
+A model is *refused* if the library raises an error that gives the reason. It then returns no output. A note in
 parentheses says which check does not apply: there is no vote if a model returns no scores (for example a backbone's
 features), and a model that does not run in float64 is checked in float32.
 """
