@@ -1,6 +1,6 @@
 """TTT and the other methods on the networks that have a rotation head, on CIFAR-10-C at severity 5 and on clean images.
 
-    python benchmarks/ttt.py DATA --out OUT             # both networks: two hours on one core
+    python benchmarks/ttt.py DATA --out OUT             # both networks: 40 minutes on one idle core
     python benchmarks/ttt.py DATA --out OUT --only gn
 
 DATA holds `cifar10c/` and `cifar10/test_1000.npz`. `train_cifar.py` says how the networks were trained. The library
