@@ -47,7 +47,7 @@ def resolve_scores(  # noqa: PLR0917
     """
     try:
         if settings.scores == "none":
-            raise _Unclear("scores='none'.")
+            raise _Unclear("scores='none' says so.")
         index, scores = _find(output, values, settings, is_array)
         kind, axis = _resolve(scores, settings, image_rank, channel_axis)
     except _Unclear as why:

@@ -21,6 +21,14 @@ def gaining(**gains: tuple[float, float, float]) -> dict[str, Any]:
     return results
 
 
+def test_a_few_images_give_no_answer() -> None:
+    results = gaining(ops=(10.0, 9.0, 11.0))
+    results["setup"]["images"] = 4
+    summary = summarize(results, None)
+    assert summary.sentence.startswith("Too few images for an answer: ops gains 10.0 points")
+    assert "Only 4 images per condition: the interval is not reliable. Use at least 50." in summary.notes
+
+
 def test_a_gain_has_its_interval_and_its_cost() -> None:
     results = gaining(bn=(3.0, 2.0, 4.0), ops=(10.0, 9.0, 11.0))
     summary = summarize(results, make_timing())

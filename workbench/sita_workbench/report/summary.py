@@ -9,8 +9,8 @@ from sita_adapters.recipe import DEFAULT
 
 from .reading import Json, Part, gain_of, interval, main_part, number, time_of
 
-ENOUGH = 50
-"""Images per condition below which a report warns."""
+ENOUGH, FEW = 50, 20
+"""Images per condition below which a report warns, or gives no answer."""
 
 _ANSWERS = {"gain": "Yes, it helps", "loss": "No, it harms", "": "No certain gain"}
 
@@ -52,6 +52,7 @@ def summarize(results: Json, timing: Json | None) -> Summary:
     main = next((method for method in compared if method["name"] == DEFAULT), best)
     best = main if best[part]["score"] <= main[part]["score"] else best
     answer, gained = _ANSWERS[_sense(gain_of(main, part))], _gained(main, part, results["setup"]["metric"])
+    answer = "Too few images for an answer" if results["setup"]["images"] < FEW else answer
     return Summary(
         f"{answer}: {main['name']} {gained}{_cost(timing, main)}.",
         tuple(_notes(results, timing, main, best)),
@@ -80,7 +81,7 @@ def _notes(results: Json, timing: Json | None, main: Json, best: Json) -> Iterat
     part, images = main_part(results), results["setup"]["images"]
     if images < ENOUGH:
         counted = f"{images} {'image' if images == 1 else 'images'}"
-        yield f"Only {counted} per condition: a few points may be chance. Use at least {ENOUGH}."
+        yield f"Only {counted} per condition: the interval is not reliable. Use at least {ENOUGH}."
     if best is not main:
         yield f"{best['name']} is best: it {_gained(best, part)}{_cost(timing, best)}."
     if part == "clean":
