@@ -25,16 +25,17 @@ _INTRODUCTION = """# Detectors
 
 Adapt a detector like any other model, or the module inside its pipeline ([Pipelines](pipelines.md)). `auto` keeps
 the source's boxes unless an image is far from the training images ([Segmentation and other outputs](outputs.md)). To
-adapt to every image, use `shift`. Whether this improves detections (mAP) was not measured: measure it before you use it.
+adapt to every image, use `shift`. Whether this improves detections (mAP) was not measured, so measure it before you use
+it.
 
     yolo.model = sita.adapt(yolo.model, "shift")
 
 The table shows what detectors return, and what `auto` does with it: `1.boxes 64×336` is the array at
 `output[1]["boxes"]`, without its batch dimension. The counts say nothing about your images, because each model has
 random weights, and statistics measured on random images. Each model runs on four images: two that the statistics were
-measured on, one of low contrast, and one unlike them. The reference runs the source twice per image, in float64: unchanged,
-and with the statistics that the rule of `auto` gives every normalization. It decides independently of the library which
-of the two an image's outputs come from.
+measured on, one of low contrast, and one unlike them. The reference runs the source twice per image, in float64:
+unchanged, and with the statistics that the rule of `auto` gives every normalization. It decides independently of the library
+which of the two an image's outputs come from.
 
     python -m benchmarks.detectors
 
