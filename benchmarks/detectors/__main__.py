@@ -34,8 +34,8 @@ The table shows what detectors return, and what `auto` does with it: `1.boxes 64
 `output[1]["boxes"]`, without its batch dimension. The counts say nothing about your images, because each model has
 random weights, and statistics measured on random images. Each model runs on four images: two that the statistics were
 measured on, one of low contrast, and one unlike them. The reference runs the source twice per image, in float64:
-unchanged, and with the statistics that the rule of `auto` gives every normalization. It decides independently of the library
-which of the two an image's outputs come from.
+unchanged, and with the statistics that the rule of `auto` gives every normalization. It decides independently of the
+library which of the two an image's outputs come from.
 
     python -m benchmarks.detectors
 
