@@ -110,7 +110,7 @@ def _record(run: Run, count: int, recorder: InputRecorder, images: Array, model:
             f"{model} fails on random images of {images.dtype} and shape {(count, *images.shape[1:])}: "
             f"{type(error).__name__}: {error} Expected a model that takes any number of such images, and of other "
             "arguments with one entry per image on their first axis. (Those of three and more axes are random, too.) "
-            "Try: other shapes, a floating-point type, or an example, sita.adapt(model, example=…)."
+            "Try: other shapes, a floating-point type, or an example, sita.adapt(model, example=images)."
         ) from error
     arrays = [recorder.values(path, array) for path, array in flatten(output, is_array)]
     layers = [each.by_image(count) for each in recorder.layers]
