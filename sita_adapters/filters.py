@@ -9,15 +9,12 @@ from __future__ import annotations
 import functools
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .errors import InputError
+from .inputs import ImageLayout
 from .ops import Array, Ops
-
-if TYPE_CHECKING:
-    from .views import ImageLayout
 
 UNIT_SIDE = 32
 """The shorter side at which a median takes neighboring pixels, and sharpening a blur of one pixel."""

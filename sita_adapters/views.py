@@ -17,8 +17,8 @@ import numpy as np
 
 from .errors import InputError, RecipeError, suggestion
 from .filters import blur, median, mirror, sharpen
-from .inputs import Inputs
-from .ops import Array, Ops
+from .inputs import ImageLayout, Inputs
+from .ops import Array
 
 SpatialKind: TypeAlias = Literal["square", "rectangle", "signal"]
 """The shape of the last two spatial axes. A signal has fewer than two, so only a caller's functions apply to it."""
@@ -32,21 +32,6 @@ Step: TypeAlias = tuple[Any, ...]
 def spatial_kind(sizes: Sequence[int]) -> SpatialKind:
     """Return the kind of an input with these spatial sizes. The last two are height and width."""
     return "signal" if len(sizes) < 2 else "square" if sizes[-2] == sizes[-1] else "rectangle"
-
-
-@dataclass(frozen=True)
-class ImageLayout:
-    """The layout of image arrays, with axes counted from the end, and the array operations."""
-
-    ops: Ops
-    channel: int
-    axes: tuple[int, ...]
-    inputs: Inputs | None = None
-
-    def per_channel(self, values: Any, like: Array) -> Array:
-        """Return one value per channel, or one for all, as an array that applies to images."""
-        column = np.asarray(values, dtype=np.float32).reshape(-1, *[1] * (-self.channel - 1))
-        return self.ops.constant(column, like)
 
 
 @dataclass(frozen=True)

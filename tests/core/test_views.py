@@ -9,11 +9,10 @@ from namespaces import FRAMEWORK, make_namespace
 
 from sita_adapters.errors import InputError
 from sita_adapters.filters import blur, blur_matrix, median, sharpen
-from sita_adapters.inputs import ENCODINGS, Inputs
+from sita_adapters.inputs import ENCODINGS, ImageLayout, Inputs
 from sita_adapters.views import (
     NAMES,
     SYMMETRIES,
-    ImageLayout,
     View,
     color,
     make_views,
