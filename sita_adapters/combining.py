@@ -175,21 +175,24 @@ def _mix(candidates: Candidates, call: Call) -> Combined:
     order = sorted(_unmoved(call), key=lambda place: candidates.measured[place] is None)
     axes = zip(candidates.arrays, call.probe.layout.axes, strict=True)
     chosen = [a if axis is None else select_lowest(a, -weights, order, ops) for a, axis in axes]
-    places = range(len(call.plan.candidates))
-    every = ops.constant([[float(p == q) for q in places] for p in places], weights)
+    candidate = range(len(call.plan.candidates))
+    every = ops.constant([[float(p == q) for q in candidate] for p in candidate], weights)
     return Combined(chosen, select_lowest(0 * weights[:, :, None] + every, -weights, order, ops))
 
 
 def _mix_shifts(candidates: Candidates, call: Call, source_shift: float) -> Array:
-    """Return s (B, P), of which a candidate's weight in a mix is the square."""
-    found, places = candidates.measured, call.plan.image_candidates
-    adapted = [own for place, own in enumerate(found) if own is not None and places[place] == place]
-    shifts = [0 * adapted[0].shifts + source_shift * math.sqrt(len(adapted))] * len(found)
-    for place, own in enumerate(found):
-        image = found[places[place]]
-        if own is not None and image is not None:
-            ratio = 1.0 if own is image else (image.shifts + SHIFT_ROUNDING) / (own.shifts + SHIFT_ROUNDING)
-            shifts[place] = image.shifts * ratio
+    """Return s (B, P): with equal confidence, a candidate counts by its square."""
+    found, of_image = candidates.measured, [candidates.measured[p] for p in call.plan.image_candidates]
+    adapted = [own for own, image in zip(found, of_image, strict=True) if own is not None and own is image]
+    of_source = 0 * adapted[0].shifts + source_shift * math.sqrt(len(adapted))
+    shifts = []
+    for own, image in zip(found, of_image, strict=True):
+        if own is None or image is None:
+            shifts.append(of_source)
+        elif own is image:
+            shifts.append(own.shifts)
+        else:
+            shifts.append(image.shifts * ((image.shifts + SHIFT_ROUNDING) / (own.shifts + SHIFT_ROUNDING)))
     return call.image_layout.ops.stack(shifts, axis=1)
 
 
