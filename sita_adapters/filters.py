@@ -1,7 +1,7 @@
 """Views that filter the pixels of an image in place: blur, median, sharpening.
 
-Median and sharpening *restore*: on an image with the corruption that they undo, they reduce the shift. Their size
-follows that of the image.
+Median and sharpening *restore*: on an image with the corruption that they undo, they reduce the shift. Their size in
+pixels is the same for images of every size: at 224², a median of pixels that are further apart was worse.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ import numpy as np
 from .errors import InputError
 from .inputs import ImageLayout
 from .ops import Array, Ops
-
-UNIT_SIDE = 32
-"""The shorter side at which a median takes neighboring pixels, and sharpening a blur of one pixel."""
 
 SHARPENING = 0.7
 """The share of the difference from the blurred image that sharpening adds."""
@@ -33,28 +30,22 @@ def blur(x: Array, layout: ImageLayout, sigma: float) -> Array:
 
 
 def sharpen(x: Array, layout: ImageLayout) -> Array:
-    """Return x + 0.7 · (x − blur_σ(x)), clipped to the range of the pixels; σ is 1/32 of the shorter side."""
-    ops, sigma = layout.ops, filter_scale(x, layout)
-    low, high = _pixel_range(x, layout)
-    return ops.minimum(ops.maximum(x + SHARPENING * (x - blur(x, layout, sigma)), low), high)
+    """Return x + 0.7 · (x − blur(x)) with a blur of σ = 1, clipped to the range of the pixels."""
+    ops, (low, high) = layout.ops, _pixel_range(x, layout)
+    return ops.minimum(ops.maximum(x + SHARPENING * (x - blur(x, layout, 1.0)), low), high)
 
 
 def median(x: Array, layout: ImageLayout) -> Array:
     """Return the median of every pixel and its eight neighbors, channel by channel, the border mirrored.
 
-    The neighbors are 1/32 of the shorter side away. Of three sorted columns, the median of nine is the median of the
-    largest minimum, the middle median, and the smallest maximum.
+    Of three sorted columns, the median of nine is the median of the largest minimum, the middle median, and the
+    smallest maximum.
     """
-    ops, step = layout.ops, round(filter_scale(x, layout))
-    low, middle, high = _sort(_line(x, layout, 0, step), ops)
-    largest = functools.reduce(ops.maximum, _line(low, layout, 1, step))
-    smallest = functools.reduce(ops.minimum, _line(high, layout, 1, step))
-    return _sort((largest, _sort(_line(middle, layout, 1, step), ops)[1], smallest), ops)[1]
-
-
-def filter_scale(x: Array, layout: ImageLayout) -> float:
-    """Return the unit of a filter's size in pixels: 1/32 of the shorter side, at least 1."""
-    return max(1.0, min(int(x.shape[axis]) for axis in layout.axes) / UNIT_SIDE)
+    ops = layout.ops
+    low, middle, high = _sort(_line(x, layout, 0), ops)
+    largest = functools.reduce(ops.maximum, _line(low, layout, 1))
+    smallest = functools.reduce(ops.minimum, _line(high, layout, 1))
+    return _sort((largest, _sort(_line(middle, layout, 1), ops)[1], smallest), ops)[1]
 
 
 def _pixel_range(x: Array, layout: ImageLayout) -> tuple[Array, Array]:
@@ -71,10 +62,10 @@ def _pixel_range(x: Array, layout: ImageLayout) -> tuple[Array, Array]:
     return layout.per_channel(-mean / std, x), layout.per_channel((inputs.white - mean) / std, x)
 
 
-def _line(x: Array, layout: ImageLayout, axis: int, step: int) -> tuple[Array, Array, Array]:
-    """Return the pixels before, at and after every pixel along an axis, at this distance."""
+def _line(x: Array, layout: ImageLayout, axis: int) -> tuple[Array, Array, Array]:
+    """Return the pixels before, at and after every pixel along an axis."""
     ops, axis = layout.ops, layout.axes[axis] % len(x.shape)
-    before, after = ops.as_constants(neighbors, x.shape[axis], step)
+    before, after = ops.as_constants(neighbors, x.shape[axis])
     return ops.take(x, ops.indices(before, x), axis=axis), x, ops.take(x, ops.indices(after, x), axis=axis)
 
 
@@ -87,9 +78,9 @@ def _sort(three: tuple[Array, Array, Array], ops: Ops) -> tuple[Array, Array, Ar
 
 
 @lru_cache(maxsize=16)
-def neighbors(size: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the pixels `step` before and after each pixel of a line, the border mirrored."""
-    before, after = (mirror(np.arange(size) + offset, size).astype(np.int64) for offset in (-step, step))
+def neighbors(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of the pixels before and after each pixel of a line, the border mirrored."""
+    before, after = (mirror(np.arange(size) + offset, size).astype(np.int64) for offset in (-1, 1))
     return before, after
 
 
