@@ -13,6 +13,8 @@ from small_network import images, run_rows
 import sita_adapters as sita
 from sita_adapters.combining import SELECTION_SHIFT
 from sita_adapters.errors import OutputError, RecipeError
+from sita_adapters.plan import make_plan, split_source
+from sita_adapters.recipe import resolve_recipe
 
 BOLD = sita.ByShift(strength=1.0)
 
@@ -151,6 +153,21 @@ def test_an_overflow_shows_in_the_answer(backend: Any) -> None:
     found = backend.run(sita.adapt(backend.model(), "restore"), batch)
     assert np.isnan(found[0]).all()
     assert np.isfinite(found[1]).all()
+
+
+@pytest.mark.parametrize("order", [(1.0, BOLD), (BOLD, 1.0)], ids=["source first", "source last"])
+def test_every_row_of_the_plan_has_its_own_statistics(order: tuple[Any, ...]) -> None:
+    plan = make_plan(resolve_recipe("restore", {"priors": order}))
+    assert [plan.views[view].name for view in plan.view_of_row] == ["image", "image", "median", "sharpen"]
+    assert plan.independent
+    np.testing.assert_array_equal(plan.weights, np.eye(4))
+    image = order.index(BOLD)
+    assert plan.candidates == ((0, 1, 2, 3) if image else (1, 2, 3, 0))
+    assert plan.image_candidates == ((0, 1, 1, 1) if image else (0, 0, 0, 3))
+    assert sorted(part.rows for part in split_source(plan)) == [1, 3]
+    segmenting = resolve_recipe("restore", {}, "segmentation")
+    assert segmenting == sita.RECIPES["restore"]
+    assert not any(map(make_plan(segmenting).moves_pixels, range(4)))
 
 
 @pytest.mark.parametrize(
