@@ -53,7 +53,7 @@ def _pixel_range(x: Array, layout: ImageLayout) -> tuple[Array, Array]:
     inputs, ops = layout.inputs, layout.ops
     if inputs is None:
         return ops.min(x, axis=layout.axes, keepdims=True), ops.max(x, axis=layout.axes, keepdims=True)
-    mean, std, channels = np.array(inputs.mean), np.array(inputs.std), x.shape[layout.channel]
+    mean, std, channels = np.array(inputs.mean), np.array(inputs.std), int(x.shape[layout.channel])
     if {len(mean), len(std)} - {1, channels}:
         raise InputError(
             "Sharpening expects inputs= with a mean and std for each channel, or one for all; received "

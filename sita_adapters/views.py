@@ -95,7 +95,7 @@ def color(x: Array, layout: ImageLayout, *changes: tuple[str, float]) -> Array:
 
     On RGB intensities u in [0, 1] with luma l: u · f, f · u + (1 − f) · mean(l), and f · u + (1 − f) · l.
     """
-    inputs, ops, channels = layout.inputs, layout.ops, x.shape[layout.channel]
+    inputs, ops, channels = layout.inputs, layout.ops, int(x.shape[layout.channel])
     assert inputs is not None  # check_inputs
     if channels not in (1, 3) or {len(inputs.mean), len(inputs.std)} - {1, channels}:
         raise InputError(
