@@ -52,11 +52,12 @@ def adapt(
 
     Args:
         model: A trained PyTorch or Keras model with BatchNorm layers.
-        recipe: "auto" (the default, two rows), "auto3" (three rows), "shift" (one row, more cautious), "ops" (the
-            paper's method, 22 rows), "ops_shared", "augbn", "bn", "ptn", "ensemble", "source", or a `Recipe`, for
-            example one that `calibrate` returned.
+        recipe: "auto" (the default, two rows), "auto3" (three rows), "restore" (four), "shift" (one row, more
+            cautious), "ops" (the paper's method, 22 rows), "ops_shared", "augbn", "bn", "ptn", "ensemble", "source", or
+            a `Recipe`, for example one that `calibrate` returned.
         task: "segmentation" selects suitable views for a named recipe with views.
-        inputs: How pixels are encoded ("imagenet", …, or `Inputs`). Only views that distort colors need it.
+        inputs: How pixels are encoded ("imagenet", …, or `Inputs`). Views that distort colors need it;
+            sharpening clips to the pixel range, or without it to the image's own.
         scores: What the class scores are: "logits", "probabilities", "log_probabilities", "sigmoid" (logits of
             independent labels) or "sigmoid_probabilities"; "none" if the output holds none. Only class scores are
             averaged. None: inferred from the values.

@@ -24,6 +24,9 @@ SOURCE_SHIFT = 0.05
 SELECTION_SHIFT = 0.14
 """d_1: without class scores, the adapted row supplies the outputs of images that are further away (docs/outputs.md)."""
 
+SHIFT_ROUNDING = 1e-6
+"""About the rounding error of a shift, which may come out as 0 or below."""
+
 
 @dataclass(frozen=True)
 class CandidateMeasurement:
@@ -150,31 +153,47 @@ def _mix(candidates: Candidates, call: Call) -> Combined:
 
     answer = Σ_p u_p · y_p / Σ_p u_p,    u_p = s_p² · c_p
 
-    For an adapted candidate, s is D, the shift that it measured over all layers. For the source, s is √n · d_0 beside n
-    adapted candidates, which therefore share the weight of one. c is the candidate's confidence. Without class scores,
-    c is 1, and d_1 takes the place of d_0. An adapted output gets more weight if the image is far from the source's
-    statistics, and if it is more confident than the source.
+    For an adapted candidate, s is D, the shift that it measured over all layers; for a view, s is D · D/D_v, where D is
+    the image's shift under the same prior, and D_v the view's. For the source, s is √n · d_0 beside n adapted
+    candidates that run the image, which therefore share the weight of one. c is the candidate's confidence. Without
+    class scores, c is 1, and d_1 takes the place of d_0. An adapted output gets more weight if the image is far from
+    the source's statistics, and if it is more confident than the source; a view, if it brings the shift down.
     """
     ops, scores, mixed = call.image_layout.ops, call.probe.layout.scores, call.probe.layout.mixed
-    adapted = [each for each in candidates.measured if each is not None]
-    source_shift = (SELECTION_SHIFT if scores is None else SOURCE_SHIFT) * math.sqrt(len(adapted))
-    of_source = 0 * adapted[0].shifts + source_shift
-    shifts = ops.stack([of_source if each is None else each.shifts for each in candidates.measured], axis=1)
+    shifts = _mix_shifts(candidates, call, SELECTION_SHIFT if scores is None else SOURCE_SHIFT)
     confidences = None
     if scores is not None:
         confidences = confidence(ops.precise(candidates.arrays[scores.index]), scores.kind, scores.class_axis, ops)
         confidences = ops.cast(confidences, shifts)
     weights = mix_weights(shifts, confidences, ops)
     if mixed and scores is not None:
+        _check_pixels(candidates.arrays[scores.index], call)
         kinds = zip(candidates.arrays, mixed, strict=True)
         arrays = [a if kind is None else mix_scores(a, weights, kind, scores.class_axis, ops) for a, kind in kinds]
         return Combined(arrays, weights)
     # If weights are NaN, `select_lowest` takes the first: an overflow must show in the answer.
-    order = sorted(range(len(candidates.measured)), key=lambda place: candidates.measured[place] is None)
+    order = sorted(_unmoved(call), key=lambda place: candidates.measured[place] is None)
     axes = zip(candidates.arrays, call.probe.layout.axes, strict=True)
     chosen = [a if axis is None else select_lowest(a, -weights, order, ops) for a, axis in axes]
-    every = ops.constant([[float(p == q) for q in range(len(order))] for p in range(len(order))], weights)
+    candidate = range(len(call.plan.candidates))
+    every = ops.constant([[float(p == q) for q in candidate] for p in candidate], weights)
     return Combined(chosen, select_lowest(0 * weights[:, :, None] + every, -weights, order, ops))
+
+
+def _mix_shifts(candidates: Candidates, call: Call, source_shift: float) -> Array:
+    """Return s (B, P): with equal confidence, a candidate counts by its square."""
+    found, of_image = candidates.measured, [candidates.measured[p] for p in call.plan.image_candidates]
+    adapted = [own for own, image in zip(found, of_image, strict=True) if own is not None and own is image]
+    of_source = 0 * adapted[0].shifts + source_shift * math.sqrt(len(adapted))
+    shifts = []
+    for own, image in zip(found, of_image, strict=True):
+        if own is None or image is None:
+            shifts.append(of_source)
+        elif own is image:
+            shifts.append(own.shifts)
+        else:
+            shifts.append(image.shifts * ((image.shifts + SHIFT_ROUNDING) / (own.shifts + SHIFT_ROUNDING)))
+    return call.image_layout.ops.stack(shifts, axis=1)
 
 
 def confidence(scores: Array, kind: Scores, class_axis: int, ops: Ops) -> Array:
@@ -212,15 +231,10 @@ def _vote(candidates: Candidates, call: Call) -> Combined:
 
     Views that move pixels cannot supply the other outputs: their feature maps would be rotated or flipped.
     """
-    ops, plan, scores, vote = (
-        call.image_layout.ops,
-        call.plan,
-        call.probe.layout.require_scores(),
-        find_vote(candidates, call),
-    )
+    ops, scores, vote = call.image_layout.ops, call.probe.layout.require_scores(), find_vote(candidates, call)
     pixels = tuple(range(2, len(vote.entropies.shape)))
     entropies = ops.mean(vote.entropies, axis=pixels) if pixels else vote.entropies
-    eligible = [index for index, row in enumerate(plan.candidates) if not plan.moves_pixels(row)]
+    eligible = _unmoved(call)
     arrays = []
     for index, (array, axis) in enumerate(zip(candidates.arrays, call.probe.layout.axes, strict=True)):
         if index == scores.index:
@@ -234,11 +248,7 @@ def find_vote(candidates: Candidates, call: Call) -> Vote:
     """Return the vote of the candidates, or, of a mix, which does not vote, what they would decide."""
     recipe, plan, found = call.adaptation.recipe, call.plan, call.probe.layout.require_scores()
     scores = candidates.arrays[found.index]
-    if len(scores.shape) > 3 and any(map(plan.moves_pixels, plan.candidates)):
-        raise OutputError(
-            "The model labels every pixel, and views that move pixels cannot be averaged pixel by pixel. Try: "
-            "task='segmentation', or views that do not move pixels: augment='blur'."
-        )
+    _check_pixels(scores, call)
     return decide(
         call.image_layout.ops.precise(scores),
         top_k=min(recipe.effective_top_k, len(plan.candidates)),
@@ -247,3 +257,17 @@ def find_vote(candidates: Candidates, call: Call) -> Vote:
         class_axis=found.class_axis,
         ops=call.image_layout.ops,
     )
+
+
+def _unmoved(call: Call) -> list[int]:
+    """Return the positions of the candidates that keep all pixels in place."""
+    return [place for place, row in enumerate(call.plan.candidates) if not call.plan.moves_pixels(row)]
+
+
+def _check_pixels(scores: Array, call: Call) -> None:
+    """Raise if the model labels every pixel, and candidates move them."""
+    if len(scores.shape) > 3 and len(_unmoved(call)) < len(call.plan.candidates):
+        raise OutputError(
+            "The model labels every pixel, and views that move pixels cannot be averaged pixel by pixel. Try: "
+            "task='segmentation', or views that do not move pixels: augment='blur'."
+        )

@@ -22,12 +22,13 @@ import numpy as np
 from .combining import Candidates, combine, join_arrays, join_parts, keep_candidates
 from .diagnostics import Diagnostics, diagnose
 from .errors import InputError, ModelError, OutputError, RecipeError
+from .inputs import ImageLayout
 from .ops import Array, Ops, SymbolicError
 from .outputs import OutputLayout, changed_constants, flatten, rebuild
 from .plan import Plan, make_plan, split_source
 from .recipe import RECIPES
 from .state import Call, Forward, ForwardContext, thread
-from .views import IMAGE, ImageLayout, content_seed, make_views
+from .views import IMAGE, content_seed, make_views
 
 ROWS_AT_ONCE = 64
 

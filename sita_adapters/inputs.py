@@ -1,13 +1,14 @@
-"""How a model's pixels are encoded, for the augmentations that work on colors."""
+"""How a model's images are laid out, and how their pixels are encoded, for the views."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from .errors import InputError, suggestion
+from .ops import Array, Ops
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,21 @@ class Inputs:
         if not finite or not (positive > 0).all() or self.order not in ("rgb", "bgr"):
             expected = "finite means, std and white above 0, and order 'rgb' or 'bgr'"
             raise InputError(f"Inputs: expected {expected}; received {self}.")
+
+
+@dataclass(frozen=True)
+class ImageLayout:
+    """The layout of image arrays, with axes counted from the end, and the array operations."""
+
+    ops: Ops
+    channel: int
+    axes: tuple[int, ...]
+    inputs: Inputs | None = None
+
+    def per_channel(self, values: Any, like: Array) -> Array:
+        """Return one value per channel, or one for all, as an array that applies to images."""
+        column = np.asarray(values, dtype=np.float32).reshape(-1, *[1] * (-self.channel - 1))
+        return self.ops.constant(column, like)
 
 
 _IMAGENET = Inputs(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))

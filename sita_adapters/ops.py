@@ -14,7 +14,7 @@ Array: TypeAlias = Any
 """An array of the current framework: numpy, PyTorch, or Keras' backend."""
 
 FUNCTIONS = (
-    *("exp", "log", "sqrt", "matmul", "maximum", "where", "clip"),
+    *("exp", "log", "sqrt", "matmul", "minimum", "maximum", "where", "clip"),
     *("sum", "mean", "max", "min"),
     *("reshape", "moveaxis", "swapaxes", "squeeze", "stack", "flip", "take", "zeros_like"),
 )

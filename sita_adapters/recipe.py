@@ -20,7 +20,7 @@ Prior: TypeAlias = float | Rule
 """λ, or a rule that sets it."""
 
 RecipeName: TypeAlias = Literal[
-    "source", "auto", "auto3", "shift", "ensemble", "ptn", "bn", "augbn", "ops", "ops_shared"
+    "source", "auto", "auto3", "restore", "shift", "ensemble", "ptn", "bn", "augbn", "ops", "ops_shared"
 ]
 
 PAPER_PRIORS = tuple(0.5 + 0.5 * p / 7 for p in range(8))
@@ -40,7 +40,8 @@ class Recipe:
             random views), or a name (`sita_adapters.views.NAMES`), a function of a batch of images, or a sequence of
             names and functions with one for each view.
         shared_views: Run the views once, under the lowest prior, for all priors.
-        candidates: "priors": the image under each prior is a candidate; "views": the views are candidates too.
+        candidates: "priors": the image under each prior is a candidate; "views": the views are candidates too. In a
+            mix, each view then has its own statistics, and the source model runs the image only.
         combine: How several candidates are combined. "vote": the majority of the most confident; "mean": the mean
             of the probabilities; "mix": a mean of the source's and the adapted outputs, weighted by the measured shift.
         top_k: Number of candidates that decide, those with the lowest entropy. None: 3 for a vote (5 with shared
@@ -89,7 +90,7 @@ class Recipe:
     def _check_combination(self) -> None:
         """Raise if fields contradict each other."""
         views, of_views = self.view_count, self.candidates == "views"
-        mixable = self.has_source and self.candidate_count > 1 and not of_views
+        mixable = self.has_source and self.candidate_count > 1
         fixed = not (views and is_random(self.augment))
         too_many = (self.top_k or 0) > self.candidate_count
         for field, contradicts, expected in (
@@ -103,7 +104,7 @@ class Recipe:
             ("shared_views", self.shared_views and self.rule, "priors that are numbers"),
             ("top_k", too_many, f"at most {self.candidate_count}, the number of candidates"),
             ("top_k", self.top_k and self.combine == "mix", "combine='vote' or 'mean'"),
-            ("combine", self.combine == "mix" and not mixable, "1 and another prior, and candidates='priors'"),
+            ("combine", self.combine == "mix" and not mixable, "1 and another prior"),
         ):
             if contradicts:
                 received = f"{field}={getattr(self, field)!r} in {self}"
@@ -131,10 +132,15 @@ class Recipe:
         listed = listed_views(self.augment) if self.n_views is None else self.n_views
         return 2 if listed is None else listed
 
+    def has_candidate_views(self, prior: Prior) -> bool:
+        """Whether the views under this prior are candidates. In a mix, the source model runs the image only."""
+        return self.candidates == "views" and (prior != 1.0 or self.combine != "mix")
+
     @property
     def candidate_count(self) -> int:
         """Number of candidates."""
-        return len(self.prior_values) * (1 + self.view_count if self.candidates == "views" else 1)
+        viewed = [prior for prior in self.prior_values if self.has_candidate_views(prior)]
+        return len(self.prior_values) + len(viewed) * self.view_count
 
     @property
     def effective_top_k(self) -> int:
@@ -222,6 +228,13 @@ _RECIPES = (
         n_views=0,
         combine="mix",
     ),
+    Recipe(
+        name="restore",
+        priors=(1.0, ByShift(strength=1.0)),
+        augment=("median", "sharpen"),
+        candidates="views",
+        combine="mix",
+    ),
     Recipe(name="shift", priors=ByShift(), n_views=0),
     Recipe(name="ensemble", priors=1.0, candidates="views", combine="mean"),
     Recipe(name="ptn", priors=0.0, n_views=0),
@@ -231,7 +244,8 @@ _RECIPES = (
     Recipe(name="ops_shared", shared_views=True),
 )
 RECIPES: Mapping[str, Recipe] = MappingProxyType({recipe.name: recipe for recipe in _RECIPES})
-"""The recipes by name. `ops`, and `augbn` with a number for `priors`, are the paper's. `auto` and `shift` are ours."""
+"""The recipes by name. `ops`, and `augbn` with a number for `priors`, are the paper's. The rest are ours,
+or baselines."""
 
 
 def resolve_recipe(recipe: Recipe | str, changes: Mapping[str, Any], task: Task = "classification") -> Recipe:
@@ -267,7 +281,7 @@ def _segmentation_changes(chosen: Recipe, changes: Mapping[str, Any], named: boo
     changes, own = dict(changes), {"augment": ("hflip", "vflip", "rot180"), "n_views": 1}
     if changes.get("augment") == "paper":
         changes["augment"], own = "paper_segmentation", {"n_views": 1}
-    elif "augment" in changes:
+    elif "augment" in changes or chosen.augment != "lossless":
         own = {}
     elif chosen.candidates == "views":
         own = {"augment": "blur", "n_views": 2}  # the views of an ensemble must keep the pixels in place

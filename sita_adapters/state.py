@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from .errors import ModelError
-from .inputs import Inputs
+from .inputs import ImageLayout, Inputs
 from .ops import Array, Ops
 from .outputs import OutputLayout, Selector
 from .plan import Plan, make_plan
 from .recipe import Recipe
 from .selection import LayerInfo
 from .shift import ByExcessShift
-from .views import ImageLayout, SpatialKind, spatial_kind
+from .views import SpatialKind, spatial_kind
 from .voting import Scores
 
 Forward = Callable[[list[Array]], Any]

@@ -16,8 +16,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from .errors import InputError, RecipeError, suggestion
-from .inputs import Inputs
-from .ops import Array, Ops
+from .filters import blur, median, mirror, sharpen
+from .inputs import ImageLayout, Inputs
+from .ops import Array
 
 SpatialKind: TypeAlias = Literal["square", "rectangle", "signal"]
 """The shape of the last two spatial axes. A signal has fewer than two, so only a caller's functions apply to it."""
@@ -31,16 +32,6 @@ Step: TypeAlias = tuple[Any, ...]
 def spatial_kind(sizes: Sequence[int]) -> SpatialKind:
     """Return the kind of an input with these spatial sizes. The last two are height and width."""
     return "signal" if len(sizes) < 2 else "square" if sizes[-2] == sizes[-1] else "rectangle"
-
-
-@dataclass(frozen=True)
-class ImageLayout:
-    """The layout of image arrays, with axes counted from the end, and the array operations."""
-
-    ops: Ops
-    channel: int
-    axes: tuple[int, ...]
-    inputs: Inputs | None = None
 
 
 @dataclass(frozen=True)
@@ -99,21 +90,12 @@ def rotate(x: Array, layout: ImageLayout, degrees: float) -> Array:
     return ops.reshape(turned, (-1, *x.shape[1:]))
 
 
-def blur(x: Array, layout: ImageLayout, sigma: float) -> Array:
-    """Smooth with a Gaussian of this standard deviation in pixels, cut off at 4σ, the border mirrored."""
-    ops = layout.ops
-    for axis in layout.axes:
-        (kernel,) = layout.ops.as_constants(blur_matrix, x.shape[axis], sigma)
-        x = ops.swapaxes(ops.matmul(ops.swapaxes(x, axis, -1), layout.ops.constant(kernel, x)), axis, -1)
-    return x
-
-
 def color(x: Array, layout: ImageLayout, *changes: tuple[str, float]) -> Array:
     """Change brightness, contrast and saturation by factors f, in this order, each clipped to the pixel range.
 
     On RGB intensities u in [0, 1] with luma l: u · f, f · u + (1 − f) · mean(l), and f · u + (1 − f) · l.
     """
-    inputs, ops, channels = layout.inputs, layout.ops, x.shape[layout.channel]
+    inputs, ops, channels = layout.inputs, layout.ops, int(x.shape[layout.channel])
     assert inputs is not None  # check_inputs
     if channels not in (1, 3) or {len(inputs.mean), len(inputs.std)} - {1, channels}:
         raise InputError(
@@ -122,8 +104,7 @@ def color(x: Array, layout: ImageLayout, *changes: tuple[str, float]) -> Array:
         )
     rgb = (0.299, 0.587, 0.114) if channels == 3 else (1.0,)
     values = (inputs.mean, inputs.std, rgb if inputs.order == "rgb" else rgb[::-1])
-    columns = [np.asarray(each, dtype=np.float32).reshape(-1, *[1] * (-layout.channel - 1)) for each in values]
-    mean, std, luma = (layout.ops.constant(column, x) for column in columns)
+    mean, std, luma = (layout.per_channel(each, x) for each in values)
     u = (x * std + mean) / inputs.white
     for name, factor in changes:
         if name == "brightness":
@@ -158,6 +139,10 @@ SYMMETRIES: dict[str, tuple[Step, ...]] = {
 }
 """The symmetries of the square other than the identity, in the order in which "lossless" uses them."""
 
+FILTERS: dict[str, tuple[Step, ...]] = {"median": ((median,),), "sharpen": ((sharpen,),)}
+"""The views that restore an image. Nothing in them is drawn."""
+
+_FIXED = {**SYMMETRIES, **FILTERS}
 _RANGES = {"rotate": (rotate, 0.0, 360.0), "tilt": (rotate, -10.0, 10.0), "blur": (blur, 0.1, 2.0)}
 """The steps with one random number, and the paper's range for it."""
 
@@ -165,7 +150,7 @@ _COLORS = ("brightness", "contrast", "saturation")
 _RANDOM = (*_RANGES, "color")
 _PAPER = {"paper": ("color", "rotate", "transpose", "hflip", "vflip"), "paper_segmentation": ("blur", "tilt")}
 PRESETS = ("lossless", *_PAPER)
-NAMES = (*SYMMETRIES, *_RANDOM)
+NAMES = (*_FIXED, *_RANDOM)
 """The names of single augmentations."""
 
 
@@ -186,7 +171,7 @@ def make_views(augment: Augment, count: int, seed: int, kind: SpatialKind) -> tu
 
 def listed_views(augment: Augment) -> int | None:
     """Return the number of views that `augment` names; None for presets, random views and single functions."""
-    return len(augment) if isinstance(augment, tuple) else 1 if augment in tuple(SYMMETRIES) else None
+    return len(augment) if isinstance(augment, tuple) else 1 if augment in tuple(_FIXED) else None
 
 
 def is_random(augment: Augment) -> bool:
@@ -246,8 +231,8 @@ def _make_view(entry: Any, random: np.random.Generator, kind: SpatialKind) -> Vi
 
 def _steps(name: str, random: np.random.Generator) -> tuple[Step, ...]:
     """Return the steps of a name, and draw their random values."""
-    if name in SYMMETRIES:
-        return SYMMETRIES[name]
+    if name in _FIXED:
+        return _FIXED[name]
     if name in _RANGES:
         function, low, high = _RANGES[name]
         return ((function, random.uniform(low, high)),)
@@ -264,7 +249,7 @@ def rotation_taps(height: int, width: int, degrees: float) -> tuple[np.ndarray, 
 
     def neighbors(position: np.ndarray, size: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
         """Return the two lines of pixels on either side of each position from the center, and their weights."""
-        position = _mirror(position + (size - 1) / 2, size)
+        position = mirror(position + (size - 1) / 2, size)
         line = np.floor(position).astype(np.int64)
         return (line, 1 - (position - line)), (np.minimum(line + 1, size - 1), position - line)
 
@@ -275,24 +260,3 @@ def rotation_taps(height: int, width: int, degrees: float) -> tuple[np.ndarray, 
     corners = [(row * width + column, p * q) for row, p in rows for column, q in columns]
     indices, weights = (np.stack([each.ravel() for each in part]) for part in zip(*corners, strict=True))
     return indices, weights.astype(np.float32)
-
-
-@lru_cache(maxsize=16)
-def blur_matrix(size: int, sigma: float) -> tuple[np.ndarray]:
-    """Return the float32 (size, size) matrix K for which x @ K is a row of pixels x blurred, with mirrored borders."""
-    radius = max(1, math.ceil(4 * sigma))
-    offsets = np.arange(-radius, radius + 1)
-    kernel = np.exp(-0.5 * (offsets / sigma) ** 2)
-    matrix, lines = np.zeros((size, size)), np.arange(size)
-    for offset, weight in zip(offsets, kernel / kernel.sum(), strict=True):
-        np.add.at(matrix, (_mirror(lines + offset, size).astype(np.int64), lines), weight)
-    return (matrix.astype(np.float32),)
-
-
-def _mirror(position: np.ndarray, size: int) -> np.ndarray:
-    """Fold positions outside [0, size − 1] back by mirroring at the border pixels' centers."""
-    if size == 1:
-        return np.zeros_like(position)
-    period = 2.0 * (size - 1)
-    folded = np.mod(position, period)
-    return np.asarray(np.minimum(folded, period - folded))

@@ -15,12 +15,12 @@ from keras.src.models import Functional
 
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, RecipeError, SharedWeightsError
-from sita_adapters.inputs import Inputs
+from sita_adapters.inputs import ImageLayout, Inputs
 from sita_adapters.outputs import OutputLayout, ScoresLayout, flatten, rebuild
 from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo, leave_out
 from sita_adapters.state import Adaptation, Call, ProbeResult, Settings, thread
-from sita_adapters.views import ImageLayout, SpatialKind
+from sita_adapters.views import SpatialKind
 
 from .clone import Cloner, Clones
 from .inspection import arrange, find_layers

@@ -16,11 +16,11 @@ from torch import nn
 
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, OutputError
+from sita_adapters.inputs import ImageLayout
 from sita_adapters.outputs import OutputLayout, flatten
 from sita_adapters.recipe import Recipe
 from sita_adapters.scores import find_normalized
 from sita_adapters.state import Call, ProbeResult
-from sita_adapters.views import ImageLayout
 
 from .clone import guard, unguard
 from .hooks import unwrap_hooks, wrap_hooks

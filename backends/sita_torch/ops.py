@@ -43,7 +43,7 @@ class TorchOps(Ops, functions=compat):
     # Every layer computes with these; they skip array_api_compat's checks of the types, which are the same here.
     matmul, sqrt, log, exp = (staticmethod(each) for each in (torch.matmul, torch.sqrt, torch.log, torch.exp))
     sum, where, reshape = (staticmethod(each) for each in (torch.sum, torch.where, torch.reshape))
-    maximum = staticmethod(torch.clamp_min)
+    minimum, maximum = staticmethod(torch.clamp_max), staticmethod(torch.clamp_min)
     lerp = staticmethod(torch.lerp)  # type: ignore[assignment]
     addcmul, addcdiv = staticmethod(torch.addcmul), staticmethod(torch.addcdiv)  # type: ignore[assignment]
 

@@ -13,6 +13,7 @@ from tinynet import BatchNorm, Sequential
 
 from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError
+from sita_adapters.inputs import ImageLayout
 from sita_adapters.layer import LayerCall
 from sita_adapters.ops import NUMPY
 from sita_adapters.probe import InputRecorder, probe_model
@@ -21,7 +22,6 @@ from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo, Layers, match_layers
 from sita_adapters.state import Adaptation, Call, ForwardContext, ProbeResult, Settings
 from sita_adapters.statistics import output_affine
-from sita_adapters.views import ImageLayout
 
 
 # A layer: measure, blend, normalize.

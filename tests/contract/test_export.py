@@ -21,8 +21,8 @@ FEW = {"priors": (0.5, 0.75, 1.0), "top_k": 2}
 
 @pytest.mark.parametrize(
     ("recipe", "fields"),
-    [pytest.param("ops", FEW, marks=pytest.mark.slow_on("tensorflow", "jax")), ("auto", {})],
-    ids=["ops", "auto"],
+    [pytest.param("ops", FEW, marks=pytest.mark.slow_on("tensorflow", "jax")), ("auto", {}), ("restore", {})],
+    ids=["ops", "auto", "restore"],
 )
 def test_a_file_answers_as_the_adapted_model_for_any_number_of_images(
     backend: Any, file: str, recipe: str, fields: dict[str, Any], tmp_path: Path

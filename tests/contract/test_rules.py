@@ -141,7 +141,7 @@ def test_every_pixel_has_the_prior_of_a_rule(backend: Any, recipe: Any) -> None:
         ({"priors": RULE, "shared_views": True}, "shared_views.*numbers"),
         ({"priors": (RULE, RULE)}, "each.*once"),
         (
-            {"priors": (1.0, RULE), "combine": "mix", "candidates": "views", "n_views": 1},
+            {"priors": (0.5, RULE), "combine": "mix", "candidates": "views", "n_views": 1},
             "combine: expected 1 and another",
         ),
         ({"priors": (0.5, 0.5)}, "each.*once"),

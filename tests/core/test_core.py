@@ -18,12 +18,13 @@ from namespaces import Namespace
 import sita_adapters as sita
 from sita_adapters.combining import SOURCE_SHIFT, confidence, mix_scores, mix_weights
 from sita_adapters.errors import RecipeError
+from sita_adapters.filters import blur
 from sita_adapters.ops import NUMPY
 from sita_adapters.plan import make_plan, split_source
 from sita_adapters.recipe import RECIPES, Recipe, RecipeName, resolve_recipe
 from sita_adapters.shift import ByShift, scaled_divergence
 from sita_adapters.statistics import blend_with_source, input_affine, output_affine, pool, target
-from sita_adapters.views import blur, content_seed, rotate, spatial_kind
+from sita_adapters.views import content_seed, rotate, spatial_kind
 from sita_adapters.voting import decide, select_lowest
 
 RECTANGLE = spatial_kind((4, 5))

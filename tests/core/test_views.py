@@ -7,14 +7,13 @@ import pytest
 import scipy.ndimage
 from namespaces import FRAMEWORK, make_namespace
 
-from sita_adapters.inputs import ENCODINGS, Inputs
+from sita_adapters.errors import InputError
+from sita_adapters.filters import blur, blur_matrix, median, sharpen
+from sita_adapters.inputs import ENCODINGS, ImageLayout, Inputs
 from sita_adapters.views import (
     NAMES,
     SYMMETRIES,
-    ImageLayout,
     View,
-    blur,
-    blur_matrix,
     color,
     make_views,
     rotate,
@@ -24,6 +23,7 @@ from sita_adapters.views import (
 
 SQUARE, RECTANGLE, SIGNAL = "square", "rectangle", "signal"
 ARRANGEMENTS = ("numpy-first", "numpy-last", f"{FRAMEWORK}-{'first' if FRAMEWORK == 'torch' else 'last'}")
+UNIT = ENCODINGS["unit"]
 IMAGE = np.random.default_rng(0).uniform(size=(2, 3, 12, 12)).astype(np.float32)
 
 NUMPY_SYMMETRIES = {
@@ -37,13 +37,13 @@ NUMPY_SYMMETRIES = {
 }
 
 
-def run(*steps: object, arrangement: str, image: np.ndarray = IMAGE, inputs: Inputs | None = None) -> np.ndarray:
+def run(*steps: object, arrangement: str, image: np.ndarray = IMAGE, inputs: Inputs | None = UNIT) -> np.ndarray:
     """Apply a view of these steps in this layout, and return the result with channels first."""
     name, _, layout = arrangement.rpartition("-")
     last, namespace = layout == "last", make_namespace(name)
     axes = (-1, (-3, -2)) if last else (-3, (-2, -1))
     x = np.moveaxis(image, 1, -1).copy() if last else image
-    image_layout = ImageLayout(namespace.ops, *axes, inputs or ENCODINGS["unit"])
+    image_layout = ImageLayout(namespace.ops, *axes, inputs)
     made = namespace.numpy(View("steps", steps).apply(namespace.own(x), image_layout))
     return np.moveaxis(made, -1, 1) if last else made
 
@@ -95,6 +95,48 @@ def test_blur_is_scipys(sigma: float, arrangement: str) -> None:
     )
     np.testing.assert_allclose(run((blur, sigma), arrangement=arrangement), expected, atol=2e-6)
     np.testing.assert_allclose(blur_matrix(12, sigma)[0].sum(0), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+@pytest.mark.parametrize("shape", [(2, 3, 12, 12), (1, 2, 70, 9), (1, 1, 5, 1), (1, 3, 2, 3)], ids=str)
+def test_median_is_scipys(shape: tuple[int, ...], arrangement: str) -> None:
+    image = np.random.default_rng(2).normal(size=shape).astype(np.float32)
+    expected = scipy.ndimage.median_filter(image, size=(1, 1, 3, 3), mode="mirror")
+    np.testing.assert_array_equal(run((median,), arrangement=arrangement, image=image), expected)
+
+
+def sharpened(image: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """In float64, by scipy's blur."""
+    image = image.astype(np.float64)
+    blurred = scipy.ndimage.gaussian_filter(image, (0, 0, 1, 1), mode="mirror", radius=(0, 0, 4, 4))
+    return np.clip(image + 0.7 * (image - blurred), low, high)
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("size", [(12, 12), (9, 70)], ids=str)
+def test_sharpening_is_clipped_to_the_pixel_range(size: tuple[int, int], encoding: str, arrangement: str) -> None:
+    inputs = ENCODINGS[encoding]
+    mean, std = (np.reshape(values, (-1, 1, 1)) for values in (inputs.mean, inputs.std))
+    low, high = (0 - mean) / std, (inputs.white - mean) / std
+    image = (np.random.default_rng(3).uniform(size=(2, 3, *size)) * (high - low) + low).astype(np.float32)
+    expected = sharpened(image, low, high)
+    assert ((expected == low) | (expected == high)).mean() > 0.05
+    made = run((sharpen,), arrangement=arrangement, image=image, inputs=inputs)
+    np.testing.assert_allclose(made, expected, atol=3e-6 * float((high - low).max()))
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+def test_sharpening_in_an_unknown_encoding_keeps_the_range_of_each_image(arrangement: str) -> None:
+    image = IMAGE * np.reshape([1, 3, 9], (3, 1, 1)).astype(np.float32)
+    expected = sharpened(image, *(f(image, axis=(2, 3), keepdims=True) for f in (np.min, np.max)))
+    made = run((sharpen,), arrangement=arrangement, image=image, inputs=None)
+    np.testing.assert_allclose(made, expected, atol=3e-5)
+
+
+def test_sharpening_needs_an_encoding_of_its_channels() -> None:
+    with pytest.raises(InputError, match=r"Sharpening.*received 2 channels.*Try"):
+        run((sharpen,), arrangement="numpy-first", image=IMAGE[:, :2], inputs=ENCODINGS["imagenet"])
 
 
 def color_loop(image: np.ndarray, changes: tuple[tuple[str, float], ...]) -> np.ndarray:
@@ -178,4 +220,5 @@ def test_names() -> None:
     assert not one.lossless
     assert len(make_views("blur", 3, 0, SQUARE)) == 3
     assert len({view.steps for view in make_views("blur", 3, 0, SQUARE)}) == 3
-    assert set(NAMES) == {*SYMMETRIES, "rotate", "tilt", "blur", "color"}
+    assert not any(view.lossless or view.moves_pixels for view in make_views(("median", "sharpen"), 2, 0, SQUARE))
+    assert set(NAMES) == {*SYMMETRIES, "median", "sharpen", "rotate", "tilt", "blur", "color"}

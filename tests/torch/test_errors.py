@@ -104,8 +104,9 @@ def test_integers_are_taken_where_the_model_takes_them() -> None:
     model = Bytes().eval()
     x = integers(batch())
     torch.testing.assert_close(sita.adapt(model, "ops")(x), sita.adapt(model, "ops")(x.float()))
-    with pytest.raises(InputError, match="integers cannot hold"):
-        sita.adapt(model, "ops", augment="blur")(x)
+    for recipe, views in (("ops", {"augment": "blur"}), ("restore", {})):
+        with pytest.raises(InputError, match="integers cannot hold"):
+            sita.adapt(model, recipe, **views)(x)
 
 
 def test_views_that_a_signal_does_not_have() -> None:

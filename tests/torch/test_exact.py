@@ -16,8 +16,8 @@ from torch_reference import RECIPES, assert_answers
 from torchvision.ops import FrozenBatchNorm2d
 
 import sita_adapters as sita
-from sita_adapters.inputs import ENCODINGS
-from sita_adapters.views import ImageLayout, make_views
+from sita_adapters.inputs import ENCODINGS, ImageLayout
+from sita_adapters.views import make_views
 from sita_torch import ops as torch_ops
 from sita_torch.batchnorm import measure
 from sita_torch.ops import TORCH

@@ -10,8 +10,8 @@ from torch_reference import assert_answers
 
 import sita_adapters as sita
 from sita_adapters.errors import InputError, RecipeError
-from sita_adapters.inputs import ENCODINGS
-from sita_adapters.views import ImageLayout, content_seed, make_views
+from sita_adapters.inputs import ENCODINGS, ImageLayout
+from sita_adapters.views import content_seed, make_views
 from sita_torch.ops import TORCH
 
 

@@ -11,9 +11,9 @@ import torch
 from nets import dense, images
 
 import sita_adapters as sita
+from sita_adapters.inputs import ImageLayout
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import PAPER_PRIORS, resolve_recipe
-from sita_adapters.views import ImageLayout
 from sita_torch.ops import TORCH
 
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

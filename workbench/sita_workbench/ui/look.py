@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 import sita_adapters as sita
-from sita_adapters.inputs import ENCODINGS
+from sita_adapters.inputs import ENCODINGS, ImageLayout
 from sita_adapters.observe import Observation
 from sita_adapters.ops import NUMPY
 from sita_adapters.plan import Plan
 from sita_adapters.recipe import Recipe
 from sita_adapters.shift import ByShift, Rule
-from sita_adapters.views import ImageLayout
 
 from ..methods import Prediction
 from ..models.loaded import LoadedModel
