@@ -167,7 +167,8 @@ def _mix(candidates: Candidates, call: Call) -> Combined:
         confidences = ops.cast(confidences, shifts)
     weights = mix_weights(shifts, confidences, ops)
     if mixed and scores is not None:
-        _check_pixels(candidates.arrays[scores.index], call)
+        if call.plan.has_views:
+            _check_pixels(candidates.arrays[scores.index], call)
         kinds = zip(candidates.arrays, mixed, strict=True)
         arrays = [a if kind is None else mix_scores(a, weights, kind, scores.class_axis, ops) for a, kind in kinds]
         return Combined(arrays, weights)

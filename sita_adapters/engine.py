@@ -87,8 +87,9 @@ def answer(call: Call, *, diagnosed: bool = False) -> Answer:
     diagnosed = diagnosed or bool(observers)
     max_rows = adaptation.settings.max_rows
     count = call.batch[0].shape[0]  # None if a graph leaves it open
-    parts = call.plan.parts or (split_source(call.plan) if ops.is_exported() else (call.plan,))
-    if max_rows is None and not ops.is_traced(call.batch[0]) and adaptation.recipe.share == "image":
+    traced = ops.is_traced(call.batch[0])
+    parts = call.plan.parts or (split_source(call.plan) if traced and ops.is_exported() else (call.plan,))
+    if max_rows is None and not traced and adaptation.recipe.share == "image":
         max_rows = max(count, ROWS_AT_ONCE)
     if max_rows is None or (count is not None and call.plan.rows * count <= max_rows):
         found = _answer_at_once(call, call.batch, parts, diagnosed)
