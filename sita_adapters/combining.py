@@ -134,7 +134,7 @@ def join_arrays(parts: Sequence[list[Array]], axes: Sequence[int | None], along:
             raise OutputError(
                 "Expected outputs of the same size from all runs of a call with many images; received sizes "
                 f"{', '.join(map(str, sorted(shapes)[:4]))}, as if the model padded to the largest in a run. Try: a "
-                "larger max_rows, so that a call is one run; or adapt the module before the padding."
+                "larger max_rows, which makes a call one run; or adapt the module before the padding."
             )
         joined.append(each[0] if axis is None else ops.concat(each, axis=along))
     return joined
