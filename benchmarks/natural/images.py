@@ -49,13 +49,12 @@ OUTSIDE = 255
 
 @dataclass(frozen=True)
 class ImageSet:
-    """A set of images, in the order of their names; `ops` runs on the first of every `ops_step` pairs of images."""
+    """A set of images, in the order of their names."""
 
     title: str
     kind: Kind
     folder: str = ""
     shifted: bool = True
-    ops_step: int = 1
 
     def list_files(self, folders: Folders) -> list[Path]:
         """Return the images' files. Every second one, from the first, is the choosing half."""
@@ -66,11 +65,6 @@ class ImageSet:
             return sorted(file for file in folder.glob("*.png") if "_" not in file.stem)
         classes = CLASSES if self.kind == "renditions" else EMOTIONS
         return sorted(file for name in classes for file in (folder / name).iterdir())
-
-    def positions_of(self, group: str, count: int) -> np.ndarray:
-        """Return the positions of the images that a group of recipes runs on, as many in each half."""
-        every = np.arange(count)
-        return every[every // 2 % self.ops_step == 0] if group == "ops" else every
 
     def group_of(self, file: Path) -> str:
         """Return what an image shares with others: the person, or the photograph that was repainted; or its name."""
@@ -125,7 +119,7 @@ def _mnist(folders: Folders) -> list[Path]:
 
 
 SETS = {
-    "stylized": ImageSet("stylized", "renditions", "renditions/stylized", ops_step=8),
+    "stylized": ImageSet("stylized", "renditions", "renditions/stylized"),
     "edges": ImageSet("edges", "renditions", "renditions/edges"),
     "silhouettes": ImageSet("silhouettes", "renditions", "renditions/silhouettes"),
     "stare": ImageSet("retina, DRIVE to STARE", "retina", "retina/stare"),

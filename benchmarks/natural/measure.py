@@ -45,17 +45,13 @@ def open_log(name: str, folders: Folders) -> ResultLog:
 
 def key_of(images: str, group: str, start: int) -> str:
     """Return the name of an entry in the log."""
-    step = SETS[images].ops_step if group == "ops" else 1
-    return f"{images}, {group}, {start}" if step == 1 else f"{images}, {group} of every {step} pairs, {start}"
+    return f"{images}, {group}, {start}"
 
 
 def run_network(name: str, group: str, folders: Folders, progress: Progress) -> None:
     """Run what is missing of a network: the cheap recipes, or `ops`."""
     network, log = NETWORKS[name], open_log(name, folders)
-    files: dict[str, list[Path]] = {}
-    for images in network.sets:
-        every = SETS[images].list_files(folders)
-        files[images] = [every[position] for position in SETS[images].positions_of(group, len(every))]
+    files = {images: SETS[images].list_files(folders) for images in network.sets}
     todo = [(images, start) for images in network.sets for start in range(0, len(files[images]), CHUNK)]
     missing = [each for each in todo if key_of(each[0], group, each[1]) not in log.entries]
     if missing:

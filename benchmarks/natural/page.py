@@ -54,7 +54,7 @@ def _mean(results: Results, recipe: str, over: str = "gain") -> str:
 def _overview(results: Results) -> Iterator[str]:
     shown = RECIPES[1:]
     yield "## All recipes\n"
-    yield "The score of the source model, and the change with each recipe in points, on all images. The number after a recipe is the number of rows it runs per image (for segmentation, `augbn` runs 2 and `ops` 15). `ops` ran on 80 of the stylized images; the last column compares it with `auto` on the same images.\n"  # noqa: E501
+    yield "The score of the source model, and the change with each recipe in points, on all images. The number after a recipe is the number of rows it runs per image (for segmentation, `augbn` runs 2 and `ops` 15).\n"  # noqa: E501
     heads = " | ".join(f"{recipe} ({ROWS[recipe]})" for recipe in shown)
     yield f"| network and images (n) | source | {heads} | ops minus auto |"
     yield f"| --- |{' ---: |' * (len(shown) + 2)}"
@@ -99,7 +99,5 @@ def _details(results: Results) -> Iterator[str]:
                 yield f"| source | {' | '.join(format(half['source']['score'], '.1f') for half in halves.values())} |"
                 for recipe in halves["all"]:
                     if recipe != "source":
-                        some = recipe == "ops" and one["images of ops"] < one["images"]
-                        title = f"{recipe}, on {one['images of ops']} images" if some else recipe
-                        yield f"| {title} | {' | '.join(gain(half[recipe]['gain']) for half in halves.values())} |"
+                        yield f"| {recipe} | {' | '.join(gain(half[recipe]['gain']) for half in halves.values())} |"
                 yield ""

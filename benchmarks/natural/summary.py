@@ -24,20 +24,20 @@ def summarize(name: str, folders: Folders) -> dict[str, Any]:
     log.close()
     found: dict[str, Any] = {}
     for images in NETWORKS[name].sets:
-        own, files = SETS[images], SETS[images].list_files(folders)
-        count, groups = len(files), np.array([own.group_of(file) for file in files])
-        entries, recipes = {}, {}
-        for group in GROUPS:
-            starts = range(0, len(own.positions_of(group, count)), CHUNK)
-            entries[group] = [log.entries[key_of(images, group, start)] for start in starts]
-            for recipe in entries[group][0]["recipes"]:
-                recipes[recipe] = join_entries([entry["recipes"][recipe] for entry in entries[group]])
-        metrics, of_ops = metrics_of(own.kind), own.positions_of("ops", count)
+        files = SETS[images].list_files(folders)
+        groups = np.array([SETS[images].group_of(file) for file in files])
+        starts = range(0, len(files), CHUNK)
+        entries = {group: [log.entries[key_of(images, group, start)] for start in starts] for group in GROUPS}
+        recipes = {
+            recipe: join_entries([entry["recipes"][recipe] for entry in own])
+            for own in entries.values()
+            for recipe in own[0]["recipes"]
+        }
+        metrics = metrics_of(SETS[images].kind)
         found[images] = {
-            "images": count,
+            "images": len(files),
             "groups": len(np.unique(groups)),
-            "images of ops": len(of_ops),
-            "scores": {metric: _compare(recipes, of_ops, groups, metric) for metric in metrics},
+            "scores": {metric: _compare(recipes, groups, metric) for metric in metrics},
             "rows": _describe(recipes, [entry["rows"] for entry in entries["cheap"]], metrics[0]),
         }
     if "clean" in log.entries:
@@ -51,34 +51,21 @@ def metrics_of(kind: Kind) -> tuple[str, ...]:
     return {"retina": ("Dice",), "faces": ("accuracy", "balanced accuracy")}.get(kind, ("accuracy",))
 
 
-def _compare(
-    recipes: Mapping[str, Entry], of_ops: np.ndarray, groups: np.ndarray, metric: str
-) -> dict[str, dict[str, Any]]:
-    """Return by half the score of each recipe, and what it gains over the source; of `ops`, on the images it ran on."""
+def _compare(recipes: Mapping[str, Entry], groups: np.ndarray, metric: str) -> dict[str, dict[str, Any]]:
+    """Return by half the score of each recipe, and what it gains over the source; of `ops`, also over `auto`."""
     found: dict[str, dict[str, Any]] = {}
     for half, where in HALVES.items():
-        positions = np.arange(len(groups))[where]
-        cheap = [recipe for recipe in RECIPES if recipe in recipes and recipe != "ops"]
-        scores = _score({recipe: _take(recipes[recipe], positions) for recipe in cheap}, groups[positions], metric)
+        weights = draw_group_weights(groups[where])
+        scores = {
+            recipe: METRICS[metric]({fact: values[where] for fact, values in recipes[recipe].items()}, weights)
+            for recipe in RECIPES
+            if recipe in recipes
+        }
         found[half] = {
             recipe: {**each.to_dict(), "gain": (each - scores["source"]).to_dict()} for recipe, each in scores.items()
         }
-        some = np.flatnonzero(np.isin(of_ops, positions))
-        same = {recipe: _take(recipes[recipe], of_ops[some]) for recipe in ("source", "auto")}
-        scores = _score({**same, "ops": _take(recipes["ops"], some)}, groups[of_ops[some]], metric)
-        over = {"gain": scores["ops"] - scores["source"], "over auto": scores["ops"] - scores["auto"]}
-        found[half]["ops"] = scores["ops"].to_dict() | {name: each.to_dict() for name, each in over.items()}
+        found[half]["ops"]["over auto"] = (scores["ops"] - scores["auto"]).to_dict()
     return found
-
-
-def _take(entry: Entry, positions: np.ndarray) -> Entry:
-    return {name: values[positions] for name, values in entry.items()}
-
-
-def _score(entries: Mapping[str, Entry], groups: np.ndarray, metric: str) -> dict[str, Score]:
-    """Return the score of each entry, all of the same images."""
-    weights = draw_group_weights(groups)
-    return {name: METRICS[metric](entry, weights) for name, entry in entries.items()}
 
 
 def draw_group_weights(groups: np.ndarray) -> np.ndarray:
