@@ -93,7 +93,7 @@ METRICS = {"accuracy": score, "balanced accuracy": balanced_accuracy, "Dice": di
 
 
 def _describe(recipes: Mapping[str, Entry], rows: list[dict[str, Any]], metric: str) -> dict[str, float]:
-    """Return the score of the adapted row of `auto` by itself, and the means of what the rows measured."""
+    """Return the score of the adapted row of `auto` alone, and the means of what the rows measured."""
     rule = recipes["rule"]
     alone = METRICS[metric](rule, draw_weights(len(rule["nll"])))
     joined = {row: join_entries([part[row] for part in rows]) for row in rows[0]}
