@@ -17,12 +17,13 @@ from .export import export
 from .inputs import Inputs
 from .observe import observe
 from .recipe import RECIPES, Recipe
-from .shift import ByExcessShift, ByShift
+from .reliability import ByReliability
+from .shift import ByShift
 from .version import __version__
 
 __all__ = [
     "RECIPES",
-    "ByExcessShift",
+    "ByReliability",
     "ByShift",
     "Inputs",
     "Recipe",

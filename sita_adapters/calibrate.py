@@ -1,57 +1,74 @@
-"""calibrate(): choose a recipe for a model, from the user's own clean images without labels."""
+"""calibrate(): measure a recipe for a model on the user's own clean images, without labels."""
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 
 from .api import adapt
-from .backend import adaptation_of, backend_of, run_batches
+from .backend import adaptation_of, backend_of
+from .corrupted import corrupt
 from .errors import InputError, SitaWarning
 from .inputs import Inputs
 from .observe import observe
-from .outputs import Selector
-from .plan import make_plan
-from .recipe import DEFAULT, RECIPES, Recipe, Task
+from .ops import Array, Ops
+from .outputs import ScoresLayout, Selector
+from .recipe import RECIPES, Recipe, Task
+from .reliability import ByReliability, ChannelSpread, fingerprint_of
 from .selection import Layers
-from .shift import ByExcessShift, ByShift
+from .shift import LayerStatistics, Rule
 from .voting import Scores
 
-MIRROR_AGREEMENT = 0.85
-"""Mirror images may answer if the source model predicts at least this share of them like the original images."""
+CAUTIONS = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""The values of k to choose from. The smallest that changes few outputs on clean images is chosen."""
 
-ROW_VALUE = 1.0
-"""How many points each additional row must gain."""
+MOST_MOVED = 0.25
+"""Without class scores: the largest share of the distance between two images' outputs that adaptation may move one."""
 
 _BATCH = 16
 
+_COMPARED = 64
+"""How many images are compared if there are no class scores: detectors return large arrays."""
 
-@dataclass(frozen=True, eq=False)
-class _Tried:
-    """A recipe, its number of rows, and the percentage of its correct predictions on clean images.
 
-    `right` is this percentage for every corrupted image, (N,).
-    """
+class _Recorder(Rule):
+    """A prior of 1 that keeps what every layer measures: per image and channel, the offset and the log ratio."""
 
-    recipe: Recipe
-    rows: int
-    clean: float
-    right: np.ndarray
+    def __init__(self) -> None:
+        self.layers: dict[str, _Recorded] = {}
 
-    @property
-    def corrupted(self) -> float:
-        return float(self.right.mean())
+    def priors(self, layer: LayerStatistics, ops: Ops) -> tuple[Array, Array]:
+        measured = (layer.means, layer.variances, layer.source_mean, layer.source_variance)
+        mean, variance, source_mean, source_variance = (ops.to_numpy(each).astype(np.float64) for each in measured)
+        epsilon = float(ops.to_numpy(layer.epsilon) if ops.is_array(layer.epsilon) else layer.epsilon)
+        known = self.layers.setdefault(layer.name, _Recorded(fingerprint_of(source_mean, source_variance)))
+        known.offsets.append(((mean - source_mean) / np.sqrt(source_variance + epsilon))[:, 0])
+        known.log_ratios.append(np.log((variance + epsilon) / (source_variance + epsilon))[:, 0])
+        ones = 1 + 0 * layer.divergence
+        return ones, ones
 
-    def advantage(self, other: _Tried) -> float:
-        """Return the lead over another recipe in points, minus one standard error and the cost of its extra rows."""
-        difference = self.right - other.right
-        chance = float(difference.std() / math.sqrt(len(difference)))
-        return float(difference.mean()) - chance - ROW_VALUE * (self.rows - other.rows)
+    def spreads(self) -> dict[str, ChannelSpread]:
+        """Return the variances over all images."""
+        return {
+            name: ChannelSpread(
+                each.fingerprint, np.concatenate(each.offsets).var(axis=0), np.concatenate(each.log_ratios).var(axis=0)
+            )
+            for name, each in self.layers.items()
+        }
+
+
+@dataclass
+class _Recorded:
+    """What one layer measured."""
+
+    fingerprint: tuple[float, ...]
+    offsets: list[np.ndarray] = field(default_factory=list)
+    log_ratios: list[np.ndarray] = field(default_factory=list)
 
 
 def calibrate(
@@ -63,33 +80,30 @@ def calibrate(
     progress: Callable[[float], None] | None = None,
     task: Task = "classification",
     inputs: Inputs | str | None = None,
-    scores: Scores | None = None,
+    scores: Scores | Literal["none"] | None = None,
     output: Selector = None,
     class_axis: int | None = None,
     layers: Layers = None,
     max_rows: int | None = None,
 ) -> Recipe:
-    """Choose a recipe for a model, from clean images like those that it was trained on.
+    """Return a recipe with one row for a model, measured on clean images like those that it was trained on.
 
-    Each layer measures its shift on the clean images, and then adapts only to larger shifts (`ByExcessShift`). This
-    rule is tried in one row, in two rows mixed with the source model, and averaged over the image and its mirror image
-    if the source model predicts the same label for most mirror images. These recipes are compared with `auto`, on the
-    images and on corrupted copies of them. A prediction counts as correct if it matches the source model's prediction
-    on the clean image. A recipe replaces `auto` if it is better by more than one standard error. Each additional row
-    must gain one more point, and a recipe with one row fewer may lose one point.
+    A channel whose statistics vary from one clean image to the next says little about shift, and then follows an image
+    less (`ByReliability`). How much less, k, is the smallest of a few values that keeps enough predictions on the clean
+    images. Without class scores, the outputs on clean images may move only by a small share of the distance between
+    the outputs for two images.
 
     Args:
         model: A plain model.
-        images: At least 128 clean images (N, …), encoded as the model expects. With fewer, the choice is noisy.
-        labels: The true labels, (N, …), if you have them. They replace the source model's predictions.
-        min_agreement: The share of the source model's predictions on the clean images that must stay the same. With
-            labels, accuracy may fall by at most 1 − min_agreement.
+        images: About 128 clean images (N, …), encoded as the model expects; at least 16.
+        labels: The true labels, (N, …), if you have them. The notes then tell the accuracy.
+        min_agreement: The share of the source model's predictions on the clean images that must stay the same.
         progress: A function that is called with the fraction completed, from 0 to 1.
         task, inputs, scores, output, class_axis, layers, max_rows: As for `adapt`.
 
     Returns:
-        The recipe 'auto-calibrated', or `auto` if that is as good. If no recipe meets the conditions, it is 'source',
-        with a warning. The recipe's `notes` contain the measured cost and expected gain.
+        The recipe 'calibrated'. Its `notes` say what was measured. If no k keeps enough predictions, the recipe
+        'source', with a warning.
 
     Raises:
         SitaError: The images or labels are not usable, or the model cannot be adapted.
@@ -99,40 +113,115 @@ def calibrate(
         >>> print(recipe.notes)
         >>> adapted = sita.adapt(model, recipe)
     """
-    settings: dict[str, Any] = {"task": task, "inputs": inputs, "scores": scores, "output": output}
-    settings |= {"class_axis": class_axis, "layers": layers, "max_rows": max_rows}
     if not isinstance(min_agreement, int | float) or min_agreement is True or not 0 < min_agreement <= 1:
         raise InputError(f"min_agreement: expected a share above 0, at most 1; received {min_agreement!r}.")
     pixels, truth = _check_images(model, images, labels)
-    measuring = adapt(model, Recipe(priors=ByShift(strength=1e-9), n_views=0), **settings)
-    with observe(measuring) as seen:
-        source = _predict(measuring, pixels)
-    wanted = source if truth is None else truth
-    if wanted.dtype.kind not in "iub" or wanted.shape != source.shape:
-        raise InputError(f"labels: expected integers, {source.shape}; received {wanted.dtype}, {wanted.shape}.")
-    # A layer may run several times in a call.
-    measured = list(zip(seen.layers, seen.layer_shifts[:, 0].mean(axis=0), strict=True))
-    rule = ByExcessShift({name: float(np.mean([d for each, d in measured if each == name])) for name in seen.layers})
-    channel = adaptation_of(measuring).channel_axis % pixels.ndim
-    space = [axis for axis in range(1, pixels.ndim) if axis != channel]
-    recipes = _recipes(rule, mirror=_keeps_mirrored(measuring, pixels, source, space))
-    tried, corrupted = [], list(_corrupt(pixels, space))
-    for place, recipe in enumerate(recipes):
-        adapted = adapt(model, recipe, **settings)
-        clean = 100 * float((_predict(adapted, pixels) == wanted).mean())
-        right = [(_predict(adapted, some) == wanted[which]).reshape(len(which), -1) for some, which in corrupted]
-        by_image = 100 * np.concatenate([each.mean(axis=1) for each in right])
-        tried.append(_Tried(recipe, make_plan(recipe).rows, clean, by_image))
-        if progress is not None:
-            progress((place + 1) / len(recipes))
-    return _choose(tried, len(pixels), min_agreement)
+    settings: dict[str, Any] = {"task": task, "inputs": inputs, "scores": scores, "output": output}
+    settings |= {"class_axis": class_axis, "layers": layers, "max_rows": max_rows}
+    runs = _Runs(model, settings, progress, 3 * len(pixels))
+    recorder = _Recorder()
+    source = runs.predict(Recipe(priors=recorder, n_views=0), pixels)
+    _check_labels(truth, source.labels)
+    spreads, least = recorder.spreads(), min_agreement if source.labels is not None else 1 - MOST_MOVED
+    for caution in CAUTIONS:
+        recipe = Recipe(name="calibrated", priors=ByReliability(layers=spreads, caution=caution), n_views=0)
+        clean = runs.predict(recipe, pixels)
+        agreement = source.agreement(clean)
+        if agreement >= least:
+            break
+    else:
+        recipe = _refuse(agreement, least)
+    notes = _describe_agreement(agreement, len(pixels), source.labels is not None)
+    if source.labels is not None and recipe.name == "calibrated":
+        notes += runs.describe_gain(recipe, pixels, source.labels if truth is None else truth, [source, clean])
+    runs.finish()
+    return replace(recipe, notes=notes)
 
 
-def _keeps_mirrored(measuring: Any, pixels: np.ndarray, source: np.ndarray, space: list[int]) -> bool:
-    """Whether the source model predicts the same label for most mirror images. Label maps are not compared."""
-    if not space or source.ndim > 1:
-        return False
-    return bool((_predict(measuring, np.flip(pixels, axis=space[-1])) == source).mean() >= MIRROR_AGREEMENT)
+@dataclass(frozen=True)
+class _Predicted:
+    """What a recipe returned for N images: labels (N, …); without class scores, all numbers of the first images."""
+
+    labels: np.ndarray | None
+    outputs: list[np.ndarray]  # (n, F), of each array of floating-point numbers
+
+    def agreement(self, other: _Predicted) -> float:
+        """Return the share of equal labels; without class scores, 1 minus the share by which outputs moved.
+
+        ‖y − y'‖ is relative to the distance between the outputs for two images: medians over images, and the mean over
+        the arrays.
+        """
+        if self.labels is not None:
+            return float((self.labels == other.labels).mean())
+        moved = []
+        for own, others in zip(self.outputs, other.outputs, strict=True):
+            spread = float(np.median(np.linalg.norm(own - np.roll(own, 1, axis=0), axis=1)))
+            moved.append(float(np.median(np.linalg.norm(own - others, axis=1))) / max(spread, 1e-30))
+        return 1 - float(np.mean(moved)) if moved else 1.0
+
+
+class _Runs:
+    """Runs recipes of a model on numpy images, and reports progress."""
+
+    def __init__(
+        self, model: Any, settings: dict[str, Any], progress: Callable[[float], None] | None, total: int
+    ) -> None:
+        self.model, self.settings, self.progress = model, settings, progress
+        self.total, self.done, self.channel_axis = total, 0, 1
+
+    def predict(self, recipe: Recipe, pixels: np.ndarray) -> _Predicted:
+        """Return what a recipe returns for these images."""
+        adapted = adapt(self.model, recipe, **self.settings)
+        backend, recorder = backend_of(adapted), recipe.rule if isinstance(recipe.rule, _Recorder) else None
+        self.channel_axis = adaptation_of(adapted).channel_axis
+        labels: list[np.ndarray] = []
+        outputs: list[list[np.ndarray]] = []
+        with nullcontext() if recorder is None else observe(adapted):  # a compiled Keras model has no values
+            if recorder is not None:
+                backend.run(adapted, pixels[:1])
+                recorder.layers.clear()  # of the random images of the probe, too
+            for start in range(0, len(pixels), _BATCH):
+                answer = backend.run(adapted, pixels[start : start + _BATCH])
+                if answer.layout.scores is not None:
+                    labels.append(_labels(backend.ops.to_numpy(answer.scores), answer.layout.scores))
+                elif start < _COMPARED:
+                    pairs = zip(answer.arrays, answer.layout.axes, answer.layout.floats, strict=True)
+                    some = [backend.ops.to_numpy(array) for array, axis, known in pairs if axis is not None and known]
+                    outputs.append([each.reshape(len(each), -1).astype(np.float64) for each in some])
+                self._advance(min(_BATCH, len(pixels) - start))
+        joined = [np.concatenate(each) for each in zip(*outputs, strict=True)]
+        return _Predicted(np.concatenate(labels) if labels else None, joined)
+
+    def describe_gain(self, recipe: Recipe, pixels: np.ndarray, wanted: np.ndarray, clean: Sequence[_Predicted]) -> str:
+        """Return a table of what the source and the recipe predict as wanted, on clean images and corrupted copies."""
+        channel = self.channel_axis % pixels.ndim
+        copies = list(corrupt(pixels, [axis for axis in range(1, pixels.ndim) if axis != channel]))
+        images, of_image = (np.concatenate(each) for each in zip(*copies, strict=True))
+        self.total = self.done + 2 * len(images)
+        lines = [f"{'clean':>7}  {'corrupted':>9}  % of predictions as wanted"]
+        for each, name, known in zip((RECIPES["source"], recipe), ("source", recipe.name), clean, strict=True):
+            right = self.predict(each, images).labels == wanted[of_image]
+            lines.append(
+                f"{100 * float((known.labels == wanted).mean()):>6.1f}%  {100 * float(right.mean()):>8.1f}%  {name}"
+            )
+        return "\n".join(["", *lines])
+
+    def finish(self) -> None:
+        """Report that nothing is left to run."""
+        self._advance(self.total - self.done)
+
+    def _advance(self, rows: int) -> None:
+        self.done += rows
+        self.total = max(self.total, self.done)
+        if self.progress is not None:
+            self.progress(self.done / self.total)
+
+
+def _labels(scores: np.ndarray, layout: ScoresLayout) -> np.ndarray:
+    """Return the predicted labels (N, …); for sigmoid scores, whether each label is true."""
+    if layout.kind.startswith("sigmoid"):
+        return scores > (0.5 if layout.kind == "sigmoid_probabilities" else 0.0)
+    return scores.argmax(layout.class_axis)
 
 
 def _check_images(model: Any, images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
@@ -149,81 +238,30 @@ def _check_images(model: Any, images: Any, labels: Any) -> tuple[np.ndarray, np.
     return pixels, None if labels is None else truth
 
 
-def _predict(adapted: Any, images: np.ndarray) -> np.ndarray:
-    """Return the predicted labels (N, …); for sigmoid scores, whether each label is true."""
-    found = []
-    for values, scores in run_batches(adapted, images, batch_size=_BATCH):
-        threshold = 0.5 if scores.kind == "sigmoid_probabilities" else 0.0
-        found.append(values > threshold if scores.kind.startswith("sigmoid") else values.argmax(scores.class_axis))
-    return np.concatenate(found)
+def _check_labels(truth: np.ndarray | None, predicted: np.ndarray | None) -> None:
+    """Raise unless labels, if there are any, have the shape of the predicted ones."""
+    if truth is None:
+        return
+    if predicted is None:
+        raise InputError("labels: the model returns no class scores to compare them with. Try: leave labels out.")
+    if truth.dtype.kind not in "iub" or truth.shape != predicted.shape:
+        raise InputError(f"labels: expected integers, {predicted.shape}; received {truth.dtype}, {truth.shape}.")
 
 
-def _recipes(rule: ByExcessShift, *, mirror: bool) -> list[Recipe]:
-    """Return the recipes to try: `source` first, the default last."""
-    single_row = Recipe(name=f"{DEFAULT}-calibrated", priors=rule, n_views=0)
-    found = [RECIPES["source"], single_row, replace(single_row, priors=(1.0, rule), combine="mix")]
-    if mirror:
-        found.append(replace(single_row, n_views=1, augment="hflip", candidates="views", combine="mean"))
-    return [*found, RECIPES[DEFAULT]]
+def _describe_agreement(agreement: float, count: int, of_labels: bool) -> str:
+    what = f"{agreement:.1%} of the source model's predictions stay the same"
+    if not of_labels:
+        what = f"outputs move by {1 - agreement:.1%} of the distance between those for two images"
+    return f"On {count} clean images, {what}."
 
 
-def _corrupt(images: np.ndarray, space: list[int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield corrupted copies of some images, and their indices: noise, blur, contrast and light, at two strengths.
-
-    Strengths are relative to the spread of all pixels, so they fit any encoding.
-    """
-    random = np.random.default_rng(0)
-    x = images.astype(np.float32)
-    low, high, spread = x.min(), x.max(), float(x.std())
-    everything = tuple(range(1, x.ndim))
-
-    def contrast(some: np.ndarray, factor: float) -> np.ndarray:
-        mean = some.mean(axis=everything, keepdims=True)
-        return np.asarray(mean + factor * (some - mean))
-
-    kinds: list[Callable[[np.ndarray, float], np.ndarray]] = [
-        lambda some, strength: some + strength * spread * random.standard_normal(some.shape, np.float32),
-        lambda some, strength: contrast(some, 1 / (1 + 5 * strength)),
-        lambda some, strength: some + 2 * strength * spread,
-        lambda some, strength: contrast(some, 1 / (1 + 2 * strength)) + strength * spread,
-    ]
-    if space:
-        kinds.append(lambda some, strength: _blur(some, space, strength))
-    for number, (kind, strength) in enumerate((kind, strength) for strength in (0.3, 0.8) for kind in kinds):
-        which = np.arange(number % 3, len(x), 3)  # a third of the images
-        yield np.clip(kind(x[which], strength), low, high).astype(images.dtype), which
-
-
-def _blur(x: np.ndarray, space: list[int], strength: float) -> np.ndarray:
-    """Average over a window of up to a tenth of each side."""
-    for axis in space[-2:]:
-        side = x.shape[axis]
-        reach = max(1, round(0.05 * strength * side))
-        padded = np.pad(x, [(reach, reach) if each == axis else (0, 0) for each in range(x.ndim)], mode="edge")
-        shifted = [np.take(padded, range(start, start + side), axis=axis) for start in range(2 * reach + 1)]
-        x = np.mean(shifted, axis=0)
-    return x
-
-
-def _choose(tried: list[_Tried], count: int, min_agreement: float) -> Recipe:
-    """Return the best recipe that keeps enough predictions on clean images, with notes on the measurements."""
-    source, *others, default = tried
-    kept = [each for each in (default, *others) if source.clean - each.clean <= 100 * (1 - min_agreement) + 1e-9]
-    best = max(kept, key=lambda each: 0.0 if each is kept[0] else each.advantage(kept[0]), default=source)
-    if best.corrupted <= source.corrupted:
-        best = source
-        warnings.warn(
-            f"No recipe keeps {min_agreement:.0%} of the predictions on these images and gains on corrupted copies. "
-            "The recipe 'source', which does not adapt, was chosen. Try: a lower min_agreement=, or images like those "
-            "in training.",
-            SitaWarning,
-            stacklevel=3,
-        )
-    lines = [f"{'rows':>4}  {'clean':>7}  {'corrupted':>9}  recipe"]
-    lines += [f"{each.rows:>4}  {each.clean:>6.1f}%  {each.corrupted:>8.1f}%  {each.recipe}" for each in tried]
-    gain = f"{best.corrupted - source.corrupted:+.1f} points on corrupted images"
-    change = f"{best.clean - source.clean:+.1f} on clean ones"
-    rows = f"{best.rows} {'row' if best.rows == 1 else 'rows'} per image"
-    what = "Below: % of predictions that match the source model's on the clean image (or the labels, if given)."
-    notes = f"Expected from {count} clean images: {gain}, {change}, for {rows}. {what}\n" + "\n".join(lines)
-    return replace(best.recipe, notes=notes)
+def _refuse(agreement: float, least: float) -> Recipe:
+    """Return the recipe that does not adapt, with a warning."""
+    warnings.warn(
+        f"Even the most cautious recipe keeps {agreement:.0%} of the outputs on these images; {least:.0%} are required. "
+        "The recipe 'source', which does not adapt, was chosen. Try: a lower min_agreement=, or images like those in "
+        "training.",
+        SitaWarning,
+        stacklevel=3,
+    )
+    return RECIPES["source"]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from .errors import SECOND_MODEL, InputError, ModelError
-from .ops import Array
+from .ops import Array, Ops
 from .selection import leave_out
-from .shift import scaled_divergence
+from .shift import LayerStatistics, Rule, scaled_divergence
 from .state import Adaptation, LayerMeasurement, thread
 from .statistics import blend_with_source, pool, target
 
@@ -84,13 +84,15 @@ class LayerCall:
             context.first_positions = positions
         if not plan.independent or context.adaptation.recipe.share == "batch":
             means, variances = self._target(means, variances)
-        divergence = None
         if plan.has_rule or context.measurements is not None:
             eps = ops.scalar(epsilon, means)
             divergence = scaled_divergence(means, variances, source_mean, source_variance, epsilon=eps, ops=ops)
-        priors = self._priors(divergence, positions, means)
+            measured = (means, variances, source_mean, source_variance, eps, divergence)
+            priors = self._priors(LayerStatistics(self.name, *measured, positions, context.first_positions))
+        else:
+            priors = self._fixed_priors(means)
         if context.measurements is not None:
-            context.measurements.append(LayerMeasurement(self.name, positions, divergence, priors))
+            context.measurements.append(LayerMeasurement(self.name, positions, divergence, _mean_prior(priors, ops)))
         means, variances = blend_with_source(means, variances, source_mean, source_variance, priors=priors, ops=ops)
         if not plan.has_rule:  # NaN for an overflow, as a rule's λ makes it: x / sqrt(∞) = 0 looks like an answer
             variances = ops.where(variances < float("inf"), variances, float("nan"))
@@ -109,19 +111,31 @@ class LayerCall:
             means, variances = target(means, variances, weights=weights, references=references, ops=ops)
         return (means + every_image, variances + every_image) if shared else (means, variances)
 
-    def _priors(self, divergence: Array, positions: Any, like: Array) -> Any:
-        """Return λ of the blended rows: a number if all share it, a column (R, 1), or (B, R, 1) if a rule sets any."""
-        context, runs = self.context, self.context.plan.prior_runs
+    def _fixed_priors(self, like: Array) -> tuple[Any, Any]:
+        """Return λ of the blended rows, of the mean and of the variance: a number if all share it, or a column."""
+        runs = self.context.plan.prior_runs
+        prior = runs[0][0] if len(runs) == 1 else self.context.constant("blended_priors", like)
+        return prior, prior
+
+    def _priors(self, layer: LayerStatistics) -> tuple[Any, Any]:
+        """Return λ of the mean and of the variance if a rule sets any: (B, R, 1), or (B, R, C)."""
+        context, runs, ops = self.context, self.context.plan.prior_runs, self.context.ops
         if not context.plan.has_rule:
-            return runs[0][0] if len(runs) == 1 else context.constant("blended_priors", like)
+            return self._fixed_priors(layer.means)
         found = []
         for prior, first, end in runs:
-            measured = divergence if len(runs) == 1 else divergence[:, first:end]
-            if isinstance(prior, float):
-                found.append(0 * measured + prior)
+            own = layer if len(runs) == 1 else layer.of_rows(first, end)
+            if isinstance(prior, Rule):
+                found.append(prior.priors(own, ops))
             else:
-                found.append(prior.priors(measured, self.name, positions, context.first_positions, context.ops))
-        return found[0] if len(runs) == 1 else context.ops.concat(found, axis=1)
+                found.append((0 * own.divergence + prior,) * 2)
+        if len(found) == 1:
+            return found[0]
+        if any(isinstance(prior, Rule) and prior.per_channel for prior, _, _ in runs):
+            zeros = ops.zeros_like(layer.means[:, :1])
+            found = [(of_mean + zeros, of_variance + zeros) for of_mean, of_variance in found]
+        of_means, of_variances = (ops.concat(each, axis=1) for each in zip(*found, strict=True))
+        return of_means, of_variances
 
     def _for_all_entries(self, blended: tuple[Array, Array], source: tuple[Array, Array]) -> tuple[Array, Array]:
         """Return statistics for all entries: the source's, (C,), for its rows, and (B, R, C) for the blended rows."""
@@ -134,3 +148,11 @@ class LayerCall:
                 joined = ops.repeat_rows(ops.reshape(joined, (-1, int(of_source.shape[-1]))), self._per_row)
             found.append(joined)
         return found[0], found[1]
+
+
+def _mean_prior(priors: tuple[Any, Any], ops: Ops) -> Any:
+    """Return one λ for each row, the mean over channels of that of the mean and that of the variance."""
+    of_mean, of_variance = priors
+    if of_mean is of_variance:
+        return of_mean
+    return ops.mean(0.5 * (of_mean + of_variance), axis=-1, keepdims=True)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
 
 from .errors import RecipeError, expect_integer, expect_one_of, suggestion
-from .shift import ByExcessShift, ByShift, Rule
+from .reliability import ByReliability
+from .shift import ByShift, Rule
 from .views import PRESETS, Augment, is_random, listed_views, resolve_augment
 
 Task: TypeAlias = Literal["classification", "segmentation"]
@@ -34,7 +35,7 @@ class Recipe:
     Attributes:
         priors: λ, the weight of the source's statistics: 1 is the source model, 0 the test image alone. With several
             priors, the image runs under each of them, and `combine` sets how they are combined. A rule (`ByShift`,
-            `ByExcessShift`) sets λ in every layer.
+            `ByReliability`) sets λ in every layer.
         n_views: Number of augmented views. None: as many as `augment` lists; 2 for presets and random views.
         augment: "lossless" (flips and 90° rotations, in a fixed order), "paper" or "paper_segmentation" (the paper's
             random views), or a name (`sita_adapters.views.NAMES`), a function of a batch of images, or a sequence of
@@ -152,9 +153,9 @@ class Recipe:
 
     def to_json(self) -> str:
         """Return the recipe as JSON for `from_json`. It works in any framework. Functions cannot be stored."""
-        priors = [{type(p).__name__: vars(p)} if isinstance(p, Rule) else p for p in self.prior_values]
+        priors = [{type(p).__name__: p.to_dict()} if isinstance(p, Rule) else p for p in self.prior_values]
         try:
-            return json.dumps({**vars(self), "priors": priors}, ensure_ascii=False, default=dict)
+            return json.dumps({**vars(self), "priors": priors}, ensure_ascii=False)
         except TypeError:
             raise RecipeError(f"augment: functions cannot be stored; received {self.augment!r}. Try: names.") from None
 
@@ -165,7 +166,7 @@ class Recipe:
             return cls(**json.loads(text, object_hook=_rule_from_json))
         except RecipeError:
             raise
-        except (TypeError, ValueError, RecursionError) as error:
+        except (TypeError, ValueError, KeyError, RecursionError) as error:
             raise RecipeError(
                 f"Expected a recipe stored by this version's Recipe.to_json; received {text!r:.200} ({error})."
             ) from error
@@ -196,10 +197,10 @@ def prior_text(prior: Prior) -> str:
 
 def _rule_from_json(stored: dict[str, Any]) -> Any:
     """Return the rule that a dict stores under its name; return any other dict unchanged."""
-    for rule in (ByShift, ByExcessShift):
-        if list(stored) == [rule.__name__]:
-            return rule(**stored[rule.__name__])
-    return stored
+    name, *others = stored or ("",)
+    if name == "ByReliability" and not others:
+        return ByReliability.from_dict(stored[name])
+    return ByShift(**stored[name]) if name == "ByShift" and not others else stored
 
 
 def _resolve_priors(priors: Any) -> tuple[Prior, ...]:
@@ -209,12 +210,30 @@ def _resolve_priors(priors: Any) -> tuple[Prior, ...]:
     if not each or not all(isinstance(p, Rule) or (isinstance(p, Real) and 0.0 <= float(p) <= 1.0) for p in each):
         raise RecipeError(
             "priors: expected one or more numbers from 0 (the test image alone) to 1 (the source model), or a rule "
-            f"(ByShift, ByExcessShift); received {priors!r}."
+            f"(ByShift, ByReliability); received {priors!r}."
         )
     values = tuple(p if isinstance(p, Rule) else float(p) for p in each)
     if len(set(values)) < len(values):
         raise RecipeError(f"priors: expected each number or rule once; received {priors!r}.")
     return values
+
+
+def bind_recipe(recipe: Recipe, statistics: Callable[[], Mapping[str, tuple[Any, Any]]]) -> Recipe:
+    """Return the recipe with this model's names for the layers that a rule was measured on.
+
+    `statistics` returns the source's mean and variance for each adapted layer. It is called only if it is needed.
+    """
+    if not any(isinstance(prior, ByReliability) for prior in recipe.prior_values):
+        return recipe
+    read = statistics()
+    bound = tuple(prior.bind(read) if isinstance(prior, ByReliability) else prior for prior in recipe.prior_values)
+    return replace(recipe, priors=bound)
+
+
+def rename_layers(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
+    """Return the recipe with other names for the layers of a model."""
+    renamed = (prior.rename(names) if isinstance(prior, ByReliability) else prior for prior in recipe.prior_values)
+    return replace(recipe, priors=tuple(renamed))
 
 
 DEFAULT: RecipeName = "auto"

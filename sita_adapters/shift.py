@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 from .errors import RecipeError
 from .ops import Array, Ops
@@ -26,8 +26,57 @@ def area_weight(positions: Any, first_positions: Any, half_area: float = HALF_AR
     return (positions - 1) / (positions - 1 + half_area * first_positions)
 
 
+class LayerStatistics(NamedTuple):
+    """What a layer knows of its blended rows when a rule sets their λ."""
+
+    name: str
+    means: Array  # the target statistics, (B, R, C)
+    variances: Array
+    source_mean: Array  # (C,)
+    source_variance: Array
+    epsilon: Any
+    divergence: Array  # E, (B, R, 1)
+    positions: Any
+    first_positions: Any  # of the first adapted layer
+
+    def of_rows(self, first: int, end: int) -> LayerStatistics:
+        """Return the statistics of some of the rows."""
+        some = {name: getattr(self, name)[:, first:end] for name in ("means", "variances", "divergence")}
+        return self._replace(**some)
+
+
+class Rule(ABC):
+    """A prior that every layer sets for every image during the forward pass."""
+
+    per_channel: ClassVar[bool] = False
+    """Whether every channel has a λ of its own."""
+
+    @abstractmethod
+    def priors(self, layer: LayerStatistics, ops: Ops) -> tuple[Array, Array]:
+        """Return λ of the mean and of the variance, (B, R, 1), or (B, R, C) if each channel has its own."""
+
+    def check_layers(self, names: Sequence[str]) -> None:  # noqa: B027 (a rule may apply to every model)
+        """Raise a RecipeError if the rule does not apply to these adapted layers."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rule's fields as values that JSON can hold."""
+        return dict(vars(self))
+
+
+def resolve_fields(rule: Rule, limits: dict[str, tuple[float, float]]) -> None:
+    """Make these fields of a rule numbers above the first and at most the second limit; raise if one is not."""
+    for name, (above, most) in limits.items():
+        value = getattr(rule, name)
+        number = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
+        if not above < number <= most:
+            raise RecipeError(
+                f"priors: {name}: expected a number above {above:g}, at most {most:g}; received {value!r}."
+            )
+        object.__setattr__(rule, name, number)
+
+
 @dataclass(frozen=True, kw_only=True)
-class ByShift:
+class ByShift(Rule):
     """A prior that every layer sets for every image during the forward pass.
 
         λ = 1 − s · d / (d + d_½) · a,    a = (A − 1) / (A − 1 + h · A_1)
@@ -47,79 +96,25 @@ class ByShift:
     half_area: float = HALF_AREA
 
     def __post_init__(self) -> None:
-        for name, most in (("strength", 1.0), ("half_shift", 1e30), ("half_area", 1.0)):
-            value = getattr(self, name)
-            number = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
-            if not 0.0 < number <= most:
-                raise RecipeError(f"priors: {name}: expected a number above 0, at most {most:g}; received {value!r}.")
-            object.__setattr__(self, name, number)
+        resolve_fields(self, {"strength": (0.0, 1.0), "half_shift": (0.0, 1e30), "half_area": (0.0, 1.0)})
 
     def __str__(self) -> str:
         own, usual = vars(self), vars(ByShift(strength=self.strength))
         changed = [f", {name}={own[name]:.3g}" for name in ("half_shift", "half_area") if own[name] != usual[name]]
         return f"by shift ({1 - self.strength:.3g} to 1{''.join(changed)})"
 
-    def priors(self, divergence: Array, name: str, positions: Any, first_positions: Any, ops: Ops) -> Array:
-        """Return λ (B, R, 1) for E (B, R, 1) in a layer; NaN if E is infinite.
+    def priors(self, layer: LayerStatistics, ops: Ops) -> tuple[Array, Array]:
+        """Return λ (B, R, 1) twice; NaN if the shift is infinite.
 
         λ = 1 − w · d / (d + d_½) = ((1 − w) · e + 2 · d_½ · w) / e,   e = E + 2 · d_½ − 1,   w = s · a
         """
-        w = self.strength * area_weight(positions, first_positions, self.half_area)
+        w = self.strength * area_weight(layer.positions, layer.first_positions, self.half_area)
+        divergence = layer.divergence
         if self.half_shift != 0.5:  # the default adds 0
             divergence = divergence + (2 * self.half_shift - 1)
         rest, share = (ops.scalar(number, divergence) for number in (1 - w, 2 * self.half_shift * w))
-        return (divergence * rest + share) / divergence
-
-
-@dataclass(frozen=True)
-class ByExcessShift:
-    """A prior that keeps the source's statistics until an image is further from them than clean images are.
-
-        λ = min(1, d_0 / d)
-
-    d is the shift that a layer measures, as for `ByShift`. `calibrate` measures d_0, its mean over clean images.
-
-    Attributes:
-        clean_shifts: d_0 of every adapted layer, by name.
-    """
-
-    clean_shifts: Mapping[str, float]
-
-    def __post_init__(self) -> None:
-        given: dict[str, Any] = dict(self.clean_shifts)
-        if not given or not all(isinstance(d, Real) and 0.0 <= float(d) < math.inf for d in given.values()):
-            expected = "a non-negative number for each layer"
-            raise RecipeError(f"priors: clean_shifts: expected {expected}; received {given!r:.200}.")
-        object.__setattr__(self, "clean_shifts", MappingProxyType({name: float(d) for name, d in given.items()}))
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.clean_shifts.items()))
-
-    def __reduce__(self) -> tuple[Any, ...]:  # pickle and deepcopy do not support mapping proxies
-        return ByExcessShift, (dict(self.clean_shifts),)
-
-    def check_layers(self, names: Sequence[str]) -> None:
-        """Raise a RecipeError if an adapted layer has no clean shift."""
-        missing = [name for name in names if name not in self.clean_shifts]
-        if missing:
-            raise RecipeError(
-                f"priors: expected the clean shift of every adapted layer; {len(missing)} of {len(names)} have none "
-                f"({missing[0]!r}, …). The recipe was calibrated for another model. Try: sita.calibrate(model, images)."
-            )
-
-    def __str__(self) -> str:
-        return "by excess shift over clean images"
-
-    def priors(self, divergence: Array, name: str, positions: Any, first_positions: Any, ops: Ops) -> Array:
-        """Return λ (B, R, 1) for E (B, R, 1) in a layer; NaN if E is not finite."""
-        # Neither `minimum` nor `maximum`: compiled by XLA, they may hide NaN.
-        clean = ops.scalar(max(2 * self.clean_shifts[name], 1e-12), divergence)
-        doubled = divergence - 1
-        return clean / ops.where(doubled < clean, clean, doubled) + 0 * divergence
-
-
-Rule: TypeAlias = ByShift | ByExcessShift
-"""A prior that every layer sets for every image."""
+        prior = (divergence * rest + share) / divergence
+        return prior, prior
 
 
 def scaled_divergence(

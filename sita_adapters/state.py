@@ -14,7 +14,7 @@ from .outputs import OutputLayout, Selector
 from .plan import Plan, make_plan
 from .recipe import Recipe
 from .selection import LayerInfo
-from .shift import ByExcessShift
+from .shift import Rule
 from .views import SpatialKind, spatial_kind
 from .voting import Scores
 
@@ -66,7 +66,7 @@ class Adaptation:
 
     def __post_init__(self) -> None:
         for prior in self.recipe.prior_values:
-            if isinstance(prior, ByExcessShift):
+            if isinstance(prior, Rule):
                 prior.check_layers([layer.name for layer in self.layers if layer.adapted])
         first = make_plan(self.recipe, self.kinds[0], self.settings.max_rows)
         others = self.kinds[1:] if first.has_views else ()  # without views, one Plan is for images of every kind

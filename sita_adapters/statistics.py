@@ -38,15 +38,17 @@ def target(means: Array, variances: Array, *, weights: Array, references: Array,
 
 
 def blend_with_source(
-    mean: Array, variance: Array, source_mean: Array, source_variance: Array, *, priors: Any, ops: Ops
+    mean: Array, variance: Array, source_mean: Array, source_variance: Array, *, priors: tuple[Any, Any], ops: Ops
 ) -> tuple[Array, Array]:
     """Return the statistics to normalize every row with (paper, eq. 4).
 
     m = λ · m_s + (1 − λ) · m_t,   v = λ · v_s + (1 − λ) · v_t
 
-    `priors` broadcast to (B, R, 1); the source's statistics are (C,). λ = 1 gives the source's statistics exactly.
+    `priors` are λ of the mean and of the variance, and broadcast to (B, R, C); the source's statistics are (C,). λ = 1
+    gives the source's statistics exactly.
     """
-    return ops.lerp(mean, source_mean, priors), ops.lerp(variance, source_variance, priors)
+    of_mean, of_variance = priors
+    return ops.lerp(mean, source_mean, of_mean), ops.lerp(variance, source_variance, of_variance)
 
 
 def input_affine(

@@ -13,14 +13,23 @@ from sita_adapters.backend import adaptation_of
 from sita_adapters.engine import Answer, read_answer
 from sita_adapters.errors import InputError, ModelError
 from sita_adapters.plan import make_plan
-from sita_adapters.recipe import Recipe
+from sita_adapters.recipe import Recipe, bind_recipe
 from sita_adapters.selection import Layers, match_layers
 from sita_adapters.state import Adaptation, Settings
 
 from .call import AdaptedCall
 from .clone import Cloner
 from .exporting import FORMATS, write
-from .inspection import arrange, check_views, find_channel_axis, find_image, find_layers, image_kind, walk
+from .inspection import (
+    arrange,
+    check_views,
+    find_channel_axis,
+    find_image,
+    find_layers,
+    image_kind,
+    read_statistics,
+    walk,
+)
 from .model import AdaptedModel
 from .ops import ENGINE, KERAS
 from .probe import probe
@@ -49,7 +58,8 @@ class KerasBackend:
         if make_plan(recipe).has_views:
             check_views(model, shape, channel_axis)
         name, kind = f"adapted_{image.name}", image_kind(shape, channel_axis)  # an input's name cannot be the same
-        layer = AdaptedCall(model, chosen, recipe, kind, channel_axis or -1, settings, name=name)
+        bound = bind_recipe(recipe, lambda: {name: read_statistics(found[name]) for name in names})
+        layer = AdaptedCall(model, chosen, bound, kind, channel_axis or -1, settings, name=name)
         layer.adaptation.probes[()] = probe(layer, image, example, channel_axis)
         inputs = keras.Input(batch_shape=(None, *shape[1:]), dtype=image.dtype, name=image.name)
         # A graph may hold both the source and the adapted model, under different names.

@@ -17,7 +17,7 @@ from sita_adapters import engine
 from sita_adapters.errors import InputError, ModelError, RecipeError, SharedWeightsError
 from sita_adapters.inputs import ImageLayout, Inputs
 from sita_adapters.outputs import OutputLayout, ScoresLayout, flatten, rebuild
-from sita_adapters.recipe import Recipe
+from sita_adapters.recipe import Recipe, rename_layers
 from sita_adapters.selection import LayerInfo, leave_out
 from sita_adapters.state import Adaptation, Call, ProbeResult, Settings, thread
 from sita_adapters.views import SpatialKind
@@ -170,6 +170,7 @@ class AdaptedCall(keras.layers.Layer):
             **super().get_config(),
             # A plain clone was never compiled: what the source was compiled with would be asked for on loading.
             "source": keras.saving.serialize_keras_object(Cloner().clone(self.hidden.source)),
+            "names": [info.name for info in adaptation.layers],  # which Keras may make up anew
             "chosen": [position for position, info in enumerate(adaptation.layers) if info.adapted],
             "recipe": recipe,
             "kind": adaptation.kinds[0],
@@ -193,7 +194,8 @@ class AdaptedCall(keras.layers.Layer):
         probed, recipe, settings = config.pop("probe"), Recipe.from_json(config.pop("recipe")), config.pop("settings")
         source = keras.saving.deserialize_keras_object(config.pop("source"))
         settings["inputs"] = settings["inputs"] and Inputs(**settings["inputs"])
-        made = cls(source, recipe=recipe, settings=Settings(**settings), **config)
+        names = dict(zip(config.pop("names"), find_layers(source), strict=True))
+        made = cls(source, recipe=rename_layers(recipe, names), settings=Settings(**settings), **config)
         made.owns_source = True
         if probed is not None:
             made.adaptation.probes[()] = _probe_from_config(probed, made.adaptation)

@@ -40,6 +40,12 @@ def find_layers(model: keras.Model) -> dict[str, Any]:
     return found
 
 
+def read_statistics(layer: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the source's mean and variance, (C,), as numpy's arrays."""
+    mean, variance = (KERAS.to_numpy(each.value) for each in (layer.moving_mean, layer.moving_variance))
+    return mean, variance
+
+
 def find_image(model: Any, example: Any = None) -> Any:
     """Return the model's one image input, as a KerasTensor; raise where the model cannot be adapted for it."""
     if not model.built:

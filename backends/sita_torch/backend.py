@@ -16,7 +16,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from sita_adapters.backend import adaptation_of
 from sita_adapters.engine import Answer, read_answer
 from sita_adapters.errors import ModelError, SitaWarning
-from sita_adapters.recipe import Recipe
+from sita_adapters.recipe import Recipe, bind_recipe
 from sita_adapters.selection import LayerInfo, Layers, match_layers
 from sita_adapters.state import Settings
 
@@ -25,7 +25,15 @@ from .call import Arguments, check_output, install_forward, probe_example, remov
 from .clone import clone
 from .exporting import FORMATS, write
 from .hooks import check_hooks
-from .inspection import Adaptation, find_layers, named_modules, named_tensors, source_statistics, spatial_axes
+from .inspection import (
+    Adaptation,
+    find_layers,
+    named_modules,
+    named_tensors,
+    read_statistics,
+    source_statistics,
+    spatial_axes,
+)
 from .ops import TORCH
 from .own_call import check_call
 
@@ -53,7 +61,7 @@ class TorchBackend:
         chosen = match_layers(found, layers)
         axes = spatial_axes(source)
         adaptation = Adaptation(
-            recipe=recipe,
+            recipe=bind_recipe(recipe, lambda: {name: read_statistics(found[name]) for name in chosen}),
             settings=settings,
             layers=tuple(
                 LayerInfo(name, type(layer).__name__, source_statistics(layer)[0].numel(), name in chosen)

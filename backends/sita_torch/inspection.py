@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -14,6 +15,8 @@ from torch.nn.parameter import is_lazy
 
 from sita_adapters import state
 from sita_adapters.errors import InputError, ModelError
+
+from .ops import TORCH
 
 
 @dataclass(eq=False)
@@ -78,6 +81,12 @@ def source_statistics(layer: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
     mean: Any = layer.running_mean
     variance: Any = layer.running_var
     return (mean, variance) if mean.ndim == 1 else (mean.reshape(-1), variance.reshape(-1))
+
+
+def read_statistics(layer: nn.Module) -> tuple[np.ndarray, np.ndarray]:
+    """Return the source's mean and variance, (C,), as numpy's arrays."""
+    mean, variance = source_statistics(layer)
+    return TORCH.to_numpy(mean), TORCH.to_numpy(variance)
 
 
 def epsilon_of(layer: nn.Module) -> float:

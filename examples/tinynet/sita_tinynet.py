@@ -18,7 +18,7 @@ from sita_adapters.layer import LayerCall
 from sita_adapters.ops import NUMPY
 from sita_adapters.probe import InputRecorder, probe_model
 from sita_adapters.probe_inputs import perturb, random_like
-from sita_adapters.recipe import Recipe
+from sita_adapters.recipe import Recipe, bind_recipe
 from sita_adapters.selection import LayerInfo, Layers, match_layers
 from sita_adapters.state import Adaptation, Call, ForwardContext, ProbeResult, Settings
 from sita_adapters.statistics import output_affine
@@ -106,7 +106,7 @@ class TinynetBackend:
             raise ModelError(f"Expected a BatchNorm among {len(named)} layers; found none.")
         chosen = match_layers(norms, layers)
         adaptation = Adaptation(
-            recipe=recipe,
+            recipe=bind_recipe(recipe, lambda: {name: (norms[name].mean, norms[name].variance) for name in chosen}),
             settings=settings,
             layers=tuple(LayerInfo(name, "BatchNorm", len(norm.mean), name in chosen) for name, norm in norms.items()),
             kinds=("square", "rectangle"),
