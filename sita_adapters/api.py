@@ -38,6 +38,7 @@ def adapt(
     shared_views: bool | None = None,
     candidates: Literal["priors", "views"] | None = None,
     combine: Literal["vote", "mean", "mix"] | None = None,
+    adapted_weight: float | None = None,
     top_k: int | None = None,
     share: Literal["image", "batch"] | None = None,
     seed: int | None = None,
@@ -52,9 +53,9 @@ def adapt(
 
     Args:
         model: A trained PyTorch or Keras model with BatchNorm layers.
-        recipe: "auto" (the default, two rows), "auto3" (three rows), "restore" (four), "shift" (one row, more
-            cautious), "ops" (the paper's method, 22 rows), "ops_shared", "augbn", "bn", "ptn", "ensemble", "source", or
-            a `Recipe`, for example one that `calibrate` returned.
+        recipe: "auto" (the default, two rows), "restore" (three rows), "shift" (one row), "ops" (the paper's method,
+            22 rows), "ops_shared", "augbn", "bn", "ptn", "ensemble", "source", or a `Recipe`, for example one that
+            `calibrate` returned.
         task: "segmentation" selects suitable views for a named recipe with views.
         inputs: How pixels are encoded ("imagenet", …, or `Inputs`). Views that distort colors need it;
             sharpening clips to the pixel range, or without it to the image's own.
@@ -68,8 +69,8 @@ def adapt(
             number of images in the batch, or 64 if that is larger; all rows in a compiled or exported model.
         example: An example input, to probe the model now: a batch, a tuple of arguments, or a dict of keyword
             arguments. Without it, PyTorch models are probed at their first call.
-        priors, n_views, augment, shared_views, candidates, combine, top_k, share, seed, resample: Override these fields
-            of the recipe, which `Recipe` documents, for example priors=0.9. None: no change.
+        priors, n_views, augment, shared_views, candidates, combine, adapted_weight, top_k, share, seed, resample:
+            Override these fields of the recipe, which `Recipe` documents, for example priors=0.9. None: no change.
 
     Returns:
         The adapted model. In PyTorch it has the class of the source model; in Keras it is a `keras.Model`.
@@ -88,6 +89,7 @@ def adapt(
         "shared_views": shared_views,
         "candidates": candidates,
         "combine": combine,
+        "adapted_weight": adapted_weight,
         "top_k": top_k,
         "share": share,
         "seed": seed,

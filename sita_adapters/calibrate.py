@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -13,27 +13,31 @@ import numpy as np
 from .api import adapt
 from .backend import adaptation_of, backend_of
 from .corrupted import corrupt
-from .errors import InputError, SitaWarning
+from .errors import InputError
 from .inputs import Inputs
 from .observe import observe
-from .ops import Array, Ops
+from .ops import NUMPY, Array, Ops
 from .outputs import ScoresLayout, Selector
 from .recipe import RECIPES, Recipe, Task
 from .reliability import ByReliability, ChannelSpread, fingerprint_of
 from .selection import Layers
 from .shift import LayerStatistics, Rule
-from .voting import Scores
+from .voting import Scores, to_logits
 
-CAUTIONS = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""The values of k to choose from. The smallest that changes few outputs on clean images is chosen."""
+MOVEMENT = 0.15
+"""How far outputs on clean images move, as a share of the distance between the outputs for two images."""
 
-MOST_MOVED = 0.25
-"""Without class scores: the largest share of the distance between two images' outputs that adaptation may move one."""
+_CAUTIONS = (0.1, 100.0)
+"""The smallest and the largest k."""
 
-_BATCH = 16
+_STEPS = 4
+"""How often k is changed at most."""
 
-_COMPARED = 64
-"""How many images are compared if there are no class scores: detectors return large arrays."""
+_CLOSE = 0.1
+"""A movement that differs from the wanted one by less than this share is accepted."""
+
+_BATCH, _COMPARED, _NUMBERS = 16, 64, 10_000
+"""How many images run at once; how many outputs are compared, and how many numbers of each."""
 
 
 class _Recorder(Rule):
@@ -76,7 +80,7 @@ def calibrate(
     images: Any,
     labels: Any = None,
     *,
-    min_agreement: float = 0.9,
+    movement: float = MOVEMENT,
     progress: Callable[[float], None] | None = None,
     task: Task = "classification",
     inputs: Inputs | str | None = None,
@@ -86,24 +90,22 @@ def calibrate(
     layers: Layers = None,
     max_rows: int | None = None,
 ) -> Recipe:
-    """Return a recipe with one row for a model, measured on clean images like those that it was trained on.
+    """Return a recipe with one row, measured on clean images like those that the model was trained on.
 
     A channel whose statistics vary from one clean image to the next says little about shift, and then follows an image
-    less (`ByReliability`). How much less, k, is the smallest of a few values that keeps enough predictions on the clean
-    images. Without class scores, the outputs on clean images may move only by a small share of the distance between
-    the outputs for two images.
+    less (`ByReliability`). How much less, k, is set such that outputs on clean images hardly move.
 
     Args:
         model: A plain model.
         images: About 128 clean images (N, …), encoded as the model expects; at least 16.
-        labels: The true labels, (N, …), if you have them. The notes then tell the accuracy.
-        min_agreement: The share of the source model's predictions on the clean images that must stay the same.
+        labels: The true labels, (N, …), if you have them. The notes then tell accuracy instead of agreement.
+        movement: How far adaptation may move the outputs on clean images, as a share of the distance between the
+            outputs for two images (class scores as logits; medians over images). A larger share adapts more.
         progress: A function that is called with the fraction completed, from 0 to 1.
         task, inputs, scores, output, class_axis, layers, max_rows: As for `adapt`.
 
     Returns:
-        The recipe 'calibrated'. Its `notes` say what was measured. If no k keeps enough predictions, the recipe
-        'source', with a warning.
+        The recipe 'calibrated'. Its `notes` say what was measured.
 
     Raises:
         SitaError: The images or labels are not usable, or the model cannot be adapted.
@@ -113,51 +115,69 @@ def calibrate(
         >>> print(recipe.notes)
         >>> adapted = sita.adapt(model, recipe)
     """
-    if not isinstance(min_agreement, int | float) or min_agreement is True or not 0 < min_agreement <= 1:
-        raise InputError(f"min_agreement: expected a share above 0, at most 1; received {min_agreement!r}.")
+    if not isinstance(movement, int | float) or isinstance(movement, bool) or not 0 < movement <= 1:
+        raise InputError(f"movement: expected a share above 0, at most 1; received {movement!r}.")
     pixels, truth = _check_images(model, images, labels)
     settings: dict[str, Any] = {"task": task, "inputs": inputs, "scores": scores, "output": output}
     settings |= {"class_axis": class_axis, "layers": layers, "max_rows": max_rows}
-    runs = _Runs(model, settings, progress, 3 * len(pixels))
+    some = pixels[:: -(-len(pixels) // _COMPARED)]
+    runs = _Runs(model, settings, progress, total=len(pixels) + 5 * len(some))
     recorder = _Recorder()
-    source = runs.predict(Recipe(priors=recorder, n_views=0), pixels)
-    _check_labels(truth, source.labels)
-    spreads, least = recorder.spreads(), min_agreement if source.labels is not None else 1 - MOST_MOVED
-    for caution in CAUTIONS:
-        recipe = Recipe(name="calibrated", priors=ByReliability(layers=spreads, caution=caution), n_views=0)
-        clean = runs.predict(recipe, pixels)
-        agreement = source.agreement(clean)
-        if agreement >= least:
+    every = runs.run(Recipe(priors=recorder, n_views=0), pixels)
+    _check_labels(truth, every.labels)
+    source, rule = every.thin(len(pixels), len(some)), ByReliability(layers=recorder.spreads())
+    tried: list[tuple[float, float]] = []  # (k, movement)
+    while True:
+        recipe = Recipe(name="calibrated", priors=rule, n_views=0)
+        adapted = runs.run(recipe, some)
+        tried.append((rule.caution, source.movement(adapted)))
+        caution = _next_caution(tried, movement)
+        if caution is None:
             break
-    else:
-        recipe = _refuse(agreement, least)
-    notes = _describe_agreement(agreement, len(pixels), source.labels is not None)
-    if source.labels is not None and recipe.name == "calibrated":
-        notes += runs.describe_gain(recipe, pixels, source.labels if truth is None else truth, [source, clean])
+        rule = replace(rule, caution=caution)
+    notes = f"k = {rule.caution:.3g} moves the outputs for {len(some)} clean images by {tried[-1][1]:.1%}."
+    if source.labels is not None:
+        wanted = source.labels if truth is None else truth[:: -(-len(pixels) // _COMPARED)]
+        notes += runs.describe_gain(recipe, some, wanted, [source, adapted])
     runs.finish()
     return replace(recipe, notes=notes)
 
 
+def _next_caution(tried: Sequence[tuple[float, float]], wanted: float) -> float | None:
+    """Return the next k to try, from each k and its movement so far; None if the latest is close enough.
+
+    The movement is about a power of k: close to k^−½ at first, then the power that the latest two show.
+    """
+    caution, movement = tried[-1]
+    if len(tried) > _STEPS or abs(movement / wanted - 1) < _CLOSE or movement == 0.0:
+        return None
+    power = -0.5
+    if len(tried) > 1 and tried[-2][1] not in (0.0, movement):
+        power = math.log(movement / tried[-2][1]) / math.log(caution / tried[-2][0])
+    step = (wanted / movement) ** (1 / min(power, -0.2))
+    after = min(max(caution * step, _CAUTIONS[0]), _CAUTIONS[1])
+    return None if after == caution else after
+
+
 @dataclass(frozen=True)
-class _Predicted:
-    """What a recipe returned for N images: labels (N, …); without class scores, all numbers of the first images."""
+class _Outputs:
+    """What a recipe returned for N images: labels (N, …), if there are class scores, and numbers (N, F)."""
 
     labels: np.ndarray | None
-    outputs: list[np.ndarray]  # (n, F), of each array of floating-point numbers
+    numbers: list[np.ndarray]  # centered logits; without class scores, those of each floating-point array
 
-    def agreement(self, other: _Predicted) -> float:
-        """Return the share of equal labels; without class scores, 1 minus the share by which outputs moved.
+    def thin(self, count: int, some: int) -> _Outputs:
+        """Return the outputs of every so manieth image."""
+        step = -(-count // some) if some else 1
+        return _Outputs(None if self.labels is None else self.labels[::step], [each[::step] for each in self.numbers])
 
-        ‖y − y'‖ is relative to the distance between the outputs for two images: medians over images, and the mean over
-        the arrays.
-        """
-        if self.labels is not None:
-            return float((self.labels == other.labels).mean())
+    def movement(self, other: _Outputs) -> float:
+        """Return the median over images of ‖y − y'‖, relative to that between images; the mean over all arrays."""
         moved = []
-        for own, others in zip(self.outputs, other.outputs, strict=True):
-            spread = float(np.median(np.linalg.norm(own - np.roll(own, 1, axis=0), axis=1)))
-            moved.append(float(np.median(np.linalg.norm(own - others, axis=1))) / max(spread, 1e-30))
-        return 1 - float(np.mean(moved)) if moved else 1.0
+        for own, others in zip(self.numbers, other.numbers, strict=True):
+            apart = float(np.median(np.linalg.norm(own - np.roll(own, 1, axis=0), axis=1)))
+            moved.append(float(np.median(np.linalg.norm(own - others, axis=1))) / max(apart, 1e-30))
+        return float(np.mean(moved)) if moved else 0.0
 
 
 class _Runs:
@@ -169,30 +189,33 @@ class _Runs:
         self.model, self.settings, self.progress = model, settings, progress
         self.total, self.done, self.channel_axis = total, 0, 1
 
-    def predict(self, recipe: Recipe, pixels: np.ndarray) -> _Predicted:
+    def run(self, recipe: Recipe, pixels: np.ndarray) -> _Outputs:
         """Return what a recipe returns for these images."""
         adapted = adapt(self.model, recipe, **self.settings)
         backend, recorder = backend_of(adapted), recipe.rule if isinstance(recipe.rule, _Recorder) else None
         self.channel_axis = adaptation_of(adapted).channel_axis
         labels: list[np.ndarray] = []
-        outputs: list[list[np.ndarray]] = []
+        numbers: list[list[np.ndarray]] = []
         with nullcontext() if recorder is None else observe(adapted):  # a compiled Keras model has no values
             if recorder is not None:
                 backend.run(adapted, pixels[:1])
                 recorder.layers.clear()  # of the random images of the probe, too
             for start in range(0, len(pixels), _BATCH):
                 answer = backend.run(adapted, pixels[start : start + _BATCH])
-                if answer.layout.scores is not None:
-                    labels.append(_labels(backend.ops.to_numpy(answer.scores), answer.layout.scores))
-                elif start < _COMPARED:
+                if (layout := answer.layout.scores) is not None:
+                    values = backend.ops.to_numpy(answer.scores).astype(np.float32)
+                    labels.append(_labels(values, layout))
+                    arrays = [_centered_logits(values, layout)]
+                else:
                     pairs = zip(answer.arrays, answer.layout.axes, answer.layout.floats, strict=True)
-                    some = [backend.ops.to_numpy(array) for array, axis, known in pairs if axis is not None and known]
-                    outputs.append([each.reshape(len(each), -1).astype(np.float64) for each in some])
+                    arrays = [backend.ops.to_numpy(array) for array, axis, known in pairs if axis is not None and known]
+                numbers.append([_flat(each) for each in arrays])
                 self._advance(min(_BATCH, len(pixels) - start))
-        joined = [np.concatenate(each) for each in zip(*outputs, strict=True)]
-        return _Predicted(np.concatenate(labels) if labels else None, joined)
+        return _Outputs(
+            np.concatenate(labels) if labels else None, [np.concatenate(e) for e in zip(*numbers, strict=True)]
+        )
 
-    def describe_gain(self, recipe: Recipe, pixels: np.ndarray, wanted: np.ndarray, clean: Sequence[_Predicted]) -> str:
+    def describe_gain(self, recipe: Recipe, pixels: np.ndarray, wanted: np.ndarray, clean: Sequence[_Outputs]) -> str:
         """Return a table of what the source and the recipe predict as wanted, on clean images and corrupted copies."""
         channel = self.channel_axis % pixels.ndim
         copies = list(corrupt(pixels, [axis for axis in range(1, pixels.ndim) if axis != channel]))
@@ -200,10 +223,10 @@ class _Runs:
         self.total = self.done + 2 * len(images)
         lines = [f"{'clean':>7}  {'corrupted':>9}  % of predictions as wanted"]
         for each, name, known in zip((RECIPES["source"], recipe), ("source", recipe.name), clean, strict=True):
-            right = self.predict(each, images).labels == wanted[of_image]
-            lines.append(
-                f"{100 * float((known.labels == wanted).mean()):>6.1f}%  {100 * float(right.mean()):>8.1f}%  {name}"
-            )
+            assert known.labels is not None
+            right = np.equal(self.run(each, images).labels, wanted[of_image])  # type: ignore[arg-type]
+            share = float(np.equal(known.labels, wanted).mean())
+            lines.append(f"{100 * share:>6.1f}%  {100 * float(right.mean()):>8.1f}%  {name}")
         return "\n".join(["", *lines])
 
     def finish(self) -> None:
@@ -217,11 +240,24 @@ class _Runs:
             self.progress(self.done / self.total)
 
 
+def _centered_logits(scores: np.ndarray, layout: ScoresLayout) -> np.ndarray:
+    """Return logits with a mean of 0 over the classes: models with and without a softmax then agree."""
+    z = to_logits(scores, layout.kind, NUMPY)
+    z = np.clip(z, -1e4, 1e4)  # a class may be masked by −∞
+    return np.asarray(z if layout.kind.startswith("sigmoid") else z - z.mean(layout.class_axis, keepdims=True))
+
+
+def _flat(values: np.ndarray) -> np.ndarray:
+    """Return about ten thousand numbers of each image, evenly spaced: (N, F)."""
+    flat = values.reshape(len(values), -1).astype(np.float64)
+    return flat[:, :: max(1, flat.shape[1] // _NUMBERS)]
+
+
 def _labels(scores: np.ndarray, layout: ScoresLayout) -> np.ndarray:
     """Return the predicted labels (N, …); for sigmoid scores, whether each label is true."""
     if layout.kind.startswith("sigmoid"):
         return scores > (0.5 if layout.kind == "sigmoid_probabilities" else 0.0)
-    return scores.argmax(layout.class_axis)
+    return np.asarray(scores.argmax(layout.class_axis))
 
 
 def _check_images(model: Any, images: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
@@ -246,22 +282,3 @@ def _check_labels(truth: np.ndarray | None, predicted: np.ndarray | None) -> Non
         raise InputError("labels: the model returns no class scores to compare them with. Try: leave labels out.")
     if truth.dtype.kind not in "iub" or truth.shape != predicted.shape:
         raise InputError(f"labels: expected integers, {predicted.shape}; received {truth.dtype}, {truth.shape}.")
-
-
-def _describe_agreement(agreement: float, count: int, of_labels: bool) -> str:
-    what = f"{agreement:.1%} of the source model's predictions stay the same"
-    if not of_labels:
-        what = f"outputs move by {1 - agreement:.1%} of the distance between those for two images"
-    return f"On {count} clean images, {what}."
-
-
-def _refuse(agreement: float, least: float) -> Recipe:
-    """Return the recipe that does not adapt, with a warning."""
-    warnings.warn(
-        f"Even the most cautious recipe keeps {agreement:.0%} of the outputs on these images; {least:.0%} are required. "
-        "The recipe 'source', which does not adapt, was chosen. Try: a lower min_agreement=, or images like those in "
-        "training.",
-        SitaWarning,
-        stacklevel=3,
-    )
-    return RECIPES["source"]

@@ -18,11 +18,8 @@ from .shift import area_weight
 from .state import Call, ForwardContext
 from .voting import Scores, Vote, decide, entropy, from_logits, select_lowest, to_logits, unmask
 
-SOURCE_SHIFT = 0.05
-"""d_0: at this shift, with equal confidence, the source's and the adapted output have equal weight in a mix."""
-
 SELECTION_SHIFT = 0.14
-"""d_1: without class scores, the adapted row supplies the outputs of images that are further away (docs/outputs.md)."""
+"""d_1: without class scores, an adapted row supplies the outputs of images that are further away (docs/outputs.md)."""
 
 SHIFT_ROUNDING = 1e-6
 """About the rounding error of a shift, which may come out as 0 or below."""
@@ -151,21 +148,19 @@ def combine(candidates: Candidates, call: Call) -> Combined:
 def _mix(candidates: Candidates, call: Call) -> Combined:
     """Return a convex combination of the candidates' class scores; or all outputs of the candidate with most weight.
 
-    answer = Σ_p u_p · y_p / Σ_p u_p,    u_p = s_p² · c_p
+    answer = Σ_p u_p · y_p / Σ_p u_p,    u_s = c_s for the source,    u_p = ρ · r_p · c_p for adapted candidates
 
-    For an adapted candidate, s is D, the shift that it measured over all layers; for a view, s is D · D/D_v, where D is
-    the image's shift under the same prior, and D_v the view's. For the source, s is √n · d_0 beside n adapted
-    candidates that run the image, which therefore share the weight of one. c is the candidate's confidence. Without
-    class scores, c is 1, and d_1 takes the place of d_0. An adapted output gets more weight if the image is far from
-    the source's statistics, and if it is more confident than the source; a view, if it brings the shift down.
+    c is the confidence of a candidate, ρ the recipe's `adapted_weight`, and r_p the share of an adapted candidate: the
+    closer its view of the image is to the source's statistics, the larger.
+
+    Without class scores, an adapted candidate supplies all outputs if their mean shift exceeds d_1.
     """
     ops, scores, mixed = call.image_layout.ops, call.probe.layout.scores, call.probe.layout.mixed
-    shifts = _mix_shifts(candidates, call, SELECTION_SHIFT if scores is None else SOURCE_SHIFT)
-    confidences = None
-    if scores is not None:
+    if scores is None:
+        weights = _selection_weights(candidates.measured, ops)
+    else:
         confidences = confidence(ops.precise(candidates.arrays[scores.index]), scores.kind, scores.class_axis, ops)
-        confidences = ops.cast(confidences, shifts)
-    weights = mix_weights(shifts, confidences, ops)
+        weights = mix_weights(candidates.measured, confidences, call.adaptation.recipe.adapted_weight, ops)
     if mixed and scores is not None:
         if call.plan.has_views:
             _check_pixels(candidates.arrays[scores.index], call)
@@ -181,20 +176,38 @@ def _mix(candidates: Candidates, call: Call) -> Combined:
     return Combined(chosen, select_lowest(0 * weights[:, :, None] + every, -weights, order, ops))
 
 
-def _mix_shifts(candidates: Candidates, call: Call, source_shift: float) -> Array:
-    """Return s (B, P): with equal confidence, a candidate counts by its square."""
-    found, of_image = candidates.measured, [candidates.measured[p] for p in call.plan.image_candidates]
-    adapted = [own for own, image in zip(found, of_image, strict=True) if own is not None and own is image]
-    of_source = 0 * adapted[0].shifts + source_shift * math.sqrt(len(adapted))
-    shifts = []
-    for own, image in zip(found, of_image, strict=True):
-        if own is None or image is None:
-            shifts.append(of_source)
-        elif own is image:
-            shifts.append(own.shifts)
-        else:
-            shifts.append(image.shifts * ((image.shifts + SHIFT_ROUNDING) / (own.shifts + SHIFT_ROUNDING)))
-    return call.image_layout.ops.stack(shifts, axis=1)
+def mix_weights(
+    measured: Sequence[CandidateMeasurement | None], confidences: Array, adapted_weight: float, ops: Ops
+) -> Array:
+    """Return the weights (B, P), which sum to 1 for every image, from c (B, P) and the shifts of adapted candidates.
+
+    u_s = c_s,    u_p = ρ · r_p · c_p,    r_p = D_p^−4 / Σ_q D_q^−4
+    """
+    adapted = [each.shifts for each in measured if each is not None]
+    shares = iter(_shares(ops.cast(ops.stack(adapted, axis=1), confidences), ops) if len(adapted) > 1 else [1.0])
+    u = [
+        confidences[:, p] * (1.0 if each is None else adapted_weight * next(shares)) for p, each in enumerate(measured)
+    ]
+    weights = ops.stack(u, axis=1)
+    return weights / ops.sum(weights, axis=1, keepdims=True)
+
+
+def _shares(shifts: Array, ops: Ops) -> list[Array]:
+    """Return r (B,) of each adapted candidate from their shifts D (B, P)."""
+    closeness = 1 / (shifts + SHIFT_ROUNDING)
+    closeness = closeness / ops.sum(closeness, axis=1, keepdims=True)  # the power of a small shift would overflow
+    raised = (closeness * closeness) ** 2
+    shares = raised / ops.sum(raised, axis=1, keepdims=True)
+    return [shares[:, place] for place in range(shifts.shape[1])]
+
+
+def _selection_weights(measured: Sequence[CandidateMeasurement | None], ops: Ops) -> Array:
+    """Return weights (B, P) of which the largest selects: d_1 of the source, and the mean shift of the best adapted."""
+    adapted = [each.shifts for each in measured if each is not None]
+    shifts = ops.stack(adapted, axis=1)
+    mean, lowest = ops.mean(shifts, axis=1), ops.min(shifts, axis=1)
+    keys = [0 * mean + SELECTION_SHIFT if one is None else mean * (lowest / one.shifts) for one in measured]
+    return ops.stack(keys, axis=1)
 
 
 def confidence(scores: Array, kind: Scores, class_axis: int, ops: Ops) -> Array:
@@ -205,13 +218,6 @@ def confidence(scores: Array, kind: Scores, class_axis: int, ops: Ops) -> Array:
     entropies = entropy(scores, kind, class_axis, ops)
     others = tuple(range(2, len(entropies.shape)))
     return ops.exp(-(ops.mean(entropies, axis=others) if others else entropies))
-
-
-def mix_weights(shifts: Array, confidences: Array | None, ops: Ops) -> Array:
-    """Return the weights (B, P), which sum to 1 for every image, from s (B, P) and c (B, P)."""
-    shares = shifts / ops.sum(shifts, axis=1, keepdims=True)  # the square of a huge shift would overflow
-    u = shares * shares if confidences is None else shares * shares * confidences
-    return u / ops.sum(u, axis=1, keepdims=True)
 
 
 def mix_scores(array: Array, weights: Array, kind: Scores, class_axis: int, ops: Ops) -> Array:

@@ -14,9 +14,8 @@ from .version import __version__
 
 IN_WORDS = {
     "source": "runs the source model without adaptation",
-    "auto": "runs each image with and without adaptation, and mixes class scores by shift and confidence",
-    "auto3": "like auto, with a second adapted row",
-    "restore": "like auto, with adapted rows on a median-filtered and a sharpened copy of the image",
+    "auto": "runs each image with and without adaptation, and mixes class scores by confidence",
+    "restore": "runs each image without adaptation, a median-filtered and a sharpened copy with it, and mixes them",
     "shift": "runs each image once, and adapts more if it is further from the source's statistics",
     "ensemble": "averages the source model's probabilities over the image and its views",
     "ptn": "normalizes each image only with its own statistics",

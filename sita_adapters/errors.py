@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from numbers import Real
 from typing import Any
 
 
@@ -59,6 +61,14 @@ def expect_integer(name: str, value: Any, least: int, error: type[SitaError]) ->
     number = None if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
     if number is None or number < least:
         raise error(f"{name}: expected an integer of at least {least}; received {value!r}.")
+    return number
+
+
+def expect_number(name: str, value: Any, above: float = 0.0, most: float = 1e30) -> float:
+    """Return a number, but no bool; raise a RecipeError unless it is above one limit and at most the other."""
+    number = float(value) if isinstance(value, Real) and value is not True and value is not False else math.nan
+    if not above < number <= most:
+        raise RecipeError(f"{name}: expected a number above {above:g}, at most {most:g}; received {value!r}.")
     return number
 
 

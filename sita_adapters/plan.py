@@ -41,7 +41,6 @@ class Plan:
     prior_runs: tuple[tuple[Prior, int, int], ...] = field(init=False)  # of the blended rows: prior, first row, end
     has_rule: bool = field(init=False)  # whether a rule sets λ of any row
     source_candidate: int | None = field(init=False)  # the position, among the candidates, of the one with λ = 1
-    image_candidates: tuple[int, ...] = field(init=False)  # the position of the image under each candidate's prior
 
     def __post_init__(self) -> None:
         first = sum(prior == 1.0 for prior in self.priors)
@@ -58,19 +57,12 @@ class Plan:
             prior_runs=_runs(self.priors[first:]),
             has_rule=any(isinstance(prior, Rule) for prior in self.priors),
             source_candidate=next((i for i, row in enumerate(self.candidates) if row < first), None),
-            image_candidates=tuple(map(self._image_candidate, range(len(self.candidates)))),
         )
 
     @property
     def blended_priors(self) -> tuple[tuple[Prior], ...]:
         """λ of the blended rows, as a column."""
         return tuple((prior,) for prior in self.priors[self.first_blended :])
-
-    def _image_candidate(self, place: int) -> int:
-        """Return the position of the candidate that runs the image under this candidate's prior; if none, its own."""
-        prior = self.priors[self.candidates[place]]
-        of_image = [i for i, row in enumerate(self.candidates) if self.view_of_row[row] == 0]
-        return next((i for i in of_image if self.priors[self.candidates[i]] == prior), place)
 
     def moves_pixels(self, row: int) -> bool:
         """Whether this row runs a view that moves pixels."""
@@ -88,7 +80,8 @@ def make_plan(recipe: Recipe, kind: SpatialKind = "square", max_rows: int | None
 
     Each prior gets one row for the image and one for each of the n views. In the target statistics, the image has
     weight ½ and each view 1/2n. λ = 1 needs no statistics, so it gets views only if views are candidates. With
-    `shared_views`, all priors use the views of the lowest prior. In a mix of views, every row has its own statistics.
+    `shared_views`, all priors use the views of the lowest prior. In a mix of views, the source runs the image, every
+    other prior the views, and every row has its own statistics.
     """
     views = make_views(recipe.augment, recipe.view_count, recipe.seed, kind)
     lowest = min(cast("tuple[float, ...]", recipe.prior_values)) if recipe.shared_views else None
@@ -99,18 +92,18 @@ def make_plan(recipe: Recipe, kind: SpatialKind = "square", max_rows: int | None
         with_views = prior != 1.0 or recipe.has_candidate_views(prior)
         if lowest is not None:
             with_views = prior == lowest
-        size = 1 + len(views) if with_views else 1
-        groups[prior] = list(range(len(priors), len(priors) + size))
-        view_of_row += range(size)
-        priors += [prior] * size
-    weights, own_statistics = np.eye(len(priors)), recipe.combine == "mix" and recipe.candidates == "views"
+        runs = range(1 if recipe.mixes_views and prior != 1.0 else 0, 1 + len(views) if with_views else 1)
+        groups[prior] = list(range(len(priors), len(priors) + len(runs)))
+        view_of_row += runs
+        priors += [prior] * len(runs)
+    weights = np.eye(len(priors))
     for prior, (image, *own) in groups.items():
         drawn_from = own if lowest is None else groups[lowest][1:]
-        if prior != 1.0 and drawn_from and not own_statistics:
+        if prior != 1.0 and drawn_from and not recipe.mixes_views:
             weights[[image, *own]] = 0.0
             weights[[image, *own], image] = 0.5
             weights[np.ix_([image, *own], drawn_from)] = 0.5 / len(views)
-    answering = {prior: 1 + len(views) * recipe.has_candidate_views(prior) for prior in recipe.prior_values}
+    answering = {prior: None if recipe.has_candidate_views(prior) else 1 for prior in recipe.prior_values}
     candidates = tuple(row for prior in recipe.prior_values for row in groups[prior][: answering[prior]])
     lines = tuple(map(tuple, weights.tolist()))
     plan = Plan((IMAGE, *views), tuple(view_of_row), lines, tuple(priors), candidates, kind)

@@ -10,7 +10,7 @@ from numbers import Real
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
 
-from .errors import RecipeError, expect_integer, expect_one_of, suggestion
+from .errors import RecipeError, expect_integer, expect_number, expect_one_of, suggestion
 from .reliability import ByReliability
 from .shift import ByShift, Rule
 from .views import PRESETS, Augment, is_random, listed_views, resolve_augment
@@ -21,8 +21,11 @@ Prior: TypeAlias = float | Rule
 """λ, or a rule that sets it."""
 
 RecipeName: TypeAlias = Literal[
-    "source", "auto", "auto3", "restore", "shift", "ensemble", "ptn", "bn", "augbn", "ops", "ops_shared"
+    "source", "auto", "restore", "shift", "ensemble", "ptn", "bn", "augbn", "ops", "ops_shared"
 ]
+
+ADAPTED_WEIGHT = 2.0
+"""In a mix, adapted outputs have twice the weight of the source's if they are equally confident (docs/study.md)."""
 
 PAPER_PRIORS = tuple(0.5 + 0.5 * p / 7 for p in range(8))
 """The eight priors of OPS: evenly spaced from 0.5 to 1."""
@@ -42,9 +45,11 @@ class Recipe:
             names and functions with one for each view.
         shared_views: Run the views once, under the lowest prior, for all priors.
         candidates: "priors": the image under each prior is a candidate; "views": the views are candidates too. In a
-            mix, each view then has its own statistics, and the source model runs the image only.
+            mix, the source model then runs the image, and each other prior runs each view with its own statistics.
         combine: How several candidates are combined. "vote": the majority of the most confident; "mean": the mean
-            of the probabilities; "mix": a mean of the source's and the adapted outputs, weighted by the measured shift.
+            of the probabilities; "mix": a mean of the source's and the adapted outputs, weighted by confidence.
+        adapted_weight: In a mix, the weight of all adapted outputs together, beside 1 for the source's, if they are
+            equally confident.
         top_k: Number of candidates that decide, those with the lowest entropy. None: 3 for a vote (5 with shared
             views), otherwise all.
         share: "image", or "batch": all images of a call share their statistics and influence each other's answers.
@@ -65,6 +70,7 @@ class Recipe:
     shared_views: bool = False
     candidates: Literal["priors", "views"] = "priors"
     combine: Literal["vote", "mean", "mix"] = "vote"
+    adapted_weight: float = ADAPTED_WEIGHT
     top_k: int | None = None
     share: Literal["image", "batch"] = "image"
     seed: int = 0
@@ -85,6 +91,7 @@ class Recipe:
         for field, least in (("n_views", 0), ("seed", 0), ("top_k", 1)):
             if getattr(self, field) is not None or field == "seed":
                 object.__setattr__(self, field, expect_integer(field, getattr(self, field), least, RecipeError))
+        object.__setattr__(self, "adapted_weight", expect_number("adapted_weight", self.adapted_weight))
         object.__setattr__(self, "augment", resolve_augment(self.augment, self.n_views))
         self._check_combination()
 
@@ -106,6 +113,7 @@ class Recipe:
             ("top_k", too_many, f"at most {self.candidate_count}, the number of candidates"),
             ("top_k", self.top_k and self.combine == "mix", "combine='vote' or 'mean'"),
             ("combine", self.combine == "mix" and not mixable, "1 and another prior"),
+            ("adapted_weight", self.adapted_weight != ADAPTED_WEIGHT and self.combine != "mix", "combine='mix'"),
         ):
             if contradicts:
                 received = f"{field}={getattr(self, field)!r} in {self}"
@@ -133,6 +141,11 @@ class Recipe:
         listed = listed_views(self.augment) if self.n_views is None else self.n_views
         return 2 if listed is None else listed
 
+    @property
+    def mixes_views(self) -> bool:
+        """Whether adapted views are mixed with the source's output for the image."""
+        return self.candidates == "views" and self.combine == "mix"
+
     def has_candidate_views(self, prior: Prior) -> bool:
         """Whether the views under this prior are candidates. In a mix, the source model runs the image only."""
         return self.candidates == "views" and (prior != 1.0 or self.combine != "mix")
@@ -140,8 +153,8 @@ class Recipe:
     @property
     def candidate_count(self) -> int:
         """Number of candidates."""
-        viewed = [prior for prior in self.prior_values if self.has_candidate_views(prior)]
-        return len(self.prior_values) + len(viewed) * self.view_count
+        viewed = sum(self.has_candidate_views(prior) for prior in self.prior_values)
+        return len(self.prior_values) + viewed * (self.view_count - self.mixes_views)
 
     @property
     def effective_top_k(self) -> int:
@@ -241,12 +254,6 @@ DEFAULT: RecipeName = "auto"
 _RECIPES = (
     Recipe(name="source", priors=1.0, n_views=0),
     Recipe(name="auto", priors=(1.0, ByShift(strength=1.0)), n_views=0, combine="mix"),
-    Recipe(
-        name="auto3",
-        priors=(1.0, ByShift(strength=1.0), ByShift(strength=1.0, half_shift=0.05, half_area=0.4)),
-        n_views=0,
-        combine="mix",
-    ),
     Recipe(
         name="restore",
         priors=(1.0, ByShift(strength=1.0)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -84,6 +84,7 @@ class ByReliability(Rule):
     caution: float = 1.0
     strength: float = 1.0
     half_shift: float = 0.5
+    _limits: Mapping[str, tuple[np.ndarray, ...]] = field(init=False, repr=False)  # 2 · k · t_c and 2 · k · e_c
 
     per_channel: ClassVar[bool] = True
 
@@ -98,7 +99,7 @@ class ByReliability(Rule):
             name: tuple(np.maximum(2 * self.caution * each.astype(np.float32), _LEAST) for each in pair)
             for name, pair in pairs.items()
         }
-        object.__setattr__(self, "_limits", limits)  # 2 · k · t_c and 2 · k · e_c
+        object.__setattr__(self, "_limits", limits)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rule's fields as values that JSON can hold."""
@@ -159,14 +160,11 @@ class ByReliability(Rule):
                 missing.append(name)
         if missing or len(set(map(id, found.values()))) < len(found):
             raise _not_calibrated(missing or list(found), len(statistics))
-        return ByReliability(**{**self._numbers(), "layers": found})
+        return replace(self, layers=found)
 
     def rename(self, names: Mapping[str, str]) -> ByReliability:
         """Return the rule with other names for its layers."""
-        return ByReliability(**{**self._numbers(), "layers": {names[old]: each for old, each in self.layers.items()}})
-
-    def _numbers(self) -> dict[str, float]:
-        return {name: getattr(self, name) for name in ("caution", "strength", "half_shift")}
+        return replace(self, layers={names[old]: each for old, each in self.layers.items()})
 
 
 def fingerprint_of(mean: np.ndarray, variance: np.ndarray) -> tuple[float, float, float, float]:

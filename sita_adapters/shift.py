@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar, NamedTuple
 
-from .errors import RecipeError
+from .errors import expect_number
 from .ops import Array, Ops
 
 HALF_AREA = 1 / 64
@@ -66,13 +64,7 @@ class Rule(ABC):
 def resolve_fields(rule: Rule, limits: dict[str, tuple[float, float]]) -> None:
     """Make these fields of a rule numbers above the first and at most the second limit; raise if one is not."""
     for name, (above, most) in limits.items():
-        value = getattr(rule, name)
-        number = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
-        if not above < number <= most:
-            raise RecipeError(
-                f"priors: {name}: expected a number above {above:g}, at most {most:g}; received {value!r}."
-            )
-        object.__setattr__(rule, name, number)
+        object.__setattr__(rule, name, expect_number(f"priors: {name}", getattr(rule, name), above, most))
 
 
 @dataclass(frozen=True, kw_only=True)
