@@ -17,7 +17,7 @@ from .shift import LayerStatistics, Rule, area_weight, resolve_fields
 AGREEMENT = 2e-3
 """How far two fingerprints of the same statistics may differ: in half precision, they are rounded."""
 
-_LEAST = 1e-12  # in place of a variance of 0, because 0/0 is no number
+_LEAST = 1e-5  # of 2 · k · t, as in a channel that never varies: far more than the rounding error of a shift
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ class ByReliability(Rule):
     caution: float = 1.0
     strength: float = 1.0
     half_shift: float = 0.5
-    _limits: Mapping[str, tuple[np.ndarray, ...]] = field(init=False, repr=False)  # 2 · k · t_c and 2 · k · e_c
+    _limits: Mapping[str, np.ndarray] = field(init=False, repr=False)  # 2 · k · t_c and 2 · k · e_c, (2, 1, 1, C)
 
     per_channel: ClassVar[bool] = True
 
@@ -94,12 +94,11 @@ class ByReliability(Rule):
         if not given or not all(isinstance(each, ChannelSpread) for each in given.values()):
             raise RecipeError(f"priors: layers: expected a ChannelSpread for each layer; received {given!r:.200}.")
         object.__setattr__(self, "layers", MappingProxyType(given))
-        pairs = {name: (each.means, each.variances) for name, each in given.items()}
         limits = {
-            name: tuple(np.maximum(2 * self.caution * each.astype(np.float32), _LEAST) for each in pair)
-            for name, pair in pairs.items()
+            name: np.maximum(2 * self.caution * np.stack([each.means, each.variances]).astype(np.float32), _LEAST)
+            for name, each in given.items()
         }
-        object.__setattr__(self, "_limits", limits)
+        object.__setattr__(self, "_limits", {name: each[:, None, None] for name, each in limits.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rule's fields as values that JSON can hold."""
@@ -127,14 +126,17 @@ class ByReliability(Rule):
     def priors(self, layer: LayerStatistics, ops: Ops) -> tuple[Array, Array]:
         """Return λ of the mean and of the variance, (B, R, C); NaN if the shift is infinite.
 
-        With u = 2d = E − 1:   λ = 1 − s · a · u / (u + 2 · d_½) · u / (u + 2 · k · t_c)
+        With u = 2d = E − 1:   λ = 1 − s · a · u² / (u + 2 · d_½) / (u + 2 · k · t_c)
         """
-        u = layer.divergence - 1
-        u = ops.where(u < 0, 0.0, u)  # rounding. (Not `maximum`: compiled by XLA, it may hide NaN.)
+        divergence = layer.divergence
         most = self.strength * area_weight(layer.positions, layer.first_positions)
-        w = u * u * ops.scalar(most, u) / (u + 2 * self.half_shift)
-        of_mean, of_variance = (1 - w / (u + ops.constant(limit, u)) for limit in self._limits[layer.name])
-        return of_mean, of_variance
+        u, damped = divergence - 1, divergence
+        if self.half_shift != 0.5:  # the default adds 0
+            damped = divergence + (2 * self.half_shift - 1)
+        negative = u * u * ops.scalar(-most, u) / damped
+        limits = ops.constant(self._limits[layer.name], u)
+        both = ops.addcdiv(ops.scalar(1.0, u), negative, u + limits)
+        return both[0], both[1]
 
     def check_layers(self, names: Sequence[str]) -> None:
         """Raise a RecipeError if an adapted layer is not in the rule."""
