@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -84,7 +84,7 @@ class ByReliability(Rule):
     caution: float = 1.0
     strength: float = 1.0
     half_shift: float = 0.5
-    _limits: Mapping[str, np.ndarray] = field(init=False, repr=False)  # 2 · k · t_c and 2 · k · e_c, (2, 1, 1, C)
+    _limits: Mapping[str, Array] = field(init=False, repr=False)  # 2 · k · t_c and 2 · k · e_c, (2, 1, 1, C)
 
     per_channel: ClassVar[bool] = True
 
@@ -99,6 +99,10 @@ class ByReliability(Rule):
             for name, each in given.items()
         }
         object.__setattr__(self, "_limits", {name: each[:, None, None] for name, each in limits.items()})
+
+    def keep_arrays(self, convert: Callable[[Any], Array]) -> None:
+        """Convert t_c and e_c to arrays of a framework."""
+        object.__setattr__(self, "_limits", {name: convert(each) for name, each in self._limits.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rule's fields as values that JSON can hold."""

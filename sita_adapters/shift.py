@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -55,6 +55,9 @@ class Rule(ABC):
 
     def check_layers(self, names: Sequence[str]) -> None:  # noqa: B027 (a rule may apply to every model)
         """Raise a RecipeError if the rule does not apply to these adapted layers."""
+
+    def keep_arrays(self, convert: Callable[[Any], Array]) -> None:  # noqa: B027 (most rules have none)
+        """Convert the arrays of the rule to those of a framework, once: compilers do not trace it in calls."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rule's fields as values that JSON can hold."""

@@ -15,8 +15,9 @@ from torch.nn.parameter import is_lazy
 
 from sita_adapters import state
 from sita_adapters.errors import InputError, ModelError
+from sita_adapters.shift import Rule
 
-from .ops import TORCH
+from .ops import TORCH, as_kept_tensor
 
 
 @dataclass(eq=False)
@@ -25,6 +26,20 @@ class Adaptation(state.Adaptation):
 
     spatial_axes: tuple[int, ...] = ()  # the possible numbers of spatial axes of the images; empty if unknown
     trainable: frozenset[str] = frozenset()  # the parameters that the source trains; the clone's need no gradients
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._keep_arrays()
+
+    def __setstate__(self, stored: dict[str, Any]) -> None:
+        vars(self).update(stored)
+        self._keep_arrays()
+
+    def _keep_arrays(self) -> None:
+        """Hold the numbers of a rule as tensors: compiled code takes them for inputs."""
+        for prior in self.recipe.prior_values:
+            if isinstance(prior, Rule):
+                prior.keep_arrays(as_kept_tensor)
 
 
 def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:

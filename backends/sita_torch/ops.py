@@ -37,6 +37,12 @@ def _as_tensor(value: float, dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(value, dtype=dtype, device="cpu")
 
 
+def as_kept_tensor(array: Any) -> torch.Tensor:
+    """Return an array as a tensor that calls in any mode may use."""
+    with torch.inference_mode(False):
+        return torch.as_tensor(array)
+
+
 class TorchOps(Ops, functions=compat):
     """Array operations on tensors, run at once."""
 

@@ -39,7 +39,7 @@ def bench(
             help="Recipes, files from sita calibrate, and published methods (tent, memo, mixnorm, ttt), separated by "
             r"commas. To change a recipe's fields, use brackets: ops\[combine=mean,top_k=5]."
         ),
-    ] = "source,auto,auto3,bn,shift",
+    ] = "source,auto,restore,bn,shift",
     corrupt: Annotated[
         str,
         typer.Option(

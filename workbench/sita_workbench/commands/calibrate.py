@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sita_adapters.errors import InputError, SitaWarning
+from sita_adapters.errors import InputError
 
 from . import options
 from .image_files import find_images, read_image
@@ -28,9 +27,10 @@ def calibrate(
     ],
     *,
     weights: options.Weights = None,
-    min_agreement: Annotated[
-        float, typer.Option(min=0.01, max=1.0, help="The share of predictions on these images that must not change.")
-    ] = 0.9,
+    movement: Annotated[
+        float,
+        typer.Option(min=0.01, max=1.0, help="How far outputs for clean images may move. A larger share adapts more."),
+    ] = 0.15,
     limit: Annotated[int, typer.Option(min=16, help="Use at most this many images, evenly spaced.")] = 128,
     out: Annotated[Path, typer.Option(dir_okay=False, help="The file for the recipe. Pass it to --recipe.")] = Path(
         "recipe.json"
@@ -40,14 +40,15 @@ def calibrate(
     size: options.Side = None,
     trust: options.Trust = False,
 ) -> None:
-    """Choose a recipe for your model from clean images, without labels.
+    """Measure a recipe with one row for your model, on clean images without labels.
 
-    It measures the shift of your clean images in every layer. The calibrated
-    recipe adapts only to larger shifts. It is tried with one row and with two,
-    and compared with the default on your images and on corrupted copies of
-    them. A prediction counts as right if it equals the source model's
-    prediction on the clean image. If you have labels, use sita.calibrate in
-    Python.
+    A channel whose statistics vary from one clean image to the next says little
+    about shift, and then follows an image less. How much less is set such that
+    the outputs for clean images hardly move: by 15% of the distance between
+    the outputs for two images. A table compares the recipe with the source
+    model on corrupted copies of some of your images. There, a prediction counts
+    as right if it equals the source model's prediction on the clean image. If
+    you have labels, use sita.calibrate in Python.
 
     Examples:
       sita calibrate timm:resnet50 photos/ --weights pretrained
@@ -67,17 +68,16 @@ def calibrate(
         loaded = load_model(model, weights, inputs=inputs, size=size, task=task, trust=trust)
         pixels = _read(paths, limit, loaded)
     shares = [0]
-    with progress.track(f"Trying recipes on {len(pixels)} images", 100) as advance, warnings.catch_warnings():
+    with progress.track(f"Measuring {len(pixels)} images", 100) as advance:
 
         def show(share: float) -> None:
             shares.append(round(100 * share))
             advance(shares[-1] - shares[-2])
 
-        warnings.simplefilter("ignore", SitaWarning)  # what it says is printed below
         recipe = sita.calibrate(
             loaded.model,
             loaded.arrange(loaded.encode(pixels)),
-            min_agreement=min_agreement,
+            movement=movement,
             progress=show,
             task=loaded.task,
             inputs=loaded.inputs,
@@ -85,8 +85,6 @@ def calibrate(
         )
     write_text(out, recipe.to_json() + "\n")
     advice = f"Use it: --recipe {out}, or Recipe.from_json in Python."
-    if recipe.name == "source":
-        advice = "It does not adapt: no other recipe qualified. Try: a lower --min-agreement, or other images."
     Console(highlight=False).print(Text(f"{recipe.notes}\nWrote {out}: {recipe}. {advice}"), soft_wrap=True)
 
 

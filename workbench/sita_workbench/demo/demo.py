@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from sita_adapters.calibrate import calibrate
 from sita_adapters.plan import make_plan
 from sita_adapters.recipe import RECIPES
 
@@ -16,8 +17,10 @@ from ..timing import one_thread, time_in_turns
 from .digits import SIZE, encode, load_digits
 from .digits_corruptions import CORRUPTIONS
 
-SHOWN = ("source", "bn", "auto", "auto3", "ops")
-"""The recipes that are compared; the first is the unadapted network."""
+SHOWN = ("source", "bn", "calibrated", "auto", "restore", "ops")
+"""The recipes that are compared; the first is the unadapted network, and `calibrated` is measured on clean digits."""
+
+_CALIBRATION_IMAGES = 128
 
 _BATCH = 100
 _ROUNDS = 15
@@ -66,17 +69,21 @@ class DemoResult:
 
 def row_count(recipe: str) -> int:
     """Return how many rows an image becomes under a recipe."""
-    return make_plan(RECIPES[recipe]).rows
+    return 1 if recipe == "calibrated" else make_plan(RECIPES[recipe]).rows
 
 
 def run_demo(loaded: LoadedModel, count: int = 300, progress: Progress | None = None) -> DemoResult:
     """Run every recipe on the first `count` test digits, clean and under every corruption."""
-    test = load_digits()[1]
+    training, test = load_digits()
+    encoded = loaded.arrange(encode(training.images[:_CALIBRATION_IMAGES]))
+    recipes = {name: RECIPES[name] for name in SHOWN if name in RECIPES} | {
+        "calibrated": calibrate(loaded.model, encoded)
+    }
     clean, labels = test.images[:count], test.labels[:count]
     conditions = {"clean": clean} | {each.name: each.apply_all(clean) for each in CORRUPTIONS}
     pixels = np.stack(list(conditions.values()))
     inputs = encode(pixels.reshape(-1, SIZE, SIZE))
-    calls = {recipe: partial(loaded.run, loaded.adapt(recipe)) for recipe in SHOWN}
+    calls = {name: partial(loaded.run, loaded.adapt(recipes[name])) for name in SHOWN}
     answers = np.empty((len(SHOWN), len(inputs)), dtype=np.int64)
     with one_thread(), (progress or Progress()).track("Reading digits", answers.size) as advance:
         for start in range(0, len(inputs), _BATCH):  # on one thread: the images are too small to share

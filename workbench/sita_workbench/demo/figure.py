@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 FORMATS = (".png", ".pdf", ".svg")
 
 # Okabe and Ito's colors, which color-blind readers can distinguish.
-_COLORS = {"source": "#7F7F7F", "bn": "#E69F00", "auto": "#0072B2", "auto3": "#009E73", "ops": "#CC79A7"}
+_COLORS = {"source": "#7F7F7F", "bn": "#E69F00", "auto": "#0072B2", "ops": "#CC79A7"}
+_COLORS |= {"calibrated": "#56B4E9", "restore": "#009E73"}
 _RIGHT, _WRONG = "#007A58", "#D55E00"
 _FAINT, _GRID = "#6E6E6E", "#E3E3E3"
 _EXAMPLES = {"only auto right": 5, "only source right": 2, "both right": 2, "both wrong": 2}
