@@ -260,6 +260,7 @@ _RECIPES = (
         augment=("median", "sharpen"),
         candidates="views",
         combine="mix",
+        adapted_weight=4.0,
     ),
     Recipe(name="shift", priors=ByShift(), n_views=0),
     Recipe(name="ensemble", priors=1.0, candidates="views", combine="mean"),
