@@ -24,7 +24,7 @@ from fair import alternate, keep_memory, picture
 
 _ROOT = Path(__file__).parents[1]
 _RESULTS, _FIGURE = _ROOT / "benchmarks/results/peers.json", _ROOT / "docs/images/peers.png"
-OURS = ("bn", "shift", "auto", "auto3", "ops")
+OURS = ("bn", "shift", "auto", "restore", "ops")
 _OFFSETS = {"shift": (-34, -2), "auto": (-12, -18), "ttach, 4 views": (8, -4)}
 
 
@@ -101,10 +101,10 @@ def throughput() -> None:
     from torch.utils.data import DataLoader, TensorDataset
 
     torch.manual_seed(0)
-    print("| network | batch | plain | auto | auto3 | ttach, 4 views |\n| --- | ---: | ---: | ---: | ---: | ---: |")
+    print("| network | batch | plain | auto | restore | ttach, 4 views |\n| --- | ---: | ---: | ---: | ---: | ---: |")
     for name in ("mobilenetv2_100", "resnet18"):
         model = timm.create_model(name, pretrained=False).eval()
-        methods = methods_of(model, ("auto", "auto3"))
+        methods = methods_of(model, ("auto", "restore"))
         for batch in (32, 128):
             loader = DataLoader(TensorDataset(torch.from_numpy(picture(224)).repeat(batch, 1, 1, 1)), batch_size=batch)
 

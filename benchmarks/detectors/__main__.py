@@ -73,7 +73,7 @@ def main() -> None:
 
 def row(detector: Detector, result: Result) -> str:
     """Return a row of the table."""
-    by = "shift and confidence" if result.scored else "shift"
+    by = "confidence" if result.scored else "shift"
     what = "mixes class scores" if result.mixed else f"selects a row, by {by}"
     given = f" (`{', '.join(f'{k}={v!r}' for k, v in detector.settings.items())}`)" if detector.settings else ""
     ids = ", class ids" if result.whole == "yes" else ""

@@ -18,8 +18,8 @@ from ..zoo.torch_layers import changed, moments, statistics_of
 from ..zoo.torch_weights import images_of, prepare
 from .members import Detector
 
-SOURCE_SHIFT, SELECTION_SHIFT = 0.05, 0.14
-"""d_0 and d_1 (docs/how_it_works.md)."""
+ADAPTED_WEIGHT, SELECTION_SHIFT = 2.0, 0.14
+"""ρ and d_1 (docs/how_it_works.md)."""
 
 Arrays = dict[str, np.ndarray]
 
@@ -39,11 +39,14 @@ class Result:
 
 
 def weight_of(layers: list[tuple[float, float]]) -> Callable[[float, float], float]:
-    """Return u_a / (u_s + u_a) as a function of both confidences, for (A, d) of each layer call."""
+    """Return the adapted row's weight as a function of both confidences, for (A, d) of each layer call.
+
+    With class scores, u_a / (u_s + u_a), which does not depend on the shift; without (confidences of 0), 0 or 1.
+    """
     areas = [(a - 1) / (a - 1 + layers[0][0] / 64) if a > 1 else 0.0 for a, _ in layers]
     shift = sum(a * d for a, (_, d) in zip(areas, layers, strict=True)) / (sum(areas) or 1.0)
     return lambda c_s, c_a: (
-        shift**2 * c_a / (SOURCE_SHIFT**2 * c_s + shift**2 * c_a) if c_s else float(shift > SELECTION_SHIFT)
+        ADAPTED_WEIGHT * c_a / (c_s + ADAPTED_WEIGHT * c_a) if c_s else float(shift > SELECTION_SHIFT)
     )
 
 

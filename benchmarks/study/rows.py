@@ -1,4 +1,4 @@
-"""One forward pass per prior, whose rows several recipes share."""
+"""One forward pass per row, which several recipes share."""
 
 from __future__ import annotations
 
@@ -10,33 +10,43 @@ import numpy as np
 
 import sita_adapters as sita
 from sita_adapters import Recipe
-from sita_adapters.backend import backend_of
-from sita_adapters.combining import SOURCE_SHIFT, confidence, mix_scores, mix_weights
+from sita_adapters.backend import adaptation_of, backend_of
+from sita_adapters.combining import CandidateMeasurement, confidence, mix_scores, mix_weights
+from sita_adapters.inputs import ImageLayout
 from sita_adapters.observe import Observation
 from sita_adapters.ops import NUMPY
-from sita_adapters.recipe import Prior
+from sita_adapters.views import FILTERS, View
 from sita_adapters.voting import Scores, probabilities
 from sita_workbench.models.loaded import LoadedModel
 
+PREVIOUS = "previous auto"
+"""The default before the weights went by confidence alone: u_s = d_0² · c_s, u_a = D² · c_a."""
+
+_SOURCE_SHIFT = 0.05  # d_0
+
 MIXES = {
     "auto": ("source", "rule"),
-    "auto3": ("source", "rule", "third"),
-    "calibrated, mixed": ("source", "calibrated"),
+    "restore": ("source", *FILTERS),
+    PREVIOUS: ("source", "rule"),
 }
 """The rows that a recipe mixes. Every other recipe's answer is the row of its name."""
 
+ROWS = {"source": 1, "bn": 1, "shift": 1, "calibrated": 1, "auto": 2, "restore": 3, PREVIOUS: 2}
+"""How many rows a recipe runs per image."""
 
-def one_row(prior: Prior) -> Recipe:
-    """Return the recipe of a single row."""
-    return Recipe(priors=prior, n_views=0)
+
+def calibrate(loaded: LoadedModel, images: np.ndarray) -> Recipe:
+    """Return the recipe that `sita.calibrate` measures on clean images in bytes."""
+    x = np.ascontiguousarray(loaded.arrange(loaded.encode(images)))
+    return sita.calibrate(loaded.model, x, task=loaded.task, inputs=loaded.inputs, scores=loaded.scores)
 
 
 def adapt_rows(loaded: LoadedModel, more: Mapping[str, Recipe]) -> dict[str, Any]:
-    """Return a network adapted once for each row of the cheap recipes, and with the recipes in `more`."""
-    source, rule, third = sita.RECIPES["auto3"].prior_values
-    recipes = {"source": one_row(source), "rule": one_row(rule), "third": one_row(third)}
-    recipes |= {name: one_row(sita.RECIPES[name].prior_values[0]) for name in ("bn", "shift")}
-    return {name: loaded.adapt(recipe) for name, recipe in {**recipes, **more}.items()}
+    """Return a network adapted for each row of the cheap recipes, and with the recipes in `more`."""
+    found = {name: loaded.adapt(name) for name in ("source", "bn", "shift")}
+    rule = loaded.adapt(Recipe(priors=sita.RECIPES["auto"].prior_values[1], n_views=0))
+    found |= dict.fromkeys(("rule", *FILTERS), rule)
+    return found | {name: loaded.adapt(recipe) for name, recipe in more.items()}
 
 
 def run_adapted(adapted: Any, x: np.ndarray) -> tuple[np.ndarray, Observation]:
@@ -48,25 +58,20 @@ def run_adapted(adapted: Any, x: np.ndarray) -> tuple[np.ndarray, Observation]:
 
 
 def run_rows(adapted: Mapping[str, Any], x: np.ndarray) -> Ran:
-    """Run every row on encoded images."""
+    """Run every row on encoded images (N, h, w, channels); the rows named after a filter on filtered images."""
     scores, shifts = {}, {}
     for name, model in adapted.items():
-        scores[name], seen = run_adapted(model, x)
-        shifts[name] = np.full(len(x), SOURCE_SHIFT) if name == "source" else seen.shifts[:, 0]
+        layout = ImageLayout(NUMPY, channel=-1, axes=(-3, -2), inputs=adaptation_of(model).settings.inputs)
+        view = View(name, FILTERS.get(name, ()))
+        scores[name], seen = run_adapted(model, view.apply(x, layout))
+        if name != "source":
+            shifts[name] = seen.shifts[:, 0]
     return Ran(scores, shifts, seen.layout.require_scores().kind)
-
-
-def measure_clean_shifts(loaded: LoadedModel, images: np.ndarray) -> dict[str, float]:
-    """Return the mean shift that every layer measures on clean images in bytes, as `sita.calibrate` does."""
-    measuring = loaded.adapt(one_row(sita.ByShift(strength=1e-9)))
-    every = [run_adapted(measuring, loaded.encode(image[None]))[1] for image in images]
-    means = np.mean([seen.layer_shifts[0, 0] for seen in every], axis=0)
-    return dict(zip(every[0].layers, means.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What the rows returned for N images: scores (N, …, classes) and D (N,), of the source the constant d_0."""
+    """What the rows returned for N images: scores (N, …, classes), and D (N,) of all rows but the source."""
 
     scores: dict[str, np.ndarray]
     shifts: dict[str, np.ndarray]
@@ -84,10 +89,19 @@ class Ran:
     def weights(self, recipe: str) -> np.ndarray:
         """Return the weight (N, P) of each row that a recipe mixes."""
         names = MIXES[recipe]
-        shifts = np.stack([self.shifts[name] for name in names], axis=1)
-        shifts[:, 0] *= np.sqrt(len(names) - 1)
-        return mix_weights(shifts, np.stack([self.confidences(name) for name in names], axis=1), NUMPY)
+        confidences = np.stack([self.confidences(name) for name in names], axis=1)
+        if recipe == PREVIOUS:
+            shifts = self.shifts["rule"].astype(confidences.dtype)
+            u = confidences * np.stack([np.full_like(shifts, _SOURCE_SHIFT), shifts], axis=1) ** 2
+            return np.asarray(u / u.sum(axis=1, keepdims=True))
+        measured = [None if name == "source" else _measurement(self.shifts[name]) for name in names]
+        return np.asarray(mix_weights(measured, confidences, sita.RECIPES[recipe].adapted_weight, NUMPY))
 
     def confidences(self, row: str) -> np.ndarray:
         """Return the confidence (N,) of a row, e^−H."""
-        return confidence(self.scores[row][:, None], self.kind, -1, NUMPY)[:, 0]
+        return np.asarray(confidence(self.scores[row][:, None], self.kind, -1, NUMPY)[:, 0])
+
+
+def _measurement(shifts: np.ndarray) -> CandidateMeasurement:
+    """Return what the mix needs to know of a row: its shift."""
+    return CandidateMeasurement((), shifts, shifts[:, None], None)

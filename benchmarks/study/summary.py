@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from sita_workbench.corruptions import KINDS
 from sita_workbench.metrics import (
+    Entry,
     Score,
     calibration_error,
     draw_weights,
@@ -18,77 +16,68 @@ from sita_workbench.metrics import (
     summarize_mean,
 )
 
-from .measure import COUNTS, SEVERITIES, open_log
-from .networks import NETWORKS, Folders
+from .measure import GROUPS, WITH_OPS, open_log
+from .networks import Folders
+from .rows import PREVIOUS
 
-Entry = Mapping[str, np.ndarray]
+NEW = ("auto", "restore", "calibrated")
+"""The recipes that are compared with the previous default."""
 
 
 def summarize(name: str, folders: Folders) -> dict[str, Any]:
-    """Return a network's results: by recipe on clean images and at each severity, and on the images of `ops`."""
+    """Return a network's results by recipe: in each group of conditions, by kind, and on the images of `ops`."""
     log = open_log(name, folders)
-    entries = {
-        key: {recipe: _as_arrays(kept) for recipe, kept in entry["recipes"].items()}
-        for key, entry in log.entries.items()
-        if "recipes" in entry
+    log.close()
+    groups: dict[str, list[dict[str, Entry]]] = {group: [] for group in GROUPS}
+    some: list[dict[str, Entry]] = []
+    for group, conditions in GROUPS.items():
+        for condition in conditions:
+            kept = log.entries[str(condition)]
+            every = {recipe: join_entries([entry]) for recipe, entry in kept["recipes"].items()}
+            ops = every.pop("ops", None)
+            groups[group].append(every)
+            if ops is not None:
+                some.append({recipe: _take(entry, kept["ops"]) for recipe, entry in every.items()} | {"ops": ops})
+    found = {
+        "calibrate": {fact: log.entries["calibrate"][fact] for fact in ("k", "notes")},
+        "images": {group: len(each[0]["source"]["nll"]) for group, each in groups.items()},
+        "groups": {group: compare(each) for group, each in groups.items()},
+        "kinds": {group: _by_kind(group, groups[group]) for group in (WITH_OPS, "hold-out")},
     }
-    clean = {"held out": entries["clean"]}
-    if "clean, choose" in entries:
-        clean["all"] = {
-            recipe: join_entries([kept, entries["clean, choose"][recipe]]) for recipe, kept in entries["clean"].items()
-        }
-    found: dict[str, Any] = {
-        "calibrate": log.entries["calibrate"],
-        "images": {"clean": _count(clean["held out"]), "corrupted": _count(entries[f"{KINDS[0]}/5"])},
-        "clean": {which: _compare([each]) for which, each in clean.items()},
-        "severities": {str(s): _compare([entries[f"{kind}/{s}"] for kind in KINDS]) for s in SEVERITIES},
-        "kinds": {str(s): _by_kind([entries[f"{kind}/{s}"] for kind in KINDS]) for s in SEVERITIES},
-    }
-    some = {}
-    for severity in COUNTS[NETWORKS[name].kind].ops_severities:
-        positions_of_ops = [log.entries[f"{kind}/{severity}"]["ops"] for kind in KINDS]
-        restricted = [
-            {recipe: kept if recipe == "ops" else _take(kept, where) for recipe, kept in entries[key].items()}
-            for key, where in zip([f"{kind}/{severity}" for kind in KINDS], positions_of_ops, strict=True)
-        ]
-        some[str(severity)] = _compare(restricted)
-        found["images"]["ops"] = len(positions_of_ops[0])
-    found["with ops"] = some
+    if some:
+        found["images"]["ops"] = len(some[0]["ops"]["nll"])
+        found["with ops"] = compare(some)
     return found
 
 
-def _as_arrays(kept: Mapping[str, Any]) -> Entry:
-    return {name: np.asarray(values) for name, values in kept.items()}
+def _take(entry: Entry, positions: Sequence[int]) -> Entry:
+    return {name: values[list(positions)] for name, values in entry.items()}
 
 
-def _take(kept: Entry, positions: Sequence[int]) -> Entry:
-    return {name: values[list(positions)] for name, values in kept.items()}
-
-
-def _count(recipes: Mapping[str, Entry]) -> int:
-    return len(recipes["source"]["nll"])
-
-
-def _compare(conditions: Sequence[Mapping[str, Entry]]) -> dict[str, Any]:
-    """Return score, gain over the source, ECE and NLL of each recipe that ran on all images, over all conditions."""
-    weights = draw_weights(_count(conditions[0]))
-    recipes = [recipe for recipe, kept in conditions[0].items() if len(kept["nll"]) == weights.shape[1]]
+def compare(conditions: Sequence[Mapping[str, Entry]]) -> dict[str, Any]:
+    """Return score, ECE, NLL and paired gains of each recipe, over all conditions."""
+    weights = draw_weights(len(conditions[0]["source"]["nll"]))
     scores: dict[str, Score] = {}
     found: dict[str, Any] = {}
-    for recipe in recipes:
+    for recipe in conditions[0]:
         pairs = [summarize_condition(each[recipe], weights) for each in conditions]
         scores[recipe] = mean_score([score for score, _ in pairs])
         found[recipe] = summarize_mean([score for score, _ in pairs], [facts for _, facts in pairs])
         del found[recipe]["entropy"]
         found[recipe]["ece"] = round(calibration_error(join_entries([each[recipe] for each in conditions])), 4)
-    for recipe in recipes:
-        found[recipe]["gain"] = (scores[recipe] - scores["source"]).to_dict()
-        if recipe != "auto" and "auto" in scores:
-            found[recipe]["over auto"] = (scores[recipe] - scores["auto"]).to_dict()
+    for recipe, facts in found.items():
+        facts["gain"] = (scores[recipe] - scores["source"]).to_dict()
+        if recipe in NEW and PREVIOUS in scores:
+            facts["over previous"] = (scores[recipe] - scores[PREVIOUS]).to_dict()
+        if recipe != "auto" and "ops" in scores:
+            facts["over auto"] = (scores[recipe] - scores["auto"]).to_dict()
     return found
 
 
-def _by_kind(conditions: Sequence[Mapping[str, Entry]]) -> dict[str, dict[str, float]]:
+def _by_kind(group: str, conditions: Sequence[Mapping[str, Entry]]) -> dict[str, dict[str, float]]:
     """Return what each recipe gains under each kind of corruption."""
-    compared = {kind: _compare([each]) for kind, each in zip(KINDS, conditions, strict=True)}
-    return {recipe: {kind: compared[kind][recipe]["gain"]["score"] for kind in KINDS} for recipe in compared[KINDS[0]]}
+    kinds = [condition.corruption for condition in GROUPS[group]]
+    compared = {kind: compare([each]) for kind, each in zip(kinds, conditions, strict=True)}
+    return {
+        recipe: {kind: found[recipe]["gain"]["score"] for kind, found in compared.items()} for recipe in conditions[0]
+    }
