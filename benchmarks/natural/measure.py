@@ -30,7 +30,10 @@ from .networks import NETWORKS, Network
 AUGBN = "augbn, λ = 0.9"
 RECIPES = ("source", "bn", AUGBN, "shift", "auto", "restore", "calibrated", PREVIOUS, "ops")
 
-GROUPS = ("cheap", "ops")
+MANY_ROWS = (AUGBN, "ops")
+"""Recipes that take most of the time, and run only on demand."""
+
+GROUPS = ("cheap", "many rows")
 CHUNK = 40
 """How many images share an entry of the log."""
 
@@ -47,7 +50,7 @@ def key_of(images: str, group: str, start: int) -> str:
 
 
 def run_network(name: str, group: str, folders: Folders, progress: Progress) -> None:
-    """Run what is missing of a network: the cheap recipes, or `ops`."""
+    """Run what is missing of a network: the cheap recipes, or those with many rows."""
     network, log = NETWORKS[name], open_log(name, folders)
     files = {images: SETS[images].list_files(folders) for images in network.sets}
     todo = [(images, start) for images in network.sets for start in range(0, len(files[images]), CHUNK)]
@@ -56,8 +59,8 @@ def run_network(name: str, group: str, folders: Folders, progress: Progress) -> 
         loaded = network.load(folders)
         if network.kind != "faces" and "clean" not in log.entries:
             log.add("clean", _measure_clean(network, loaded, folders))
-        adapted = {"ops": loaded.adapt("ops")} if group == "ops" else _adapt(loaded, log)
-        batch = 1 if group == "ops" else network.batch
+        adapted = _adapt(loaded, log) if group == "cheap" else _adapt_many_rows(loaded)
+        batch = network.batch if group == "cheap" else 1
         with progress.track(f"{network.title}, {group}", sum(map(len, files.values()))) as advance:
             advance(sum(len(files[images][start : start + CHUNK]) for images, start in set(todo) - set(missing)))
             for images, start in missing:
@@ -68,10 +71,13 @@ def run_network(name: str, group: str, folders: Folders, progress: Progress) -> 
 
 def _adapt(loaded: LoadedModel, log: ResultLog) -> dict[str, Any]:
     """Return the network adapted once for each row."""
-    more = {AUGBN: resolve_recipe("augbn", {"priors": 0.9}, loaded.task)}
-    if "clean" in log.entries:
-        more["calibrated"] = Recipe.from_json(log.entries["clean"]["recipe"])
-    return adapt_rows(loaded, more)
+    known = log.entries.get("clean")
+    return adapt_rows(loaded, {"calibrated": Recipe.from_json(known["recipe"])} if known else {})
+
+
+def _adapt_many_rows(loaded: LoadedModel) -> dict[str, Any]:
+    """Return the network adapted with the recipes of many rows."""
+    return {AUGBN: loaded.adapt(resolve_recipe("augbn", {"priors": 0.9}, loaded.task)), "ops": loaded.adapt("ops")}
 
 
 def _measure_clean(network: Network, loaded: LoadedModel, folders: Folders) -> dict[str, Any]:
@@ -85,7 +91,7 @@ def _measure_clean(network: Network, loaded: LoadedModel, folders: Folders) -> d
         data = open_data(spec, corrupt="none", limit=CALIBRATION_IMAGES, size=loaded.size, crop=loaded.crop)
         images, _ = data.load(CLEAN, 0, len(data))
     adapted = {name: model for name, model in adapt_rows(loaded, {}).items() if name in ("source", "rule")}
-    every = [run_rows(adapted, loaded.encode(image[None])) for image in images]
+    every = [run_rows(adapted, loaded.encode(image[None]), loaded.task) for image in images]
     return {"recipe": calibrate(loaded, images).to_json(), "rows": _join([_facts(ran) for ran in every])}
 
 
@@ -96,7 +102,7 @@ def _measure(  # noqa: PLR0917
     images, truth, found, facts = SETS[name], [], {}, []
     for start in range(0, len(files), batch):
         x, labels = images.load(files[start : start + batch], loaded)
-        ran = run_rows(adapted, x)
+        ran = run_rows(adapted, x, loaded.task)
         truth.append(labels)
         for recipe in (*RECIPES, "rule"):  # the adapted row of `auto`, whose own answer is kept as well
             if set(MIXES.get(recipe, (recipe,))) <= set(adapted):
@@ -113,7 +119,7 @@ def _measure(  # noqa: PLR0917
 def _facts(ran: Ran) -> dict[str, dict[str, np.ndarray]]:
     """Return D and the confidence of each row, over the network's own classes; of `rule`, also its weight in `auto`."""
     found = {name: {"confidence": ran.confidences(name)} for name in ran.scores}
-    for name in found.keys() - {"source", "ops"}:
+    for name in found.keys() - {"source", *MANY_ROWS}:
         found[name]["shift"] = ran.shifts[name]
     if "rule" in found:
         found["rule"]["weight"] = ran.weights("auto")[:, 1]

@@ -60,7 +60,7 @@ def _mean(results: Results, recipe: str, over: str = "source") -> str:
 def _overview(results: Results) -> Iterator[str]:
     shown = RECIPES[1:]
     yield "## All recipes\n"
-    yield "The score of the source model, and the change with each recipe in points, on all images. The number after a recipe is the number of rows it runs per image (for segmentation, `augbn` runs 2 and `ops` 15). `ops` runs only with `--ops`: its scores may come from an earlier run on the same images.\n"  # noqa: E501
+    yield "The score of the source model, and the change with each recipe in points, on all images. The number after a recipe is the number of rows it runs per image (for segmentation, `augbn` runs 2 and `ops` 15). `augbn` and `ops` run only with `--many-rows`: their scores may come from an earlier run on the same images.\n"  # noqa: E501
     heads = " | ".join(f"{recipe} ({ROWS[recipe]})" for recipe in shown)
     yield f"| network and images (n) | source | {heads} | ops minus auto |"
     yield f"| --- |{' ---: |' * (len(shown) + 2)}"

@@ -11,7 +11,7 @@ from sita_workbench.metrics import Entry, Score, draw_weights, join_entries, sco
 
 from ..study.networks import Folders
 from .images import SETS, Kind
-from .measure import CHUNK, GROUPS, RECIPES, key_of, open_log
+from .measure import CHUNK, GROUPS, MANY_ROWS, RECIPES, key_of, open_log
 from .networks import NETWORKS
 
 HALVES = {"choosing": slice(0, None, 2), "confirming": slice(1, None, 2), "all": slice(None)}
@@ -21,7 +21,7 @@ HALVES = {"choosing": slice(0, None, 2), "confirming": slice(1, None, 2), "all":
 def summarize(name: str, folders: Folders, stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return a network's results: by set, metric, half and recipe; and what its rows measured on each set.
 
-    `ops` keeps its stored results if it did not run this time.
+    Recipes with many rows keep their stored results if they did not run this time.
     """
     log = open_log(name, folders)
     log.close()
@@ -55,12 +55,13 @@ def summarize(name: str, folders: Folders, stored: Mapping[str, Any]) -> dict[st
 
 
 def _keep_stored(scores: dict[str, dict[str, Any]], stored: Mapping[str, Any]) -> None:
-    """Add the stored scores and gains of `ops`, if it did not run."""
+    """Add the stored scores and gains of the recipes with many rows, if they did not run."""
     for metric, halves in scores.items():
         for half, recipes in halves.items():
-            ops = stored.get(metric, {}).get(half, {}).get("ops")
-            if ops and "ops" not in recipes:
-                recipes["ops"] = {fact: ops[fact] for fact in ("score", "low", "high", "gain")}
+            for recipe in MANY_ROWS:
+                known = stored.get(metric, {}).get(half, {}).get(recipe)
+                if known and recipe not in recipes:
+                    recipes[recipe] = {fact: known[fact] for fact in ("score", "low", "high", "gain")}
 
 
 def metrics_of(kind: Kind) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ def run_network(name: str, folders: Folders, progress: Progress) -> None:
     ops = loaded.adapt("ops")
 
     def predict(x: np.ndarray) -> dict[str, np.ndarray]:
-        ran = run_rows(adapted, x)
+        ran = run_rows(adapted, x, loaded.task)
         return {recipe: ran.probabilities(recipe) for recipe in ROWS}
 
     for group, conditions in GROUPS.items():

@@ -15,6 +15,7 @@ from sita_adapters.combining import CandidateMeasurement, confidence, mix_scores
 from sita_adapters.inputs import ImageLayout
 from sita_adapters.observe import Observation
 from sita_adapters.ops import NUMPY
+from sita_adapters.recipe import Task, resolve_recipe
 from sita_adapters.views import FILTERS, View
 from sita_adapters.voting import Scores, probabilities
 from sita_workbench.models.loaded import LoadedModel
@@ -57,7 +58,7 @@ def run_adapted(adapted: Any, x: np.ndarray) -> tuple[np.ndarray, Observation]:
     return np.moveaxis(backend.ops.to_numpy(answer.scores), answer.layout.require_scores().class_axis, -1), seen
 
 
-def run_rows(adapted: Mapping[str, Any], x: np.ndarray) -> Ran:
+def run_rows(adapted: Mapping[str, Any], x: np.ndarray, task: Task) -> Ran:
     """Run every row on encoded images (N, h, w, channels); the rows named after a filter on filtered images."""
     scores, shifts = {}, {}
     for name, model in adapted.items():
@@ -66,7 +67,7 @@ def run_rows(adapted: Mapping[str, Any], x: np.ndarray) -> Ran:
         scores[name], seen = run_adapted(model, view.apply(x, layout))
         if name != "source":
             shifts[name] = seen.shifts[:, 0]
-    return Ran(scores, shifts, seen.layout.require_scores().kind)
+    return Ran(scores, shifts, seen.layout.require_scores().kind, task)
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Ran:
     scores: dict[str, np.ndarray]
     shifts: dict[str, np.ndarray]
     kind: Scores
+    task: Task
 
     def probabilities(self, recipe: str) -> np.ndarray:
         """Return p (N, …, classes) of a recipe; for sigmoid scores, of each label."""
@@ -95,7 +97,8 @@ class Ran:
             u = confidences * np.stack([np.full_like(shifts, _SOURCE_SHIFT), shifts], axis=1) ** 2
             return np.asarray(u / u.sum(axis=1, keepdims=True))
         measured = [None if name == "source" else _measurement(self.shifts[name]) for name in names]
-        return np.asarray(mix_weights(measured, confidences, sita.RECIPES[recipe].adapted_weight, NUMPY))
+        weight = resolve_recipe(recipe, {}, self.task).adapted_weight
+        return np.asarray(mix_weights(measured, confidences, weight, NUMPY))
 
     def confidences(self, row: str) -> np.ndarray:
         """Return the confidence (N,) of a row, e^−H."""
