@@ -13,7 +13,7 @@ import numpy as np
 from .api import adapt
 from .backend import adaptation_of, backend_of
 from .corrupted import corrupt
-from .errors import InputError
+from .errors import InputError, OutputError
 from .inputs import Inputs
 from .observe import observe
 from .ops import NUMPY, Array, Ops
@@ -120,12 +120,13 @@ def calibrate(
     pixels, truth = _check_images(model, images, labels)
     settings: dict[str, Any] = {"task": task, "inputs": inputs, "scores": scores, "output": output}
     settings |= {"class_axis": class_axis, "layers": layers, "max_rows": max_rows}
-    some = pixels[:: -(-len(pixels) // _COMPARED)]
+    step = -(-len(pixels) // _COMPARED)
+    some = pixels[::step]
     runs = _Runs(model, settings, progress, total=len(pixels) + 5 * len(some))
     recorder = _Recorder()
     every = runs.run(Recipe(priors=recorder, n_views=0), pixels)
     _check_labels(truth, every.labels)
-    source, rule = every.thin(len(pixels), len(some)), ByReliability(layers=recorder.spreads())
+    source, rule = every.thin(step), ByReliability(layers=recorder.spreads())
     tried: list[tuple[float, float]] = []  # (k, movement)
     while True:
         recipe = Recipe(name="calibrated", priors=rule, n_views=0)
@@ -137,7 +138,7 @@ def calibrate(
         rule = replace(rule, caution=caution)
     notes = f"k = {rule.caution:.3g} moves the outputs for {len(some)} clean images by {tried[-1][1]:.1%}."
     if source.labels is not None:
-        wanted = source.labels if truth is None else truth[:: -(-len(pixels) // _COMPARED)]
+        wanted = source.labels if truth is None else truth[::step]
         notes += runs.describe_gain(recipe, some, wanted, [source, adapted])
     runs.finish()
     return replace(recipe, notes=notes)
@@ -166,9 +167,8 @@ class _Outputs:
     labels: np.ndarray | None
     numbers: list[np.ndarray]  # centered logits; without class scores, those of each floating-point array
 
-    def thin(self, count: int, some: int) -> _Outputs:
-        """Return the outputs of every so manieth image."""
-        step = -(-count // some) if some else 1
+    def thin(self, step: int) -> _Outputs:
+        """Return the outputs for every image whose position is a multiple of `step`."""
         return _Outputs(None if self.labels is None else self.labels[::step], [each[::step] for each in self.numbers])
 
     def movement(self, other: _Outputs) -> float:
@@ -177,6 +177,8 @@ class _Outputs:
         for own, others in zip(self.numbers, other.numbers, strict=True):
             apart = float(np.median(np.linalg.norm(own - np.roll(own, 1, axis=0), axis=1)))
             moved.append(float(np.median(np.linalg.norm(own - others, axis=1))) / max(apart, 1e-30))
+        if not np.isfinite(moved).all():
+            raise OutputError("Expected finite outputs for the clean images; received others. Try: other images.")
         return float(np.mean(moved)) if moved else 0.0
 
 
@@ -211,9 +213,14 @@ class _Runs:
                     arrays = [backend.ops.to_numpy(array) for array, axis, known in pairs if axis is not None and known]
                 numbers.append([_flat(each) for each in arrays])
                 self._advance(min(_BATCH, len(pixels) - start))
-        return _Outputs(
-            np.concatenate(labels) if labels else None, [np.concatenate(e) for e in zip(*numbers, strict=True)]
-        )
+        try:
+            joined = [np.concatenate(each) for each in zip(*numbers, strict=True)]
+            return _Outputs(np.concatenate(labels) if labels else None, joined)
+        except ValueError as error:
+            raise OutputError(
+                f"Expected outputs of one size for all images; received several ({error}). Try: calibrate the module "
+                "before the one that selects detections."
+            ) from error
 
     def describe_gain(self, recipe: Recipe, pixels: np.ndarray, wanted: np.ndarray, clean: Sequence[_Outputs]) -> str:
         """Return a table of what the source and the recipe predict as wanted, on clean images and corrupted copies."""

@@ -129,11 +129,11 @@ NETWORKS = {
     "densenet": Network("small DenseNet", "cifar", _small("densenet")),
     "mobilenet": Network("small MobileNet", "cifar", _small("mobilenet")),
     "lite0": Network("EfficientNet-Lite0", "imagenet", _lite(0, 224)),
-    "lite1": Network("EfficientNet-Lite1", "imagenet", _lite(1, 240)),
+    "lite1": Network("EfficientNet-Lite1", "imagenet", _lite(1, 240), looked_at=False),
     "lite2": Network("EfficientNet-Lite2", "imagenet", _lite(2, 260), looked_at=False),
     "resnet50": Network("ResNet-50", "imagenet", _resnet50),
     "mobilenetv2": Network("MobileNetV2", "imagenet", _mobilenetv2),
-    "roadnet": Network("RoadNet (segmentation)", "camvid", _roadnet, looked_at=False),
+    "roadnet": Network("RoadNet (segmentation)", "camvid", _roadnet),
 }
 
 
