@@ -189,7 +189,7 @@ class _Runs:
         self, model: Any, settings: dict[str, Any], progress: Callable[[float], None] | None, total: int
     ) -> None:
         self.model, self.settings, self.progress = model, settings, progress
-        self.total, self.done, self.channel_axis = total, 0, 1
+        self.total, self.done, self.shown, self.channel_axis = total, 0, 0.0, 1
 
     def run(self, recipe: Recipe, pixels: np.ndarray) -> _Outputs:
         """Return what a recipe returns for these images."""
@@ -243,8 +243,9 @@ class _Runs:
     def _advance(self, rows: int) -> None:
         self.done += rows
         self.total = max(self.total, self.done)
+        self.shown = max(self.shown, self.done / self.total)  # more steps may be needed than was expected
         if self.progress is not None:
-            self.progress(self.done / self.total)
+            self.progress(self.shown)
 
 
 def _centered_logits(scores: np.ndarray, layout: ScoresLayout) -> np.ndarray:

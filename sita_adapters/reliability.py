@@ -112,7 +112,7 @@ class ByReliability(Rule):
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> ByReliability:
         """Return what `to_dict` stored."""
-        layers = {name: ChannelSpread.from_list(each) for name, each in stored["layers"].items()}
+        layers = {name: ChannelSpread.from_list(each) for name, each in dict(stored["layers"]).items()}
         return cls(**{**stored, "layers": layers})
 
     def __eq__(self, other: object) -> bool:
