@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
 
 from .errors import RecipeError, expect_integer, expect_number, expect_one_of, suggestion
-from .reliability import ByReliability
+from .reliability import rule_from_json
 from .shift import ByShift, Rule
 from .views import PRESETS, Augment, is_random, listed_views, resolve_augment
 
@@ -176,7 +176,7 @@ class Recipe:
     def from_json(cls, text: str) -> Recipe:
         """Return the recipe that `to_json` stored."""
         try:
-            return cls(**json.loads(text, object_hook=_rule_from_json))
+            return cls(**json.loads(text, object_hook=rule_from_json))
         except RecipeError:
             raise
         except (TypeError, ValueError, KeyError, RecursionError) as error:
@@ -208,14 +208,6 @@ def prior_text(prior: Prior) -> str:
     return str(prior) if isinstance(prior, Rule) else f"{prior:.3g}"
 
 
-def _rule_from_json(stored: dict[str, Any]) -> Any:
-    """Return the rule that a dict stores under its name; return any other dict unchanged."""
-    name, *others = stored or ("",)
-    if name == "ByReliability" and not others:
-        return ByReliability.from_dict(stored[name])
-    return ByShift(**stored[name]) if name == "ByShift" and not others else stored
-
-
 def _resolve_priors(priors: Any) -> tuple[Prior, ...]:
     """Return one or more priors as a tuple, after checking them."""
     given = priors.tolist() if hasattr(priors, "tolist") else priors
@@ -229,24 +221,6 @@ def _resolve_priors(priors: Any) -> tuple[Prior, ...]:
     if len(set(values)) < len(values):
         raise RecipeError(f"priors: expected each number or rule once; received {priors!r}.")
     return values
-
-
-def bind_recipe(recipe: Recipe, statistics: Callable[[], Mapping[str, tuple[Any, Any]]]) -> Recipe:
-    """Return the recipe with this model's names for the layers that a rule was measured on.
-
-    `statistics` returns the source's mean and variance for each adapted layer. It is called only if it is needed.
-    """
-    if not any(isinstance(prior, ByReliability) for prior in recipe.prior_values):
-        return recipe
-    read = statistics()
-    bound = tuple(prior.bind(read) if isinstance(prior, ByReliability) else prior for prior in recipe.prior_values)
-    return replace(recipe, priors=bound)
-
-
-def rename_layers(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
-    """Return the recipe with other names for the layers of a model."""
-    renamed = (prior.rename(names) if isinstance(prior, ByReliability) else prior for prior in recipe.prior_values)
-    return replace(recipe, priors=tuple(renamed))
 
 
 DEFAULT: RecipeName = "auto"

@@ -12,7 +12,7 @@ import numpy as np
 
 from .errors import RecipeError
 from .ops import Array, Ops
-from .shift import LayerStatistics, Rule, area_weight, resolve_fields
+from .shift import ByShift, LayerStatistics, Rule, area_weight, resolve_fields
 
 AGREEMENT = 2e-3
 """How far two fingerprints of the same statistics may differ: in half precision, they are rounded."""
@@ -171,6 +171,14 @@ class ByReliability(Rule):
     def rename(self, names: Mapping[str, str]) -> ByReliability:
         """Return the rule with other names for its layers."""
         return replace(self, layers={names[old]: each for old, each in self.layers.items()})
+
+
+def rule_from_json(stored: dict[str, Any]) -> Any:
+    """Return the rule that a dict stores under its name; return any other dict unchanged."""
+    name, *others = stored or ("",)
+    if name == "ByReliability" and not others:
+        return ByReliability.from_dict(stored[name])
+    return ByShift(**stored[name]) if name == "ByShift" and not others else stored
 
 
 def fingerprint_of(mean: np.ndarray, variance: np.ndarray) -> tuple[float, float, float, float]:

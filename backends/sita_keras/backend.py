@@ -10,10 +10,11 @@ import keras
 import numpy as np
 
 from sita_adapters.backend import adaptation_of
+from sita_adapters.binding import bind_recipe
 from sita_adapters.engine import Answer, read_answer
 from sita_adapters.errors import InputError, ModelError
 from sita_adapters.plan import make_plan
-from sita_adapters.recipe import Recipe, bind_recipe
+from sita_adapters.recipe import Recipe
 from sita_adapters.selection import Layers, match_layers
 from sita_adapters.state import Adaptation, Settings
 

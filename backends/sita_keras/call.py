@@ -14,10 +14,11 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.models import Functional
 
 from sita_adapters import engine
+from sita_adapters.binding import rename_layers
 from sita_adapters.errors import InputError, ModelError, RecipeError, SharedWeightsError
 from sita_adapters.inputs import ImageLayout, Inputs
 from sita_adapters.outputs import OutputLayout, ScoresLayout, flatten, rebuild
-from sita_adapters.recipe import Recipe, rename_layers
+from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo, leave_out
 from sita_adapters.state import Adaptation, Call, ProbeResult, Settings, thread
 from sita_adapters.views import SpatialKind

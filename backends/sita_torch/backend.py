@@ -14,9 +14,10 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from sita_adapters.backend import adaptation_of
+from sita_adapters.binding import bind_recipe
 from sita_adapters.engine import Answer, read_answer
 from sita_adapters.errors import ModelError, SitaWarning
-from sita_adapters.recipe import Recipe, bind_recipe
+from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo, Layers, match_layers
 from sita_adapters.state import Settings
 

@@ -12,13 +12,14 @@ import numpy as np
 from tinynet import BatchNorm, Sequential
 
 from sita_adapters import engine
+from sita_adapters.binding import bind_recipe
 from sita_adapters.errors import InputError, ModelError
 from sita_adapters.inputs import ImageLayout
 from sita_adapters.layer import LayerCall
 from sita_adapters.ops import NUMPY
 from sita_adapters.probe import InputRecorder, probe_model
 from sita_adapters.probe_inputs import perturb, random_like
-from sita_adapters.recipe import Recipe, bind_recipe
+from sita_adapters.recipe import Recipe
 from sita_adapters.selection import LayerInfo, Layers, match_layers
 from sita_adapters.state import Adaptation, Call, ForwardContext, ProbeResult, Settings
 from sita_adapters.statistics import output_affine
