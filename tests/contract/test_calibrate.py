@@ -1,165 +1,183 @@
-"""`calibrate`: a recipe from clean images, chosen by what is measured on them and on corrupted copies."""
+"""`calibrate`: a rule from clean images. What it measures and how far it moves outputs, against loops in float64."""
 
 from __future__ import annotations
 
-import importlib
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import reference
-from small_network import EPSILONS, images, run_rows
+from small_network import CLASSES, EPSILONS, images, make_weights, moments, run_rows
 
 import sita_adapters as sita
+from sita_adapters.corrupted import corrupt
 from sita_adapters.errors import InputError
 
 pytestmark = pytest.mark.slow_on("tensorflow", "jax")
 
-calibration = importlib.import_module("sita_adapters.calibrate")  # the name is the function's, too
-COUNT = 24
+BATCH = images(24, seed=5)
+HALF = 2.0**-11
+"""The rounding of half precision, in which a rule keeps its arrays."""
 
 
 def labels_of(backend: Any, model: Any, batch: np.ndarray) -> np.ndarray:
     return np.concatenate([backend.run(model, batch[i : i + 8]).argmax(-1) for i in range(0, len(batch), 8)])
 
 
-def lines_of(recipe: sita.Recipe) -> list[tuple[int, float, float, str]]:
-    """Rows, percentages on clean and on corrupted images, and the recipe, of every recipe that was tried."""
-    found = []
-    for line in recipe.notes.splitlines()[2:]:
-        rows, clean, corrupted, text = line.split(maxsplit=3)
-        found.append((int(rows), float(clean.rstrip("%")), float(corrupted.rstrip("%")), text))
-    return found
+def movement_of(recipe: sita.Recipe, batch: np.ndarray, centered: bool = True) -> float:
+    """How far the recipe moves outputs, relative to the distance between those of two images; medians."""
+    rule = recipe.rule
+    layers = {
+        name: reference.Reliability(each.means, each.variances, rule.caution) for name, each in rule.layers.items()
+    }
+    rows = [reference.Row(0, 1.0, {}), reference.Row(0, layers, {1: 1.0})]
+    outputs = np.stack([run_rows([image], rows) for image in batch])
+    if centered:
+        outputs -= outputs.mean(-1, keepdims=True)
+    source, adapted = outputs[:, 0], outputs[:, 1]
+    between = [np.linalg.norm(source[i] - source[i - 1]) for i in range(len(batch))]
+    return float(np.median(np.linalg.norm(source - adapted, axis=1)) / np.median(between))
 
 
-def test_the_rule_has_the_mean_shift_of_every_layer(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "ROW_VALUE", 100.0)  # one row wins
-    batch = images(COUNT, seed=5)
-    recipe = sita.calibrate(backend.model(), backend.to_images(batch), min_agreement=0.01)
-    assert recipe.name == "auto-calibrated"
-    shifts = []
-    for image in batch:
-        calls: list[list[reference.LayerCall]] = []
-        run_rows([image], [reference.Row(0, reference.Rule(1e-12, 0.5), {0: 1.0})], calls=calls)
-        shifts.append([call.shift for call in calls[0]])
-    wanted = dict(zip(EPSILONS, np.mean(shifts, axis=0), strict=True))
-    assert recipe.rule.clean_shifts == pytest.approx(wanted, rel=1e-4)
+def percentages(recipe: sita.Recipe) -> dict[str, tuple[float, float]]:
+    """Of every recipe in the notes, the predictions as wanted on clean and on corrupted images."""
+    lines = [line.split() for line in recipe.notes.splitlines()[2:]]
+    return {name: (float(clean.rstrip("%")), float(corrupted.rstrip("%"))) for clean, corrupted, name in lines}
 
 
-def test_every_recipe_is_tried_and_the_best_is_chosen(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The percentages on clean images against each recipe by itself; the choice against the table."""
-    monkeypatch.setattr(calibration, "MIRROR_AGREEMENT", 0.0)
-    monkeypatch.setattr(calibration, "ROW_VALUE", 200.0)  # the cheapest is best
-    model, batch, seen = backend.model(), images(COUNT, seed=5), []
-    chosen = sita.calibrate(model, backend.to_images(batch), min_agreement=0.6, progress=seen.append)
-    lines = lines_of(chosen)
-    rule = next(prior for prior in (chosen.rule, *chosen.prior_values) if isinstance(prior, sita.ByExcessShift))
-    made = {"name": "auto-calibrated", "priors": rule, "n_views": 0}
-    recipes = [
-        sita.RECIPES["source"],
-        sita.Recipe(**made),
-        sita.Recipe(**{**made, "priors": (1.0, rule)}, combine="mix"),
-        sita.Recipe(**{**made, "n_views": 1}, augment="hflip", candidates="views", combine="mean"),
-        sita.RECIPES["auto"],
-    ]
-    assert [text for *_, text in lines] == [str(recipe) for recipe in recipes]
-    source = labels_of(backend, model, batch)
-    for (rows, clean, _, _), recipe in zip(lines, recipes, strict=True):
-        adapted = sita.adapt(model, recipe)
-        assert rows == sita.describe(adapted).rows
-        assert clean == pytest.approx(100 * (labels_of(backend, adapted, batch) == source).mean(), abs=0.051)
-    assert lines[1][2] > lines[0][2]
-    assert chosen == recipes[1]
-    assert seen == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    again = sita.Recipe.from_json(chosen.to_json())
-    assert (again, again.notes) == (chosen, chosen.notes)
+def test_the_rule_has_the_spread_of_every_channel(backend: Any) -> None:
+    recipe = sita.calibrate(backend.model(), backend.to_images(BATCH))
+    assert (recipe.name, recipe.prior_values, recipe.view_count) == ("calibrated", (recipe.rule,), 0)
+    assert recipe.rule.layers.keys() == EPSILONS.keys()
+    weights = {name: value.astype(np.float64) for name, value in make_weights().items()}
+    for name, (means, variances) in moments(BATCH).items():
+        m_s, v_s = weights[f"{name}/mean"], weights[f"{name}/variance"] + EPSILONS[name]
+        t = ((means - m_s) / np.sqrt(v_s)).var(0)
+        e = np.log((variances + EPSILONS[name]) / v_s).var(0)
+        np.testing.assert_allclose(recipe.rule.layers[name].means.astype(float), t, rtol=HALF + 1e-5)
+        np.testing.assert_allclose(recipe.rule.layers[name].variances.astype(float), e, rtol=HALF + 1e-5)
+
+
+def test_outputs_on_clean_images_move_as_far_as_wanted(backend: Any) -> None:
+    model, cautions = backend.model(), []
+    for movement in (0.3, 0.15, 0.08):
+        recipe = sita.calibrate(model, backend.to_images(BATCH), movement=movement)
+        found = movement_of(recipe, BATCH)
+        assert found == pytest.approx(movement, rel=0.1)
+        assert f"by {found:.1%}" in recipe.notes
+        cautions.append(recipe.rule.caution)
+    assert cautions == sorted(cautions)
+    assert cautions[0] < 0.8 * cautions[1]
+
+
+def test_models_with_and_without_a_softmax_get_the_same_recipe(backend: Any) -> None:
+    one, other = (sita.calibrate(backend.model(activation=a), backend.to_images(BATCH)) for a in (None, "softmax"))
+    assert one.rule.caution == pytest.approx(other.rule.caution, rel=1e-3)
+    assert percentages(one) == percentages(other)
+
+
+@pytest.mark.parametrize("output", ["scores", "dict"])
+def test_without_class_scores_all_numbers_count(backend: Any, output: str) -> None:
+    model, given = backend.model(output), backend.to_images(BATCH)
+    recipe = sita.calibrate(model, given, scores="none")
+    assert len(recipe.notes.splitlines()) == 1
+    if output == "scores":
+        assert movement_of(recipe, BATCH, centered=False) == pytest.approx(0.15, rel=0.1)
+    with pytest.raises(InputError, match="labels"):
+        sita.calibrate(model, given, np.zeros(len(BATCH), int), scores="none")
+
+
+def test_the_notes_tell_what_is_predicted_as_by_the_source_or_as_labeled(backend: Any) -> None:
+    model = backend.model()
+    recipe = sita.calibrate(model, backend.to_images(BATCH))
+    source, adapted = labels_of(backend, model, BATCH), labels_of(backend, sita.adapt(model, recipe), BATCH)
+    given = np.asarray(backend.to_images(BATCH))
+    channel = given.shape.index(3)
+    space = [axis for axis in (1, 2, 3) if axis != channel]
+    copies, indices = (np.concatenate(each) for each in zip(*corrupt(given, space), strict=True))
+    copies = np.moveaxis(copies, channel, -1)
+    corrupted = [labels_of(backend, each, copies) for each in (model, sita.adapt(model, recipe))]
+    truth = np.where(np.arange(24) % 3, adapted, (source + 1) % CLASSES)
+    for wanted in (source, truth):
+        labeled = sita.calibrate(model, backend.to_images(BATCH), None if wanted is source else truth)
+        assert labeled == recipe
+        for place, name in enumerate(("source", "calibrated")):
+            shares = [((source, adapted)[place] == wanted).mean(), (corrupted[place] == wanted[indices]).mean()]
+            assert percentages(labeled)[name] == pytest.approx([100 * share for share in shares], abs=0.051)
+
+
+def test_of_many_images_some_are_compared(backend: Any) -> None:
+    """Of 70 every other one, with its own label."""
+    batch, model = images(70, seed=6), backend.model()
+    truth = (labels_of(backend, model, batch) + np.arange(70) % 2) % CLASSES
+    recipe = sita.calibrate(model, backend.to_images(batch), truth, movement=0.2)
+    assert "35 clean images" in recipe.notes
+    assert percentages(recipe)["source"][0] == 100.0
+    assert movement_of(recipe, batch[::2]) == pytest.approx(0.2, rel=0.1)
+
+
+@pytest.mark.parametrize("movement", [0.15, 0.05, 1.0], ids=["usual", "after many steps", "out of reach"])
+def test_progress_grows_to_one(backend: Any, movement: float) -> None:
+    seen: list[float] = []
+    sita.calibrate(backend.model(), backend.to_images(BATCH), movement=movement, progress=seen.append)
+    assert seen[0] > 0
+    assert all(one <= other for one, other in pairwise(seen))
+    assert seen[-1] == 1.0
+
+
+def test_a_calibrated_recipe_is_stored_and_adapts_the_layers_that_it_was_measured_on(backend: Any) -> None:
+    model = backend.model()
+    before = backend.fingerprint(model)
+    recipe = sita.calibrate(model, backend.to_images(BATCH), layers=["bn1", "bn3"], max_rows=1)
+    assert backend.fingerprint(model) == before
+    again = sita.Recipe.from_json(recipe.to_json())
+    assert (again, again.notes) == (recipe, recipe.notes)
+    assert again.rule.layers.keys() == {"bn1", "bn3"}
+    found, wanted = (backend.run(sita.adapt(model, each, layers="bn[13]"), BATCH[:3]) for each in (again, recipe))
+    np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize(
-    ("rows", "won", "lost", "chosen"),
-    [
-        (1, 0, 0, "other"),  # as good as auto, in one row
-        (1, 0, 8, "auto"),
-        (2, 10, 7, "auto"),  # 3 points better, within chance
-        (2, 12, 0, "other"),
-        (3, 2, 0, "auto"),  # one more row must gain more
-        (3, 12, 0, "other"),
-    ],
+    ("made", "settings"),
+    [({"dense": True}, {"task": "segmentation"}), ({"classes": 4}, {"scores": "sigmoid"}), ({"output": "labels"}, {})],
+    ids=["label maps", "independent labels", "labels alone"],
 )
-def test_another_recipe_must_be_better_beyond_chance(backend: Any, rows: int, won: int, lost: int, chosen: str) -> None:
-    """On a hundred images, of which `auto` predicts fifty as wanted."""
-
-    def tried(name: str, row_count: int, right: slice) -> Any:
-        values = np.zeros(100)
-        values[right] = 100.0
-        return calibration._Tried(sita.Recipe(name=name, priors=0.9), row_count, 95.0, values)
-
-    source = calibration._Tried(sita.RECIPES["source"], 1, 100.0, np.zeros(100))
-    other, auto = tried("other", rows, slice(lost, 50 + won)), tried("auto", 2, slice(50))
-    assert calibration._choose([source, other, auto], 100, 0.9).name == chosen
-
-
-def test_a_mirror_image_answers_only_if_it_means_the_same(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, batch = backend.model(), images(COUNT, seed=5)
-    agreement = (labels_of(backend, model, batch) == labels_of(backend, model, batch[:, :, ::-1].copy())).mean()
-    for least, count in ((agreement, 5), (agreement + 0.01, 4)):
-        monkeypatch.setattr(calibration, "MIRROR_AGREEMENT", least)
-        assert len(lines_of(sita.calibrate(model, backend.to_images(batch), min_agreement=0.01))) == count
-
-
-def test_labels_say_what_is_right(backend: Any) -> None:
-    model, batch = backend.model(), images(COUNT, seed=5)
-    truth = labels_of(backend, sita.adapt(model), batch)  # on these, the source is the one that errs
-    lines = lines_of(sita.calibrate(model, backend.to_images(batch), truth, min_agreement=0.01))
-    assert lines[0][1] == pytest.approx(100 * (labels_of(backend, model, batch) == truth).mean(), abs=0.051)
-    assert lines[0][1] < lines[-1][1] == 100.0
-
-
-def test_if_every_recipe_changes_predictions_it_warns(backend: Any) -> None:
-    batch = images(COUNT)
-    batch[: COUNT // 2] *= 40  # far from anything the network knows
-    with pytest.warns(sita.SitaWarning, match=r"No recipe keeps 100%.*'source', which does not adapt, was chosen"):
-        recipe = sita.calibrate(backend.model(), backend.to_images(batch), min_agreement=1.0)
-    assert recipe == sita.RECIPES["source"]
-    assert "+0.0 points on corrupted images" in recipe.notes
-
-
-def test_label_maps_are_calibrated_without_mirror_images(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "MIRROR_AGREEMENT", 0.0)
-    recipe = sita.calibrate(backend.model(dense=True), backend.to_images(images(16)), min_agreement=0.01)
-    assert len(lines_of(recipe)) == 4
+def test_other_outputs_are_calibrated_too(backend: Any, made: dict[str, Any], settings: dict[str, Any]) -> None:
+    recipe = sita.calibrate(backend.model(**made), backend.to_images(BATCH), **settings)
+    assert np.isfinite(recipe.rule.caution)
+    if made != {"output": "labels"}:
+        assert percentages(recipe)["source"][0] == 100.0 >= percentages(recipe)["calibrated"][0] > 60.0
 
 
 @pytest.mark.parametrize("strength", [0.3, 0.8])
 def test_corrupted_copies_are_as_described(strength: float) -> None:
-    batch = images(6, seed=1)
-    copies = list(calibration._corrupt(batch, [1, 2]))
+    batch = images(20, seed=1)
+    copies = list(corrupt(batch, [1, 2]))
     assert len(copies) == 10
+    assert sorted(np.concatenate([which for _, which in copies])) == list(range(20))
     for copy, which in copies:
         assert copy.shape == batch[which].shape
         assert copy.dtype == batch.dtype
         assert batch.min() <= copy.min() <= copy.max() <= batch.max()
         assert np.abs(copy - batch[which]).mean() > 0.02 * batch.std()
-    blurred = calibration._blur(batch, [1, 2], strength)
+    blurred, which = copies[4 if strength == 0.3 else 9]
     reach = max(1, round(0.05 * strength * batch.shape[1]))
-    window = batch[0, 5 - reach : 6 + reach, 6 - reach : 7 + reach, 1]
+    window = batch[which[0], 5 - reach : 6 + reach, 6 - reach : 7 + reach, 1]
     assert blurred[0, 5, 6, 1] == pytest.approx(window.mean(), rel=1e-4)
 
 
 def test_what_cannot_be_calibrated(backend: Any) -> None:
-    model, batch = backend.model(), images(COUNT)
-    broken = batch.copy()
+    model, broken = backend.model(), BATCH.copy()
     broken[3, 0, 0, 0] = np.nan
-    for given, message in (
-        (batch[:15], r"16 or more.*received \(15, "),
-        (broken, "finite numbers"),
-        ("images", "of finite numbers"),
-    ):
-        with pytest.raises(InputError, match=message):
+    for given in (BATCH[:15], broken, "images"):
+        with pytest.raises(InputError, match="images"):
             sita.calibrate(model, given)
-    for labels in (np.zeros(3, int), np.zeros(COUNT)):
-        with pytest.raises(InputError, match=r"labels: expected integers, \(24,\)"):
-            sita.calibrate(model, backend.to_images(batch), labels)
-    for least in (0, 1.5, float("nan")):
-        with pytest.raises(InputError, match="min_agreement"):
-            sita.calibrate(model, backend.to_images(batch), min_agreement=least)
+    with pytest.raises(sita.SitaError, match="finite"):
+        sita.calibrate(model, backend.to_images(np.where(np.arange(24) % 3, 1e25, 1)[:, None, None, None] * BATCH))
+    for labels in (np.zeros(3, int), np.zeros(24)):
+        with pytest.raises(InputError, match="labels"):
+            sita.calibrate(model, backend.to_images(BATCH), labels)
+    for movement in (0, 1.5, float("nan"), True, "0.1"):
+        with pytest.raises(InputError, match="movement"):
+            sita.calibrate(model, backend.to_images(BATCH), movement=movement)

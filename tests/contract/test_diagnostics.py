@@ -8,6 +8,7 @@ from typing import Any
 import exported_files
 import numpy as np
 import pytest
+from reliable_rules import make_rule, statistics_of_small_network
 from small_network import images
 
 import sita_adapters as sita
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.slow_on("tensorflow", "jax")
 
 OPS = sita.Recipe(priors=(0.5, 0.75, 1.0), top_k=2)
 RULES = sita.Recipe(priors=(1.0, sita.ByShift(strength=0.9, half_shift=0.3, half_area=0.3)), n_views=0)
-AUTO = sita.RECIPES["auto"]
+RELIABLE = sita.Recipe(priors=(1.0, make_rule(statistics_of_small_network())[0]), n_views=0, combine="mix")
 
 
 def check_file(backend: Any, file: str, folder: Path, recipe: sita.Recipe, **settings: Any) -> dict[str, np.ndarray]:
@@ -47,8 +48,11 @@ def test_a_file_says_what_observe_says(backend: Any, file: str, tmp_path: Path) 
     assert len(set(said["prior"].tolist())) > 1
 
 
-def test_a_file_computes_the_mean_of_what_a_rule_sets(backend: Any, file: str, tmp_path: Path) -> None:
-    said = check_file(backend, file, tmp_path, AUTO)
+@pytest.mark.parametrize("recipe", [sita.RECIPES["auto"], RELIABLE], ids=["by shift", "by reliability"])
+def test_a_file_computes_the_mean_of_what_a_rule_sets(
+    backend: Any, file: str, recipe: sita.Recipe, tmp_path: Path
+) -> None:
+    said = check_file(backend, file, tmp_path, recipe)
     assert len(set(said["prior"].tolist())) > 2
 
 

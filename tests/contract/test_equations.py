@@ -20,23 +20,13 @@ FLIPS = [IDENTITY, lambda x: x[::-1], lambda x: x[:, ::-1]]
 MIRRORED = [IDENTITY, lambda x: x[:, ::-1]]
 
 
-def rows_of(recipe: str, n: int = 2) -> tuple[list[reference.Row], list[int]]:
-    """The rows of a recipe, and those of them that are candidates."""
-    if recipe == "ops":
-        return reference.ops_rows(PRIORS, n)
-    if recipe == "ops_shared":
-        return reference.shared_rows(PRIORS, n)
-    prior = {"augbn": 0.5, "bn": 16 / 17, "ptn": 0.0}[recipe]
-    return reference.augbn_rows(prior, n if recipe == "augbn" else 0), [0]
-
-
 def settings_of(recipe: str) -> dict[str, Any]:
     return {"augbn": {"priors": 0.5}, "bn": {}, "ptn": {}}.get(recipe, {"priors": PRIORS, "top_k": 2})
 
 
 def expected(batch: np.ndarray, recipe: str, views: Any = TURNS, **options: Any) -> np.ndarray:
     """The answers of the small network, computed without any of the library's code."""
-    rows, candidates = rows_of(recipe, len(views) - 1)
+    rows, candidates = reference.rows_of(recipe, len(views) - 1, PRIORS)
     answers = []
     for image in batch:
         scores = run_rows([view(image) for view in views], rows, **options)[candidates]
@@ -129,7 +119,7 @@ def test_each_label_with_a_sigmoid_is_decided_as_two_classes(backend: Any, label
     model = backend.model(classes=labels)
     answer = backend.run(sita.adapt(model, "ops", scores="sigmoid", combine=combine, priors=PRIORS, top_k=2), batch)
     assert answer.shape == (3, labels)
-    rows, candidates = rows_of("ops")
+    rows, candidates = reference.rows_of("ops", 2, PRIORS)
     for image, said in zip(batch, answer, strict=True):
         scores = run_rows([turn(image) for turn in TURNS], rows, classes=labels)[candidates]
         for label in range(labels):
@@ -154,7 +144,7 @@ def test_sigmoids_and_their_logits_agree(backend: Any) -> None:
 def test_every_pixel_votes_for_itself(backend: Any, recipe: str) -> None:
     batch = images(2)
     answer = backend.run(sita.adapt(backend.model(dense=True), recipe, **settings_of(recipe)), batch)
-    rows, candidates = rows_of(recipe)
+    rows, candidates = reference.rows_of(recipe, 2, PRIORS)
     close_calls = 0
     for image, said in zip(batch, answer, strict=True):
         scores = run_rows([turn(image) for turn in TURNS], rows, dense=True)[candidates]

@@ -9,6 +9,7 @@ import exported_files
 import numpy as np
 import pytest
 import reference
+from reliable_rules import make_rule, statistics_of_small_network
 from small_network import images
 
 import sita_adapters as sita
@@ -16,13 +17,20 @@ from sita_adapters.errors import ExportError, ModelError, RecipeError
 
 pytestmark = pytest.mark.slow_on("jax")
 
+RELIABLE, _ = make_rule(statistics_of_small_network())
 FEW = {"priors": (0.5, 0.75, 1.0), "top_k": 2}
 
 
 @pytest.mark.parametrize(
     ("recipe", "fields"),
-    [pytest.param("ops", FEW, marks=pytest.mark.slow_on("tensorflow", "jax")), ("auto", {}), ("restore", {})],
-    ids=["ops", "auto", "restore"],
+    [
+        pytest.param("ops", FEW, marks=pytest.mark.slow_on("tensorflow", "jax")),
+        ("auto", {}),
+        ("restore", {}),
+        ("shift", {"priors": RELIABLE}),
+        pytest.param("auto", {"priors": (1.0, RELIABLE, 0.5)}, marks=pytest.mark.slow_on("tensorflow", "jax")),
+    ],
+    ids=["ops", "auto", "restore", "by reliability", "mixed by reliability"],
 )
 def test_a_file_answers_as_the_adapted_model_for_any_number_of_images(
     backend: Any, file: str, recipe: str, fields: dict[str, Any], tmp_path: Path

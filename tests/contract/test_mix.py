@@ -7,41 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import reference
-from small_network import EPSILONS, images, run_rows
+from small_network import EPSILONS, Mix, images
 
 import sita_adapters as sita
-from sita_adapters.combining import SELECTION_SHIFT, mix_scores
+from sita_adapters.combining import mix_scores
 from sita_adapters.ops import NUMPY
 
 KINDS = {None: "logits", "softmax": "probabilities", "sigmoid": "sigmoid_probabilities"}
 
 
-def activate(z: np.ndarray, activation: str | None) -> np.ndarray:
-    if activation is None:
-        return z
-    return reference.softmax(z) if activation == "softmax" else np.asarray(1 / (1 + np.exp(-z)))
-
-
-class Rows:
-    """The two rows of one image and the shift between them, computed without any of the library's code."""
-
-    def __init__(self, image: np.ndarray, activation: str | None = None, **options: Any) -> None:
-        calls: list[list[reference.LayerCall]] = []
-        self.scores = activate(run_rows([image], reference.AUTO_ROWS, calls=calls, **options), activation)
-        self.features = run_rows([image], reference.AUTO_ROWS, **{**options, "part": "features"})
-        self.shift = reference.image_shift(calls[1])
-
-    def weight(self, kind: str | None) -> float:
-        """The weight of the adapted row."""
-        return reference.adapted_weight(self.shift, *self.scores, kind)
-
-    def answer(self, kind: str | None) -> np.ndarray:
-        return reference.mix(*self.scores, self.weight(kind), kind)
-
-
 def batch_of(count: int) -> np.ndarray:
-    """Images at shifts D of 0.03, 0.2, 0.03 and 0.17; of the second, the two rows differ most in confidence."""
-    return images(400, seed=3)[[133, 221, 152, 337]][:count]
+    """Images at shifts D of 0.36, 0.16, 0.03 and 0.14; on the first, the source is more than twice as confident."""
+    return images(400, seed=3)[[72, 221, 152, 308]][:count]
 
 
 def close(found: np.ndarray, wanted: Any) -> None:
@@ -50,34 +27,30 @@ def close(found: np.ndarray, wanted: Any) -> None:
 
 @pytest.mark.parametrize("dense", [False, True], ids=["one label", "a label per pixel"])
 @pytest.mark.parametrize("activation", [None, "softmax"])
-def test_class_scores_are_mixed_by_shift_and_confidence(backend: Any, activation: str | None, dense: bool) -> None:
+def test_class_scores_are_mixed_by_confidence(backend: Any, activation: str | None, dense: bool) -> None:
     """A segmented image has one weight, from the mean confidence of its pixels."""
     batch, kind = batch_of(4), KINDS[activation]
     found = backend.run(sita.adapt(backend.model(activation=activation, dense=dense)), batch)
-    rows = [Rows(image, activation, dense=dense) for image in batch]
+    rows = [Mix([image], activation=activation, dense=dense) for image in batch]
     close(found, [each.answer(kind) for each in rows])
-    weights = [each.weight(kind) for each in rows]
-    assert 0.02 < min(weights) < 0.5 < max(weights) < 0.999
-    by_shift_alone = [reference.mix(*each.scores, each.weight(None), kind) for each in rows]
-    assert np.abs(found - by_shift_alone).max() > 1e-3
+    weights = [each.weights(kind)[1] for each in rows]
+    assert min(weights) < (0.64 if dense else 0.5) < 2 / 3 < max(weights)
 
 
 @pytest.mark.parametrize("max_rows", [None, 1])
-def test_several_adapted_rows_share_the_weight_of_one(backend: Any, max_rows: int | None) -> None:
-    """`auto3`: the source's weight is that beside one adapted row whose weight is the mean of both."""
-    batch, third = batch_of(4), reference.Rule(1.0, 0.05, 0.4)
-    found = backend.run(sita.adapt(backend.model(), "auto3", max_rows=max_rows), batch)
-    differences = []
-    for image, answer in zip(batch, found, strict=True):
-        calls: list[list[reference.LayerCall]] = []
-        rows = [*reference.AUTO_ROWS, reference.Row(0, third, {2: 1.0})]
-        source, *adapted = run_rows([image], rows, calls=calls)
-        shifts = [reference.image_shift(each) for each in calls[1:]]
-        u = [d**2 * reference.confidence(y, "logits") / 2 for d, y in zip(shifts, adapted, strict=True)]
-        u_s = reference.SOURCE_SHIFT**2 * reference.confidence(source, "logits")
-        close(answer, (u_s * source + u[0] * adapted[0] + u[1] * adapted[1]) / (u_s + u[0] + u[1]))
-        differences.append(np.ptp(shifts))
-    assert max(differences) > 1e-3
+@pytest.mark.parametrize("adapted_weight", [2.0, 0.5])
+def test_adapted_rows_share_their_weight_by_how_close_they_are(
+    backend: Any, adapted_weight: float, max_rows: int | None
+) -> None:
+    batch, third = batch_of(4), sita.ByShift(strength=0.4, half_shift=0.05, half_area=0.4)
+    priors = (1.0, sita.ByShift(strength=1.0), third)
+    found = backend.run(
+        sita.adapt(backend.model(), priors=priors, adapted_weight=adapted_weight, max_rows=max_rows), batch
+    )
+    rows = [Mix([image], rules=(reference.BOLD, reference.Rule(0.4, 0.05, 0.4))) for image in batch]
+    close(found, [each.answer("logits", adapted_weight) for each in rows])
+    shares = [weights[1] / (weights[1] + weights[2]) for weights in (each.weights("logits") for each in rows)]
+    assert np.ptp(shares) > 0.05
 
 
 @pytest.mark.slow_on("jax")
@@ -86,7 +59,7 @@ def test_several_adapted_rows_share_the_weight_of_one(backend: Any, max_rows: in
 def test_sigmoid_labels_are_mixed_as_log_odds(backend: Any, activation: str | None, labels: int) -> None:
     batch, kind = batch_of(3), "sigmoid" if activation is None else "sigmoid_probabilities"
     found = backend.run(sita.adapt(backend.model(activation=activation, classes=labels), scores=kind), batch)
-    close(found, [Rows(image, activation, classes=labels).answer(kind) for image in batch])
+    close(found, [Mix([image], activation=activation, classes=labels).answer(kind) for image in batch])
 
 
 @pytest.mark.parametrize(
@@ -117,8 +90,8 @@ def test_without_scores_the_shift_selects_a_row(
     with pytest.warns(sita.SitaWarning, match="usually the source's"):
         adapted = sita.adapt(backend.model(output, **options), example=backend.to_images(batch), **settings)
     found = backend.run(adapted, batch)
-    rows = [Rows(image, **options) for image in batch]
-    chosen = [int(each.shift > SELECTION_SHIFT) for each in rows]
+    rows = [Mix([image], **options) for image in batch]
+    chosen = [int(np.argmax(reference.selection_weights(each.shifts))) for each in rows]
     assert set(chosen) == {0, 1}
     wanted = np.stack([each.scores[row] for each, row in zip(rows, chosen, strict=True)])
     scores = {"two": "a", "dict": "logits"}.get(output)
@@ -149,8 +122,8 @@ def test_beside_other_outputs_the_row_with_the_larger_weight_supplies_everything
     other, scores = (0, 1) if output == "list" else ("features", "logits") if output == "dict" else ("out", "scores")
     chosen = []
     for place, image in enumerate(batch):
-        rows = Rows(image)
-        chosen.append(int(rows.weight("logits") > 0.5))
+        rows = Mix([image])
+        chosen.append(int(np.argmax(rows.weights("logits"))))
         close(found[scores][place], rows.scores[chosen[-1]])
         labels = rows.scores[chosen[-1]].argmax()
         close(found[other][place], labels if output == "labels and scores" else rows.features[chosen[-1]])
@@ -172,11 +145,11 @@ def test_rows_that_run_one_after_the_other_give_the_same_answers(backend: Any, m
 
 
 @pytest.mark.parametrize("layers", ["bn1", ["bn1", "bn3"]], ids=str)
-def test_the_shift_is_that_of_the_adapted_layers(backend: Any, layers: Any) -> None:
+def test_only_the_chosen_layers_are_adapted_in_a_mix(backend: Any, layers: Any) -> None:
     batch = batch_of(3)
     adapted = [layers] if isinstance(layers, str) else layers
     found = backend.run(sita.adapt(backend.model(), layers=layers), batch)
-    close(found, [Rows(image, adapted=adapted).answer("logits") for image in batch])
+    close(found, [Mix([image], adapted=adapted).answer("logits") for image in batch])
 
 
 @pytest.mark.parametrize("mask", [-np.inf, float(np.finfo(np.float32).min)], ids=["infinity", "smallest"])
@@ -198,7 +171,7 @@ def test_a_row_cannot_veto_the_classes_of_another(kind: Any, mask: float) -> Non
 def test_the_order_of_the_priors_does_not_matter(backend: Any) -> None:
     batch, rule = batch_of(3), sita.ByShift(strength=1.0)
     found = backend.run(sita.adapt(backend.model(), priors=(rule, 1.0)), batch)
-    close(found, [Rows(image).answer("logits") for image in batch])
+    close(found, [Mix([image]).answer("logits") for image in batch])
 
 
 def test_a_batch_is_its_images_one_by_one(backend: Any) -> None:
@@ -215,11 +188,12 @@ def test_both_rows_and_the_shift_are_observed(backend: Any, settings: dict[str, 
     adapted, batch = sita.adapt(backend.model(), **settings), batch_of(4)
     with sita.observe(adapted) as seen:
         answer = backend.run(adapted, batch)
-    rows = [Rows(image) for image in batch]
+    rows = [Mix([image]) for image in batch]
     assert len(seen) == 4
     assert seen.kept.all()
     assert np.isnan(seen.shifts[:, 0]).all()
-    np.testing.assert_allclose(seen.shifts[:, 1], [each.shift for each in rows], rtol=1e-4)
+    np.testing.assert_allclose(seen.shifts[:, 1], [each.shifts[1] for each in rows], rtol=1e-4)
+    np.testing.assert_allclose(seen.weights, [each.weights("logits") for each in rows], rtol=1e-5)
     np.testing.assert_array_equal(seen.labels, [each.scores.argmax(-1) for each in rows])
     entropies = [[reference.entropy(list(z)) for z in each.scores] for each in rows]
     np.testing.assert_allclose(seen.entropies, entropies, atol=1e-5)
@@ -232,6 +206,6 @@ def test_without_scores_the_shift_is_observed_and_labels_are_not(backend: Any) -
     adapted, batch = sita.adapt(backend.model("two")), batch_of(2)
     with sita.observe(adapted) as seen:
         backend.run(adapted, batch)
-    np.testing.assert_allclose(seen.shifts[:, 1], [Rows(image).shift for image in batch], rtol=1e-4)
+    np.testing.assert_allclose(seen.shifts[:, 1], [Mix([image]).shifts[1] for image in batch], rtol=1e-4)
     with pytest.raises(sita.SitaError, match=r"labels: .*output="):
         _ = seen.labels

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reliable_rules import make_rule, statistics_of_small_network
 from small_network import images
 
 import sita_adapters as sita
 from sita_adapters.errors import ModelError, SharedWeightsError
+
+RELIABLE, _ = make_rule(statistics_of_small_network())
 
 
 def test_the_source_model_is_not_touched(backend: Any) -> None:
@@ -118,13 +121,13 @@ def test_what_would_write_through_to_the_source_is_refused(backend: Any, tmp_pat
     [
         pytest.param({}, marks=pytest.mark.slow_on("tensorflow", "jax")),
         pytest.param({"max_rows": 6}, marks=pytest.mark.slow_on("tensorflow", "jax")),
-        pytest.param({"layers": "bn1"}, marks=pytest.mark.slow_on("jax")),
+        pytest.param({"layers": "bn1", "priors": (0.5, RELIABLE, 1.0)}, marks=pytest.mark.slow_on("jax")),
     ],
-    ids=str,
+    ids=["a recipe", "in parts", "by reliability, some layers"],
 )
 def test_a_stored_model_comes_back_adapted(backend: Any, settings: dict[str, Any], tmp_path: Path) -> None:
     model, batch = backend.model("dict"), images(3)
-    adapted = sita.adapt(model, "ops", priors=(0.5, 0.8, 1.0), inputs="imagenet", **settings)
+    adapted = sita.adapt(model, "ops", inputs="imagenet", **{"priors": (0.5, 0.8, 1.0), **settings})
     answer, again = backend.run(adapted, batch), backend.reload(adapted, tmp_path)
     for key, value in backend.run(again, batch).items():
         np.testing.assert_allclose(value, answer[key], rtol=1e-5, atol=1e-6)

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import fields
 from inspect import signature
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import reference
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from namespaces import Namespace
 
 import sita_adapters as sita
-from sita_adapters.combining import SOURCE_SHIFT, confidence, mix_scores, mix_weights
 from sita_adapters.errors import RecipeError
 from sita_adapters.filters import blur
 from sita_adapters.ops import NUMPY
 from sita_adapters.plan import make_plan, split_source
 from sita_adapters.recipe import RECIPES, Recipe, RecipeName, resolve_recipe
-from sita_adapters.shift import ByShift, scaled_divergence
+from sita_adapters.reliability import ChannelSpread
+from sita_adapters.shift import ByShift, LayerStatistics, Rule, scaled_divergence
 from sita_adapters.statistics import blend_with_source, input_affine, output_affine, pool, target
 from sita_adapters.views import content_seed, rotate, spatial_kind
-from sita_adapters.voting import decide, select_lowest
 
 RECTANGLE = spatial_kind((4, 5))
 priors = st.lists(st.floats(0, 1), min_size=1, max_size=6, unique=True)
@@ -92,7 +91,7 @@ def test_blend_equals_a_float64_loop(
     means = (random.normal(size=(images, rows, channels)) + magnitude).astype(np.float32)
     variances = random.uniform(0.1, 3, size=means.shape).astype(np.float32)
     weights = random.dirichlet(np.ones(rows), size=rows).astype(np.float32)
-    prior_values = random.uniform(size=(rows, 1)).astype(np.float32)
+    prior_values = random.uniform(size=(2, rows, channels)).astype(np.float32)
     m_s = random.normal(size=channels).astype(np.float32)
     v_s = random.uniform(0.1, 3, size=channels).astype(np.float32)
     ops, mean_of_rows, row = namespace.ops, namespace.own(means), int(random.integers(rows))
@@ -104,7 +103,7 @@ def test_blend_equals_a_float64_loop(
             references=namespace.own(np.eye(rows, dtype=np.float32)[[row] * rows]),
             ops=ops,
         ),
-        priors=namespace.own(prior_values),
+        priors=(namespace.own(prior_values[0]), namespace.own(prior_values[1])),
         source_mean=namespace.own(m_s),
         source_variance=namespace.own(v_s),
         ops=ops,
@@ -115,9 +114,9 @@ def test_blend_equals_a_float64_loop(
             m_t, v_t = reference.target_statistics(
                 means[b].astype(np.float64), variances[b].astype(np.float64), weights[r] / weights[r].sum(dtype=float)
             )
-            lam = float(prior_values[r, 0])
-            np.testing.assert_allclose(mean[b, r], lam * m_s + (1 - lam) * m_t, rtol=2e-6, atol=2e-6)
-            np.testing.assert_allclose(variance[b, r], lam * v_s + (1 - lam) * v_t, rtol=4e-6)
+            of_mean, of_variance = prior_values[:, r].astype(np.float64)
+            np.testing.assert_allclose(mean[b, r], of_mean * m_s + (1 - of_mean) * m_t, rtol=2e-6, atol=2e-6)
+            np.testing.assert_allclose(variance[b, r], of_variance * v_s + (1 - of_variance) * v_t, rtol=4e-6)
 
 
 @pytest.mark.parametrize("recipe", ["ops", "ops_shared"])
@@ -164,54 +163,59 @@ def test_both_ways_to_apply_a_blend_are_the_normalization(seed: int, epsilon: fl
     np.testing.assert_allclose(x * scale + shift, expected, rtol=1e-9, atol=1e-9)
 
 
-@given(seed=st.integers(0, 2**32 - 1), half_shift=st.sampled_from([0.5, 0.3]))
-def test_shift_and_prior_equal_a_float64_loop(namespace: Namespace, seed: int, half_shift: float) -> None:
+T, E = np.float32([0.0, 0.25, 1e-3, 4.0]), np.float32([2.0, 0.0, 0.0625, 0.5])
+"""How much the mean and the variance of each channel vary between clean images; half precision has these numbers."""
+
+
+def reliability(**fields: float) -> sita.ByReliability:
+    return sita.ByReliability(layers={"layer": ChannelSpread((0.0, 0.0, 0.0, 0.0), T, E)}, **fields)
+
+
+RULES = {
+    ByShift(strength=0.8, half_area=0.25): reference.Rule(0.8, 0.5, 0.25),
+    ByShift(strength=0.8, half_shift=0.3): reference.Rule(0.8, 0.3),
+    reliability(): reference.Reliability(T, E, 1.0),
+    reliability(caution=7.5, strength=0.8, half_shift=0.3): reference.Reliability(T, E, 7.5, 0.8, 0.3),
+}
+
+
+def priors_of(rule: Rule, moments: Sequence[np.ndarray], divergence: Any, namespace: Namespace) -> list[np.ndarray]:
+    """λ of the mean and of the variance, (B, R, C), in a layer of 49 positions after one of 196."""
+    layer = LayerStatistics("layer", *map(namespace.own, moments), 1e-3, divergence, 49, 196)
+    shape = np.shape(moments[0])
+    return [np.broadcast_to(namespace.numpy(each), shape) for each in rule.priors(layer, namespace.ops)]
+
+
+@given(seed=st.integers(0, 2**32 - 1), rule=st.sampled_from(list(RULES)))
+def test_shift_and_priors_equal_a_float64_loop(namespace: Namespace, seed: int, rule: Rule) -> None:
     random = np.random.default_rng(seed)
     mean, m_s = random.normal(size=(2, 3, 4)).astype(np.float32), random.normal(size=4).astype(np.float32)
     variance, v_s = (random.uniform(0.1, 3, each.shape).astype(np.float32) for each in (mean, m_s))
-    settings = {"epsilon": 1e-3, "ops": namespace.ops}
-    divergence = scaled_divergence(*map(namespace.own, (mean, variance, m_s, v_s)), **settings)
-    rule = ByShift(strength=0.8, half_shift=half_shift, half_area=0.25)
-    found = 0.5 * divergence - 0.5, rule.priors(divergence, "layer", 49, 196, namespace.ops)
-    d, prior = (namespace.numpy(each) for each in found)
+    moments = mean, variance, m_s, v_s
+    divergence = scaled_divergence(*map(namespace.own, moments), epsilon=1e-3, ops=namespace.ops)
+    d, priors = namespace.numpy(0.5 * divergence - 0.5), priors_of(rule, moments, divergence, namespace)
     for b, r in np.ndindex(2, 3):
         expected = reference.shift(*(each.astype(np.float64) for each in (mean[b, r], variance[b, r], m_s, v_s)), 1e-3)
         np.testing.assert_allclose(d[b, r], expected, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(
-            prior[b, r], reference.Rule(0.8, half_shift, 0.25).prior(expected, (49, 196)), rtol=1e-5
-        )
+        for found, wanted in zip(priors, RULES[rule].priors(expected, (49, 196)), strict=True):
+            np.testing.assert_allclose(found[b, r], np.broadcast_to(wanted, 4), rtol=1e-5, atol=1e-6)
 
 
-KINDS = ("logits", "probabilities", "log_probabilities", "sigmoid", "sigmoid_probabilities")
-
-
-@pytest.mark.parametrize("pixels", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_mixed_scores_equal_a_float64_loop(namespace: Namespace, kind: str, pixels: bool) -> None:
-    """Two rows of four images, of which the second is the source's; classes last, or before the pixels."""
-    random, axis = np.random.default_rng(0), -3 if pixels else -1
-    z = random.normal(scale=3, size=(4, 2, 3, 6, 5) if pixels else (4, 2, 5))
-    values = {
-        "probabilities": reference.softmax(z),
-        "log_probabilities": np.log(reference.softmax(z)),
-        "sigmoid_probabilities": 1 / (1 + np.exp(-z)),
-    }.get(kind, z)
-    shifts = np.float32([0.01, 0.05, 0.3, 4.0])
-    given = namespace.own(np.moveaxis(values, -1, axis).astype(np.float32))
-    confidences = confidence(given, kind, axis, namespace.ops)
-    both = np.stack([shifts, np.full_like(shifts, SOURCE_SHIFT)], axis=1)
-    weights = mix_weights(namespace.own(both), confidences, namespace.ops)
-    adapted = namespace.numpy(weights)[:, 0]
-    mixed = namespace.numpy(mix_scores(given, weights, kind, axis, namespace.ops))
-    chosen = namespace.numpy(select_lowest(given, -weights, range(2), namespace.ops))
-    for image, (first, second) in enumerate(values):
-        weight = reference.adapted_weight(shifts[image], second, first, kind)
-        assert float(adapted[image]) == pytest.approx(weight, rel=1e-4)
-        wanted = np.moveaxis(reference.mix(second, first, weight, kind), -1, 0 if pixels else -1)
-        np.testing.assert_allclose(mixed[image], wanted, rtol=1e-4, atol=1e-5)
-        larger = np.moveaxis(first if weight >= 0.5 else second, -1, 0 if pixels else -1)
-        np.testing.assert_array_equal(chosen[image], larger.astype(np.float32))
-    assert len({round(float(each), 1) for each in adapted}) > 2
+@pytest.mark.parametrize("rule", list(RULES)[2:], ids=str)
+def test_no_shift_is_the_source_exactly_and_an_infinite_one_no_number(namespace: Namespace, rule: Rule) -> None:
+    """Even in a channel that never varies (t = 0), and if rounding leaves less than no shift."""
+    moments = [np.full((3, 1, 4), value, np.float32) for value in (1e3, 7)] + [-T, E]
+    divergence = np.float32([1, 1 - 2e-7, np.inf]).reshape(3, 1, 1)
+    with np.errstate(invalid="ignore"):
+        priors = priors_of(rule, moments, namespace.own(divergence), namespace)
+    pair = namespace.own(priors[0].copy()), namespace.own(priors[1].copy())
+    blended = blend_with_source(*map(namespace.own, moments), priors=pair, ops=namespace.ops)
+    for prior, found, source in zip(priors, map(namespace.numpy, blended), moments[2:], strict=True):
+        assert (prior[:1] == 1).all()
+        np.testing.assert_allclose(prior[1], 1, rtol=3e-7)
+        np.testing.assert_array_equal(found[0, 0], source)
+        assert np.isnan(prior[2]).all()
+        assert np.isnan(found[2]).all()
 
 
 def test_lambda_one_rewrites_nothing() -> None:
@@ -219,101 +223,6 @@ def test_lambda_one_rewrites_nothing() -> None:
     scale, shift = input_affine(*source, source_mean=source[0], source_variance=source[1], epsilon=1e-5, ops=NUMPY)
     assert (scale == 1).all()
     assert (shift == 0).all()
-
-
-# A framework that compiles does so for every shape. TensorFlow takes subnormal numbers for 0.
-shapes = st.sampled_from([(1, 1, 2), (3, 3, 3), (2, 8, 5)])
-score = st.floats(-20, 20, width=32, allow_subnormal=False)
-logits = shapes.flatmap(lambda shape: arrays(np.float32, shape, elements=score))
-
-
-def clear_cut(candidates: np.ndarray) -> bool:
-    """Whether no two entropies, nor the two largest scores of a candidate, are so close that rounding decides."""
-    for image in candidates.astype(np.float64):
-        entropies = sorted(reference.entropy(list(z)) for z in image)
-        if any(b - a < 1e-5 for a, b in itertools.pairwise(entropies)):
-            return False
-        if any(np.diff(np.sort(z)[-2:])[0] == 0 for z in image):
-            return False
-    return True
-
-
-def run_vote(namespace: Namespace, candidates: np.ndarray, top_k: int, axis: int = -1, **options: str) -> np.ndarray:
-    how = {"combine": "vote", "kind": "logits", **options}
-    settings = {"top_k": top_k, "class_axis": axis, "ops": namespace.ops}
-    return namespace.numpy(decide(namespace.own(candidates), **settings, **how).scores)
-
-
-@given(candidates=logits, k=st.integers(1, 8))
-def test_vote_equals_a_float64_loop(namespace: Namespace, candidates: np.ndarray, k: int) -> None:
-    k = min(k, candidates.shape[1])
-    if not clear_cut(candidates):
-        return
-    answer = run_vote(namespace, candidates, k)
-    mean = run_vote(namespace, candidates, k, combine="mean")
-    for b, image in enumerate(candidates.astype(np.float64)):
-        np.testing.assert_allclose(answer[b], reference.vote(image, k), rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(np.exp(mean[b]), reference.mean_probabilities(image, k), rtol=1e-4, atol=1e-6)
-
-
-def test_vote_equals_the_loop_on_many_random_images(namespace: Namespace) -> None:
-    candidates = np.random.default_rng(0).normal(scale=3, size=(500, 8, 10)).astype(np.float32)
-    answer = run_vote(namespace, candidates, 3)
-    expected = [reference.vote(image, 3) for image in candidates.astype(np.float64)]
-    np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_pixels_vote_each_for_themselves(namespace: Namespace) -> None:
-    candidates = np.random.default_rng(0).normal(scale=3, size=(2, 5, 4, 3, 6)).astype(np.float32)
-    answer = run_vote(namespace, candidates, 3, axis=-3)
-    for b, y, x in np.ndindex(2, 3, 6):
-        expected = reference.vote(candidates[b, :, :, y, x].astype(np.float64), 3)
-        np.testing.assert_allclose(answer[b, :, y, x], expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("combine", ["vote", "mean"])
-def test_probabilities_and_logits_give_the_same_answer(namespace: Namespace, combine: str) -> None:
-    z = np.random.default_rng(0).normal(scale=4, size=(64, 8, 10)).astype(np.float32)
-    p = np.exp(z - z.max(-1, keepdims=True))
-    p /= p.sum(-1, keepdims=True)
-    from_logits = run_vote(namespace, z, 3, combine=combine)
-    from_logits = np.exp(from_logits - from_logits.max(-1, keepdims=True))
-    from_logits /= from_logits.sum(-1, keepdims=True)
-    from_probabilities = run_vote(namespace, p, 3, combine=combine, kind="probabilities")
-    np.testing.assert_allclose(from_probabilities, from_logits, rtol=2e-4, atol=1e-6)
-    np.testing.assert_allclose(from_probabilities.sum(-1), 1, rtol=1e-5)
-
-
-def test_a_tie_goes_to_the_most_confident_of_the_tied(namespace: Namespace) -> None:
-    # Three labels, one vote each; the most confident candidate says 2.
-    candidates = np.float32([[[3, 0, 0], [0, 2, 0], [0, 0, 9]]])
-    assert run_vote(namespace, candidates, 3).argmax() == 2
-
-
-def test_a_majority_beats_the_most_confident(namespace: Namespace) -> None:
-    candidates = np.float32([[[3, 0, 0], [4, 0, 0], [0, 0, 9]]])
-    np.testing.assert_allclose(run_vote(namespace, candidates, 3), [[3.5, 0, 0]])
-
-
-def test_a_candidate_gone_nan_is_outvoted_and_all_nan_stays_nan(namespace: Namespace) -> None:
-    candidates = np.float32([[[3, 0], [4, 0], [np.nan, np.nan]], [[np.nan, np.nan]] * 3])
-    answer = run_vote(namespace, candidates, 3)
-    np.testing.assert_allclose(answer[0], [3.5, 0])
-    assert np.isnan(answer[1]).all()
-
-
-def test_classes_masked_with_minus_infinity_are_never_chosen(namespace: Namespace) -> None:
-    candidates = np.float32([[[3, 0, -np.inf], [4, 1, -np.inf], [0, 1, -np.inf]]])
-    np.testing.assert_allclose(run_vote(namespace, candidates, 3), [[3.5, 0.5, -np.inf]])
-
-
-def test_a_candidate_that_is_nan_is_the_least_confident(namespace: Namespace) -> None:
-    candidates = np.array([[[1.0, 2.0], [np.nan, 0.0], [3.0, 0.0]]], np.float32)
-    settings = {"top_k": 2, "class_axis": -1, "ops": namespace.ops}
-    vote = decide(namespace.own(candidates), combine="vote", kind="logits", **settings)
-    assert namespace.numpy(vote.entropies)[0, 1, 0] == np.inf
-    np.testing.assert_array_equal(namespace.numpy(vote.kept)[0, :, 0], [True, False, True])
-    np.testing.assert_array_equal(namespace.numpy(vote.scores), [[3.0, 0.0]])
 
 
 def test_another_image_or_seed_draws_other_views() -> None:
@@ -343,6 +252,22 @@ def test_the_views_of_segmentation() -> None:
     assert views({}, "ensemble") == ["blur", "blur"]
     for changes, voters in (({}, 3), ({"priors": (0.5, 0.9)}, 2), ({"top_k": 4}, 4)):
         assert resolve_recipe("ops_shared", changes, "segmentation").effective_top_k == voters
+
+
+def test_the_weight_of_adapted_rows() -> None:
+    """Of a mix, unless the caller sets it; another recipe has none."""
+
+    def weight(recipe: object, changes: dict[str, object] | None = None, task: str = "classification") -> float:
+        return resolve_recipe(recipe, changes or {}, task).adapted_weight
+
+    for name, usual in reference.ADAPTED_WEIGHTS.items():
+        assert weight(name) == usual
+        assert weight(name, {"adapted_weight": 3}) == 3.0
+        assert weight(name, {}, "segmentation") == reference.SEGMENTATION_WEIGHT
+        assert weight(name, {"adapted_weight": 3}, "segmentation") == 3.0
+        assert weight(RECIPES[name], {}, "segmentation") == usual
+    for task in ("classification", "segmentation"):
+        assert weight("restore", {"combine": "vote"}, task) == weight("ops", {}, task) == 2.0
 
 
 def test_every_recipe_and_every_field_is_an_argument_of_adapt() -> None:

@@ -13,7 +13,6 @@ import reference
 import tinynet_installed
 
 import sita_adapters as sita
-from sita_adapters.combining import SELECTION_SHIFT
 from sita_adapters.errors import OutputError
 from sita_adapters.ops import NUMPY
 from sita_adapters.outputs import flatten
@@ -58,6 +57,11 @@ def rows_of(model: Any, images: np.ndarray, **settings: Any) -> list[list[np.nda
     return [[array for _, array in flatten(output, NUMPY.is_array)] for output in outputs]
 
 
+def weights_of(source: np.ndarray, adapted: np.ndarray) -> list[float]:
+    """The weights of both rows of an image: with one adapted row, its shift has no influence."""
+    return reference.mix_weights([source, adapted], [None, 1.0], "logits")
+
+
 def logits(x: np.ndarray, which: int = 0) -> np.ndarray:
     return 3 * x.mean((1, 2)) @ HEADS[which] + x[:, 0, 0] @ HEADS[which]
 
@@ -98,7 +102,7 @@ def test_without_scores_the_shift_selects_the_row_that_supplies_all_outputs(case
     with sita.observe(adapted := sita.adapt(model, **settings)) as seen:
         found = [array for _, array in flatten(adapted(IMAGES), NUMPY.is_array)]
     source, shifted = rows_of(model, IMAGES, **settings)
-    chosen = [bool(d > SELECTION_SHIFT) for d in shifts_of(model, IMAGES)]
+    chosen = [bool(d > reference.SELECTION_SHIFT) for d in shifts_of(model, IMAGES)]
     assert set(chosen) == {True, False}
     for image, is_shifted in enumerate(chosen):
         for array, *rows in zip(found, source, shifted, strict=True):
@@ -121,9 +125,9 @@ def test_the_row_with_more_weight_supplies_the_scores_and_what_stands_beside_the
     found = [array for _, array in flatten(sita.adapt(model)(IMAGES), NUMPY.is_array)]
     source, shifted = rows_of(model, IMAGES)
     chosen = set()
-    for image, d in enumerate(shifts_of(model, IMAGES)):
-        weight = reference.adapted_weight(d, source[0][image], shifted[0][image], "logits")
-        row = shifted if weight > 0.5 else source
+    for image in range(len(IMAGES)):
+        weights = weights_of(source[0][image], shifted[0][image])
+        row = shifted if weights[1] > weights[0] else source
         chosen.add(row is source)
         for array, expected in zip(found, row, strict=True):
             np.testing.assert_allclose(array[image], expected[image], **EXACT)
@@ -135,11 +139,11 @@ def test_scores_auxiliary_heads_and_constants_are_mixed(second: Callable[[np.nda
     model = make_model(logits if second is None else lambda x: {"logits": logits(x), "second": second(x)})
     found = [array for _, array in flatten(sita.adapt(model)(IMAGES), NUMPY.is_array)]
     source, shifted = rows_of(model, IMAGES)
-    for image, d in enumerate(shifts_of(model, IMAGES)):
-        weight = reference.adapted_weight(d, source[0][image], shifted[0][image], "logits")
+    for image in range(len(IMAGES)):
+        weights = weights_of(source[0][image], shifted[0][image])
         for array, first, other in zip(found, source, shifted, strict=True):
             if len(array) == len(IMAGES):
-                expected = reference.mix(first[image], other[image], weight, "logits")
+                expected = reference.mix([first[image], other[image]], weights)
                 np.testing.assert_allclose(array[image], expected, **EXACT)
             else:
                 np.testing.assert_array_equal(array, np.ones((7, 4)))
@@ -154,9 +158,9 @@ def test_probabilities_and_their_logits_are_mixed_alike() -> None:
     )
     np.testing.assert_allclose(found, reference.softmax(raw), **EXACT)
     (_, source), (_, shifted) = rows_of(model, IMAGES)
-    for image, d in enumerate(shifts_of(model, IMAGES)):
-        weight = reference.adapted_weight(d, source[image], shifted[image], "logits")
-        np.testing.assert_allclose(raw[image], reference.mix(source[image], shifted[image], weight), **EXACT)
+    for image in range(len(IMAGES)):
+        both = source[image], shifted[image]
+        np.testing.assert_allclose(raw[image], reference.mix(both, weights_of(*both)), **EXACT)
 
 
 def test_an_overflow_shows_in_the_answer() -> None:

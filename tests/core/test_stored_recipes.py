@@ -6,15 +6,20 @@ import json
 from typing import Any
 
 import pytest
+from reliable_rules import make_rule, statistics_of_small_network
 
 import sita_adapters as sita
 from sita_adapters import ByShift, Recipe
 from sita_adapters.errors import RecipeError
 
+RELIABLE, _ = make_rule(statistics_of_small_network(), caution=2.5, strength=0.9, half_shift=0.1)
+STORED = RELIABLE.to_dict()
+BN1 = STORED["layers"]["bn1"]
+
 MADE = {
     **sita.RECIPES,
     "a rule and the source": Recipe(priors=(1.0, ByShift(strength=0.4)), n_views=1, combine="mean"),
-    "beyond clean images": Recipe(priors=(1.0, sita.ByExcessShift({"bn1": 0.1, "layer1.0.bn1": 0.2})), n_views=0),
+    "by reliability": Recipe(priors=(1.0, RELIABLE), n_views=0, combine="mix", adapted_weight=0.5),
     "names": Recipe(priors=0.7, augment=("hflip", "rot90")),
 }
 
@@ -40,6 +45,20 @@ def test_functions_cannot_be_stored() -> None:
         ("[1]", "Recipe.to_json.*received.*list"),
         (json.dumps({"lambda": 0.5}), "Recipe.to_json.*received.*lambda"),
         (json.dumps({"priors": [{"ByShift": {"speed": 1}}]}), "Recipe.to_json.*received.*speed"),
+        *(
+            (json.dumps({"priors": [{"ByReliability": stored}]}), message)
+            for stored, message in (
+                ({}, "Recipe.to_json.*layers"),
+                ({**STORED, "layers": {}}, "layers"),
+                ({**STORED, "layers": [BN1]}, "Recipe.to_json"),
+                ({**STORED, "layers": {"bn1": BN1[:2]}}, "Recipe.to_json"),
+                ({**STORED, "layers": {"bn1": [BN1[0], BN1[1], "no base64"]}}, "Recipe.to_json"),
+                ({**STORED, "layers": {"bn1": [BN1[0], BN1[1], BN1[2][:8]]}}, "layers"),
+                ({**STORED, "layers": {"bn1": [["a"], *BN1[1:]]}}, "Recipe.to_json|layers"),
+                ({**STORED, "caution": -1}, "caution"),
+                ({**STORED, "courage": 1}, "Recipe.to_json.*courage"),
+            )
+        ),
         (json.dumps({"priors": [{"other": {}}]}), "priors: expected one or more numbers"),
         (json.dumps({"priors": [2]}), "priors: expected one or more numbers"),
     ],

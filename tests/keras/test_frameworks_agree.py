@@ -48,13 +48,13 @@ def torch_net(**options: Any) -> nn.Module:
     return net
 
 
-def keras_net(net: nn.Module, softmax: bool = False) -> keras.Model:
-    """The same network in Keras, its weights copied by hand."""
+def keras_net(net: nn.Module, softmax: bool = False, norms: tuple[str, str] = ("bn1", "bn2")) -> keras.Model:
+    """The same network in Keras, its weights copied by hand; `norms` are the names of its BatchNorms."""
     image = keras.Input((16, 16, 3))
     x = layers.Conv2D(8, 3, padding="same", use_bias=False, name="conv1")(image)
-    x = layers.ReLU()(layers.BatchNormalization(epsilon=1e-5, name="bn1")(x))
+    x = layers.ReLU()(layers.BatchNormalization(epsilon=1e-5, name=norms[0])(x))
     x = layers.Conv2D(8, 3, padding="same", use_bias=False, name="conv2")(x)
-    x = layers.ReLU()(layers.BatchNormalization(epsilon=1e-5, name="bn2")(x))
+    x = layers.ReLU()(layers.BatchNormalization(epsilon=1e-5, name=norms[1])(x))
     if not net.dense:
         x = layers.GlobalAveragePooling2D(keepdims=True)(x)
     x = layers.Conv2D(net.head.out_channels, 1, name="head")(x)
@@ -64,9 +64,9 @@ def keras_net(net: nn.Module, softmax: bool = False) -> keras.Model:
     state = {name: tensor.detach().numpy() for name, tensor in net.state_dict().items()}
     for name in ("conv1", "conv2"):
         model.get_layer(name).set_weights([state[f"{name}.weight"].transpose(2, 3, 1, 0)])
-    for name in ("bn1", "bn2"):
+    for name, renamed in zip(("bn1", "bn2"), norms, strict=True):
         parts = ("weight", "bias", "running_mean", "running_var")
-        model.get_layer(name).set_weights([state[f"{name}.{part}"] for part in parts])
+        model.get_layer(renamed).set_weights([state[f"{name}.{part}"] for part in parts])
     model.get_layer("head").set_weights([state["head.weight"].transpose(2, 3, 1, 0), state["head.bias"]])
     return model
 
@@ -100,6 +100,21 @@ def test_torch_and_keras_agree(net: nn.Module, twin: keras.Model, images: np.nda
     assert agreement.same_labels == 1.0
     assert agreement.largest_difference < 1e-5
     np.testing.assert_allclose(compared["torch"].entropies, compared["keras"].entropies, atol=1e-4)
+
+
+@pytest.mark.parametrize("norms", [("first", "second"), ("bn2", "bn1")], ids=str)
+@pytest.mark.parametrize("calibrated", ["torch", "keras"])
+def test_a_recipe_calibrated_in_one_framework_runs_in_the_other(
+    net: nn.Module, images: np.ndarray, calibrated: str, norms: tuple[str, str]
+) -> None:
+    """Layers have other names there, even those of other layers."""
+    clean = np.ascontiguousarray(torch_images(24, 3, 16, 16, seed=9).permute(0, 2, 3, 1).numpy())
+    models = {"torch": net, "keras": keras_net(net, norms=norms)}
+    given = np.moveaxis(clean, -1, 1) if calibrated == "torch" else clean
+    recipe = sita.Recipe.from_json(sita.calibrate(models[calibrated], given).to_json())
+    agreement = compare(models, images, recipe).models[1]
+    assert agreement.same_labels == 1.0
+    assert agreement.largest_difference < 1e-5
 
 
 @pytest.mark.parametrize("recipe", ["augbn", "ops"])

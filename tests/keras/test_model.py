@@ -66,6 +66,19 @@ def test_a_function_of_the_callers_cannot_be_stored() -> None:
         sita.adapt(nets.functional(), "augbn", augment=[lambda x: 0.5 * x]).get_config()
 
 
+@pytest.mark.parametrize("name", ["functional", "composite", "subclassed", "shared"])
+def test_a_calibrated_model_comes_back_although_its_layers_have_other_names(name: str, tmp_path: Path) -> None:
+    """Keras makes up new names for the layers that a loaded model makes."""
+    model, batch = nets.MODELS[name](), nets.images(24)
+    adapted = sita.adapt(model, sita.calibrate(model, batch))
+    expected = adapted.predict(batch, verbose=0)
+    assert abs(expected - model.predict(batch, verbose=0)).max() > 1e-3
+    adapted.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(again.predict(batch, verbose=0), expected, rtol=1e-5, atol=1e-6)
+    assert sita.describe(again).recipe.rule.layers.keys() == {*sita.describe(again).adapted}
+
+
 def test_channels_first_is_adapted_or_refused() -> None:
     inputs = keras.Input((3, 16, 16))
     x = layers.Conv2D(6, 3, data_format="channels_first")(inputs)

@@ -132,7 +132,7 @@ def test_the_same_tensor_twice() -> None:
     for found in (adapted(photos()), adapted.predict(photos(), verbose=0)):
         for name in ("logits", "again", "teacher"):
             close(ops.convert_to_numpy(found[name]), expected)
-    assert sita.calibrate(model, np.tile(photos(4), (16, 1, 1, 1)), min_agreement=0.01).priors
+    assert sita.calibrate(model, np.tile(photos(4), (16, 1, 1, 1))).rule
 
 
 if BACKEND == "tensorflow":  # the only one whose tensors hold text

@@ -107,7 +107,7 @@ def test_scores_of_which_the_caller_says_that_they_are_none(activation: str | No
 
 
 def test_scores_beside_boxes_choose_the_row_by_their_confidence() -> None:
-    model = settled(lambda x: {"logits": pooled(x, 5), "boxes": boxes(x, 3)})
+    model = settled(lambda x: {"logits": 3 * pooled(x, 5), "boxes": boxes(x, 3)})
     expected = keras_reference.auto(model, photos(), "logits", lambda output: output["logits"], selects=True)
     adapted = sita.adapt(model)
     assert sita.describe(adapted).scores == "logits"

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import layers, ops
-from small_network import CLASSES, CONVOLUTIONS, EPSILONS, SIZE, WIDTHS, images, make_weights
+from small_network import CLASSES, CONVOLUTIONS, EPSILONS, SIZE, WIDTHS, Weights, images, make_weights
 
 BACKEND = keras.backend.backend()
 
@@ -50,9 +50,10 @@ class KerasFramework:
         classes: int = CLASSES,
         dense: bool = False,
         size: tuple[int | None, int | None] = SIZE,
+        weights: Weights | None = None,
     ) -> keras.Model:
         inputs = keras.Input((*size, 3))
-        weights = make_weights(classes)
+        weights = make_weights(classes) if weights is None else weights
 
         def conv(name: str, x: Any) -> Any:
             height, width, _, filters = CONVOLUTIONS[name]

@@ -12,13 +12,6 @@ import numpy as np
 import reference
 from keras import ops
 
-from sita_adapters.combining import SELECTION_SHIFT  # a measured number
-
-Prior = "float | reference.Rule"
-
-SHIFT = reference.Rule(0.375, 0.5)
-"""The rule of the recipe "shift"."""
-
 
 def run(model: Any, image: np.ndarray) -> Any:
     """The output of one image, layer by layer."""
@@ -39,7 +32,8 @@ def normalized_by_hand(prior: Any, calls: list[reference.LayerCall]) -> Iterator
         means, variances = by_channel.mean(1)[None], by_channel.var(1)[None]
         row = reference.Row(0, prior, {0: 1.0})
         area = reference.first_area([calls], by_channel.shape[1])
-        mean, variance, seen = reference.blend(row, means, variances, (source[0], source[1]), layer.epsilon, area)
+        statistics = means, variances, (source[0], source[1])
+        mean, variance, seen = reference.blend(row, *statistics, layer.epsilon, area, layer.name)
         calls.extend([] if seen is None else [seen])
         column = [-1 if place == axis else 1 for place in range(x.ndim)]
         y = (x - mean.reshape(column)) / np.sqrt(variance.reshape(column) + layer.epsilon)
@@ -81,15 +75,15 @@ def auto(
         source, calls = run(model, image), []
         with normalized_by_hand(reference.BOLD, calls):
             adapted = run(model, image)
-        if kind is None:
-            weight = float(reference.image_shift(calls) > SELECTION_SHIFT)
-        else:
-            weight = reference.adapted_weight(reference.image_shift(calls), scores(source), scores(adapted), kind)
-        weight = round(weight) if selects else weight
-        place = None if kind is None or selects else id(scores(source))
+        both = [] if kind is None else [scores(source), scores(adapted)]
+        weights = reference.mix_weights(both, [None, reference.image_shift(calls)], kind)
+        if selects:
+            answers.append((source, adapted)[np.argmax(weights)])
+            continue
+        place = id(scores(source))
         answers.append(
             keras.tree.map_structure(
-                lambda one, other, w=weight, p=place: reference.mix(one, other, w, kind if id(one) == p else None),
+                lambda *rows, w=weights, p=place: reference.mix(rows, w, kind if id(rows[0]) == p else None),
                 source,
                 adapted,
             )

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-if TYPE_CHECKING:  # what has no torch has use for the rest
-    import torch
-    from torch import nn
 
 
 def target_statistics(
@@ -54,25 +47,53 @@ class Rule:
     half_shift: float
     half_area: float = 1 / 64
 
-    def prior(self, d: float, area: Area) -> float:
-        """λ of one row."""
-        return 1 - self.strength * d / (d + self.half_shift) * area_weight(area, self.half_area)
+    def priors(self, d: float, area: Area) -> tuple[float, float]:
+        """λ of one row, for the mean and for the variance."""
+        prior = 1 - self.strength * d / (d + self.half_shift) * area_weight(area, self.half_area)
+        return prior, prior
+
+
+LEAST = 5e-6
+"""k · t of a channel that never varies. (A shift that is only rounding is less.)"""
 
 
 @dataclass(frozen=True)
-class Excess:
-    """λ of a layer whose mean shift on clean images is d_0: 1 up to that shift, d_0 / d beyond."""
+class Reliability:
+    """λ by the shift and by the reliability of each channel of a layer; 1 without a shift.
 
-    clean_shift: float
+    w = s · d/(d + d_½) · a;   1 − λ of the mean = w · d/(d + k · t_c);   1 − λ of the variance = w · d/(d + k · e_c)
+    """
 
-    def prior(self, d: float, _: Area) -> float:
-        """λ of one row."""
-        return 1.0 if d <= self.clean_shift else self.clean_shift / d
+    means: Sequence[float]
+    variances: Sequence[float]
+    caution: float = 1.0
+    strength: float = 1.0
+    half_shift: float = 0.5
+
+    def priors(self, d: float, area: Area) -> tuple[np.ndarray, np.ndarray]:
+        """λ of one row, for the mean and for the variance of each channel."""
+        w = self.strength * d / (d + self.half_shift) * area_weight(area)
+
+        def prior(spread: float) -> float:
+            return 1 - w * d / (d + max(self.caution * float(spread), LEAST))
+
+        return np.array([prior(t) for t in self.means]), np.array([prior(e) for e in self.variances])
+
+
+Prior = float | Rule | Mapping[str, Reliability]
+"""Of a row: a number, a rule, or the rule of every layer by the layer's name."""
+
+
+def priors_of(prior: Prior, layer: str, d: float, area: Area) -> tuple[float | np.ndarray, float | np.ndarray]:
+    """λ of the mean and of the variance, in a layer that measures the shift d."""
+    if isinstance(prior, Mapping):
+        return prior[layer].priors(d, area)
+    return prior.priors(d, area) if isinstance(prior, Rule) else (prior, prior)
 
 
 @dataclass(frozen=True)
 class LayerCall:
-    """What one row measured in one call of a layer, and its λ."""
+    """What one row measured in one call of a layer, and its λ: the mean over mean and variance, and over channels."""
 
     shift: float
     area: Area
@@ -84,7 +105,7 @@ class Row:
     """One row: which view it runs, its prior, and what the rows it draws statistics from weigh."""
 
     view: int
-    prior: float | Rule | Excess
+    prior: Prior
     weights: dict[int, float]
 
 
@@ -93,13 +114,13 @@ def first_area(measured: Sequence[Sequence[LayerCall]], positions: int) -> Area:
     return positions, next((calls[0].area[0] for calls in measured if calls), positions)
 
 
-def augbn_rows(prior: float | Rule, n: int, first: int = 0) -> list[Row]:
+def augbn_rows(prior: Prior, n: int, first: int = 0) -> list[Row]:
     """A group of its own: the image weighs ½, each view 1/2n."""
     weights = {first: 0.5, **{first + 1 + i: 0.5 / n for i in range(n)}} if n else {first: 1.0}
     return [Row(view, prior, weights) for view in range(n + 1)]
 
 
-def ops_rows(priors: Sequence[float | Rule], n: int) -> tuple[list[Row], list[int]]:
+def ops_rows(priors: Sequence[Prior], n: int) -> tuple[list[Row], list[int]]:
     """A group for each prior; λ = 1 runs without views. Also returned: the rows that answer."""
     rows: list[Row] = []
     answers = []
@@ -118,6 +139,37 @@ def shared_rows(priors: Sequence[float], n: int) -> tuple[list[Row], list[int]]:
     return rows, list(range(count))
 
 
+def mix_rows(priors: Sequence[Prior], views: Sequence[int]) -> tuple[list[Row], list[int]]:
+    """The image under λ = 1, and each of these views (0: the image) under each prior; every row answers."""
+    rows = [Row(0, 1.0, {})]
+    for prior in priors:
+        rows += [Row(view, prior, {len(rows) + i: 1.0}) for i, view in enumerate(views)]
+    return rows, list(range(len(rows)))
+
+
+PAPER_PRIORS = tuple(0.5 + 0.5 * p / 7 for p in range(8))
+"""The priors of OPS."""
+
+GENTLE, BOLD = Rule(0.375, 0.5), Rule(1.0, 0.5)
+"""The rule of the recipe "shift", and of the adapted rows of a mix."""
+
+ADAPTED_WEIGHTS = {"auto": 2.0, "restore": 4.0}
+"""ρ of the recipes that mix."""
+
+SEGMENTATION_WEIGHT = 8.0
+"""ρ of the same recipes for segmentation."""
+
+
+def rows_of(recipe: str, n: int = 0, priors: Sequence[Prior] = PAPER_PRIORS) -> tuple[list[Row], list[int]]:
+    """The rows of a recipe for an image with n views, and those of them that answer."""
+    if recipe in ("ops", "ops_shared"):
+        return (ops_rows if recipe == "ops" else shared_rows)(priors, n)
+    if recipe in ("auto", "restore"):
+        return mix_rows([BOLD], range(1) if recipe == "auto" else range(1, n + 1))
+    prior = {"bn": 16 / 17, "ptn": 0.0, "shift": GENTLE, "augbn": priors[0]}[recipe]
+    return augbn_rows(prior, n if recipe == "augbn" else 0), [0]
+
+
 def blend(  # noqa: PLR0917
     row: Row,
     means: np.ndarray,
@@ -125,6 +177,7 @@ def blend(  # noqa: PLR0917
     source: tuple[np.ndarray, np.ndarray],
     epsilon: float,
     area: Area,
+    layer: str = "",
 ) -> tuple[np.ndarray, np.ndarray, LayerCall | None]:
     """Return the statistics that a row is normalized with, of the moments (R, C) of all rows, and what it measured."""
     if row.prior == 1:
@@ -132,68 +185,9 @@ def blend(  # noqa: PLR0917
     drawn = list(row.weights)
     m_t, v_t = target_statistics(means[drawn], variances[drawn], list(row.weights.values()))
     d = shift(m_t, v_t, *source, epsilon=epsilon)
-    prior = row.prior.prior(d, area) if isinstance(row.prior, Rule | Excess) else row.prior
-    mean, variance = (prior * s + (1 - prior) * t for s, t in zip(source, (m_t, v_t), strict=True))
-    return mean, variance, LayerCall(d, area, prior)
-
-
-def run_rows(
-    model: nn.Module,
-    image: torch.Tensor,
-    views: Sequence[Callable[[torch.Tensor], torch.Tensor]],
-    rows: Sequence[Row],
-    *,
-    channel_axis: int = 1,
-    adapted: Collection[str] | None = None,
-    calls: list[list[LayerCall]] | None = None,
-) -> Any:
-    """Return the output of every row of one image (without batch axis), in float64.
-
-    The rows run as one batch through a copy of the model. Behind every layer with running statistics its output is
-    replaced: each row goes through a layer of its own, whose statistics are overwritten by the blend, so the
-    framework's own layer does the rest. `adapted` names the layers; `calls` takes what each row measured.
-    """
-    import torch
-
-    model = copy.deepcopy(model).double().eval()
-    norms = {name: module for name, module in model.named_modules() if hasattr(module, "running_var")}
-    measured: list[list[LayerCall]] = [[] for _ in rows] if calls is None else calls
-    measured.extend([] for _ in range(len(rows) - len(measured)))
-    for name, norm in norms.items():
-        if adapted is None or name in adapted:
-            hook = functools.partial(_normalize_row_by_row, copy.deepcopy(norm), rows, measured, channel_axis)
-            norm.register_forward_hook(hook)
-    with torch.no_grad():
-        output = model(torch.cat([views[row.view](image.double()[None]) for row in rows]))
-    assert any(measured) or all(row.prior == 1 for row in rows), "no layer ran"
-    return list(output) if isinstance(output, torch.Tensor) else output
-
-
-def _normalize_row_by_row(  # noqa: PLR0917
-    layer: nn.Module,
-    rows: Sequence[Row],
-    measured: list[list[LayerCall]],
-    channel_axis: int,
-    _: nn.Module,
-    args: tuple[torch.Tensor],
-    output: torch.Tensor,
-) -> torch.Tensor:
-    """A row may have several entries of the batch: time or tokens that are folded in."""
-    import torch
-
-    parts = args[0].unflatten(0, (len(rows), -1)).unbind(0)
-    by_channel = [part.movedim(channel_axis, 0).flatten(1).numpy() for part in parts]
-    means, variances = (np.stack([getattr(each, kind)(axis=1) for each in by_channel]) for kind in ("mean", "var"))
-    answers, area = [], first_area(measured, by_channel[0].shape[1])
-    for r, (row, part) in enumerate(zip(rows, parts, strict=True)):
-        own = copy.deepcopy(layer)
-        source = own.running_mean.flatten().numpy(), own.running_var.flatten().numpy()
-        mean, variance, call = blend(row, means, variances, source, own.eps, area)
-        own.running_mean.copy_(torch.from_numpy(mean.copy()).view_as(own.running_mean))
-        own.running_var.copy_(torch.from_numpy(variance.copy()).view_as(own.running_var))
-        measured[r] += [] if call is None else [call]
-        answers.append(own(part))
-    return torch.cat(answers).reshape_as(output)
+    priors = priors_of(row.prior, layer, d, area)
+    mean, variance = (p * s + (1 - p) * t for p, s, t in zip(priors, source, (m_t, v_t), strict=True))
+    return mean, variance, LayerCall(d, area, float(np.mean(priors)))
 
 
 def entropy(logits: Sequence[float]) -> float:
@@ -226,22 +220,15 @@ def mean_probabilities(candidates: np.ndarray, top_k: int) -> np.ndarray:
     return total / len(kept)
 
 
-SOURCE_SHIFT = 0.05
-"""d_0 of the default."""
-
 SELECTION_SHIFT = 0.14
-"""d_1: without class scores, the adapted row supplies the outputs of an image that is further away."""
-
-BOLD = Rule(1.0, 0.5)
-"""The rule of the default's adapted row."""
-
-AUTO_ROWS = [Row(0, 1.0, {}), Row(0, BOLD, {1: 1.0})]
+"""d_1: without class scores, an adapted row supplies the outputs of an image that is further away."""
 
 
-def image_shift(calls: Sequence[LayerCall]) -> float:
-    """D = Σ a_l d_l / Σ a_l over all layer calls; 0 if all have a single position."""
+def image_shift(calls: Sequence[LayerCall]) -> float | None:
+    """D = Σ a_l d_l / Σ a_l over all layer calls; 0 if all have a single position; None if nothing was measured."""
     weights = [area_weight(call.area) for call in calls]
-    return sum(a * call.shift for a, call in zip(weights, calls, strict=True)) / (sum(weights) or 1.0)
+    total = sum(a * call.shift for a, call in zip(weights, calls, strict=True))
+    return total / (sum(weights) or 1.0) if calls else None
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -250,11 +237,9 @@ def softmax(z: np.ndarray) -> np.ndarray:
     return np.asarray(raised / raised.sum(-1, keepdims=True))
 
 
-def confidence(scores: np.ndarray, kind: str | None) -> float:
+def confidence(scores: np.ndarray, kind: str) -> float:
     """c of one image's scores, classes last: e^−H, H the mean entropy over pixels and labels (each label is true or
-    not: two classes); 1 without scores."""
-    if kind is None:
-        return 1.0
+    not: two classes)."""
     if kind.startswith("sigmoid"):
         p = 1 / (1 + np.exp(-scores)) if kind == "sigmoid" else scores
         p = np.stack([p, 1 - p], -1)
@@ -263,20 +248,41 @@ def confidence(scores: np.ndarray, kind: str | None) -> float:
     return math.exp((p * np.log(np.maximum(p, 1e-300))).sum(-1).mean())
 
 
-def adapted_weight(d: float, source: np.ndarray, adapted: np.ndarray, kind: str | None) -> float:
-    """The weight of the adapted row, u_a / (u_s + u_a): u_s = 0.05² c_s, u_a = D² c_a."""
-    u_s = SOURCE_SHIFT**2 * confidence(source, kind)
-    u_a = d**2 * confidence(adapted, kind)
-    return u_a / (u_s + u_a)
+def mix_weights(
+    candidates: Sequence[np.ndarray],
+    shifts: Sequence[float | None],
+    kind: str | None,
+    adapted_weight: float = ADAPTED_WEIGHTS["auto"],
+) -> list[float]:
+    """The weights of an image's candidates, whose shift is None for λ = 1; of their scores, classes last.
+
+    u_s = c_s,   u_p = ρ · r_p · c_p,   r_p = D_p^−4 / Σ_q D_q^−4;   without a kind of scores, 1 for one of them
+    """
+    if kind is None:
+        return selection_weights(shifts)
+    closeness = [0.0 if d is None else d**-4.0 if shifts.count(None) < len(shifts) - 1 else 1.0 for d in shifts]
+    u = []
+    for scores, d, near in zip(candidates, shifts, closeness, strict=True):
+        share = 1.0 if d is None else adapted_weight * near / sum(closeness)
+        u.append(share * confidence(scores, kind))
+    return [each / sum(u) for each in u]
 
 
-def mix(source: np.ndarray, adapted: np.ndarray, weight: float, kind: str | None = None) -> np.ndarray:
-    """The mix of two outputs of one image, classes last, of which the adapted one has this weight."""
+def selection_weights(shifts: Sequence[float | None], eligible: Sequence[int] | None = None) -> list[float]:
+    """1 for the candidate with the largest key, of the eligible: d_1 for λ = 1, mean(D) · min(D)/D_p for the others."""
+    adapted = [d for d in shifts if d is not None]
+    keys = [SELECTION_SHIFT if d is None else sum(adapted) / len(adapted) * min(adapted) / d for d in shifts]
+    chosen = max(range(len(shifts)) if eligible is None else eligible, key=lambda p: keys[p])
+    return [float(p == chosen) for p in range(len(shifts))]
+
+
+def mix(candidates: Sequence[np.ndarray], weights: Sequence[float], kind: str | None = None) -> np.ndarray:
+    """The mean of one image's outputs, classes last, with these weights."""
+    y = np.asarray(candidates)
     if kind == "probabilities":
-        return softmax(mix(np.log(source), np.log(adapted), weight))
+        return softmax(mix(np.log(y), weights))
     if kind == "log_probabilities":
-        return np.log(softmax(mix(source, adapted, weight)))
+        return np.log(softmax(mix(y, weights)))
     if kind == "sigmoid_probabilities":
-        odds = mix(np.log(source / (1 - source)), np.log(adapted / (1 - adapted)), weight)
-        return np.asarray(1 / (1 + np.exp(-odds)))
-    return (1 - weight) * source + weight * adapted
+        return np.asarray(1 / (1 + np.exp(-mix(np.log(y / (1 - y)), weights))))
+    return sum(weight * each for weight, each in zip(weights, y, strict=True))

@@ -46,11 +46,7 @@ class Method:
 
     def rows(self, count: int) -> tuple[list[reference.Row], list[int]]:
         """Return the rows of an image that has so many views, and those that answer."""
-        if self.recipe == "auto":
-            return reference.AUTO_ROWS, [0, 1]
-        if self.recipe in ("augbn", "bn"):
-            return reference.augbn_rows(self.priors[0], count), [0]
-        return (reference.shared_rows if self.recipe == "ops_shared" else reference.ops_rows)(self.priors, count)
+        return reference.rows_of("augbn" if self.recipe == "bn" else self.recipe, count, self.priors)
 
 
 def flatten(output: Any, path: str = "") -> dict[str, Any]:
@@ -75,7 +71,7 @@ class Rows:
     def weight(self) -> float:
         """The weight of the adapted row of a mix."""
         scores = next(iter(self.outputs.values())).movedim(1, -1).numpy()
-        return reference.adapted_weight(reference.image_shift(self.calls), *scores, "logits")
+        return reference.mix_weights(scores, [None, reference.image_shift(self.calls)], "logits")[1]
 
 
 @dataclass
@@ -127,7 +123,7 @@ class _Blend:
         d = float((ratio + (m - m_s).square() / (v_s + self.epsilon) - ratio.log() - 1).mean() / 2)
         self.shake.see(torch.tensor([d * d, float(ratio.max())]))
         area = reference.first_area([self.shake.calls], count)
-        self.shake.calls.append(reference.LayerCall(d, area, row.prior.prior(d, area)))
+        self.shake.calls.append(reference.LayerCall(d, area, row.prior.priors(d, area)[0]))
         return self.shake.calls[-1].prior
 
 

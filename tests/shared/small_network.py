@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import reference
@@ -79,6 +79,19 @@ def _features(x: np.ndarray, weights: Weights, norm: object) -> np.ndarray:
     return np.maximum(norm("bn3", _convolve(x, weights["conv3/kernel"])), 0)
 
 
+def moments(batch: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return the mean and variance of every image before each layer of the source model, (N, C), in float64."""
+    weights = {name: value.astype(np.float64) for name, value in make_weights().items()}
+    found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    def measure(name: str, x: np.ndarray) -> np.ndarray:
+        found[name] = x.mean((1, 2)), x.var((1, 2))
+        return normalize(name, x, weights[f"{name}/mean"], weights[f"{name}/variance"], weights)
+
+    _features(batch.astype(np.float64), weights, measure)
+    return found
+
+
 def run_rows(
     inputs: Sequence[np.ndarray],
     rows: Sequence[reference.Row],
@@ -105,10 +118,7 @@ def run_rows(
             mean, variance = source
             if name in adapted:
                 area = reference.first_area(measured, x.shape[1] * x.shape[2])
-                prior = row.prior.get(name) if isinstance(row.prior, dict) else row.prior
-                mean, variance, call = reference.blend(
-                    replace(row, prior=prior), means, variances, source, EPSILONS[name], area
-                )
+                mean, variance, call = reference.blend(row, means, variances, source, EPSILONS[name], area, name)
                 measured[r] += [] if call is None else [call]
             out[r] = normalize(name, x[r], mean, variance, weights)
         return out
@@ -119,3 +129,36 @@ def run_rows(
         return features
     pooled = features if dense else features.mean((1, 2))
     return pooled @ weights["head/kernel"] + weights["head/bias"]
+
+
+def activate(z: np.ndarray, activation: str | None) -> np.ndarray:
+    """What a model with this activation returns for logits z."""
+    if activation is None:
+        return z
+    return reference.softmax(z) if activation == "softmax" else np.asarray(1 / (1 + np.exp(-z)))
+
+
+class Mix:
+    """The candidates of one image in a mix: it under λ = 1, and these views of it (0: the image) under each rule."""
+
+    def __init__(
+        self,
+        inputs: Sequence[np.ndarray],
+        views: Sequence[int] = (0,),
+        rules: Sequence[reference.Prior] = (reference.BOLD,),
+        activation: str | None = None,
+        **options: Any,
+    ) -> None:
+        rows, _ = reference.mix_rows(rules, views)
+        calls: list[list[reference.LayerCall]] = []
+        self.scores = activate(run_rows(inputs, rows, calls=calls, **options), activation)
+        self.features = run_rows(inputs, rows, **{**options, "part": "features"})
+        self.shifts = [reference.image_shift(each) for each in calls]
+
+    def weights(self, kind: str, adapted_weight: float = 2.0) -> list[float]:
+        """The weights of the candidates."""
+        return reference.mix_weights(self.scores, self.shifts, kind, adapted_weight)
+
+    def answer(self, kind: str, adapted_weight: float = 2.0) -> np.ndarray:
+        """What a model whose scores are of this kind answers."""
+        return reference.mix(self.scores, self.weights(kind, adapted_weight), kind)

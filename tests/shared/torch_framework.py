@@ -11,7 +11,7 @@ from typing import Any
 import nets
 import numpy as np
 import torch
-from small_network import CLASSES, CONVOLUTIONS, EPSILONS, WIDTHS, make_weights
+from small_network import CLASSES, CONVOLUTIONS, EPSILONS, WIDTHS, Weights, make_weights
 from torch import nn
 
 
@@ -71,9 +71,11 @@ class TorchFramework:
         classes: int = CLASSES,
         dense: bool = False,
         size: tuple[int, int] | None = None,  # a torch model takes any
+        weights: Weights | None = None,
     ) -> nn.Module:
         model = Network(output, activation, classes, dense)
-        weights = {name: torch.from_numpy(value.copy()) for name, value in make_weights(classes).items()}
+        given = make_weights(classes) if weights is None else weights
+        weights = {name: torch.from_numpy(value.copy()) for name, value in given.items()}
         with torch.no_grad():
             for name in CONVOLUTIONS:
                 getattr(model, name).weight.copy_(weights[f"{name}/kernel"].permute(3, 2, 0, 1))

@@ -9,6 +9,7 @@ import torch
 import torch._dynamo.testing
 import torch_reference
 from nets import dense, images, small
+from reliable_rules import reliable
 from torch._subclasses import FakeTensorMode
 from torch_reference import assert_answers
 
@@ -40,20 +41,24 @@ def test_views_that_compute_pixels_compile_to_one_graph() -> None:
         ("auto", small),
         ("restore", small),
         ("ops_shared", dense),
+        ("by reliability", small),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("auto", dense), ("shift", small), ("shift", dense), ("ops_shared", small))
+            for case in (
+                *(("auto", dense), ("shift", small), ("shift", dense), ("ops_shared", small)),
+                ("by reliability", dense),
+            )
         ),
     ],
 )
 def test_every_recipe_compiles_to_one_graph(recipe: str, model: Any) -> None:
     """Against the float64 reference, too."""
     batch = images(2, 3, 16, 16)
-    adapted = sita.adapt(model(), recipe, example=batch)
+    adapted = sita.adapt(model(), reliable(model()) if recipe == "by reliability" else recipe, example=batch)
     _, (answer,) = compilations(adapted, [batch])
     with torch.inference_mode():
         torch.testing.assert_close(answer, adapted(batch), rtol=1e-5, atol=1e-5)
-    if recipe != "restore" and (recipe != "ops_shared" or model is small):
+    if recipe in ("auto", "shift") or (recipe == "ops_shared" and model is small):
         assert_answers(answer.clone(), torch_reference.answers(model(), batch, recipe))
 
 
@@ -87,7 +92,7 @@ def test_other_sizes_cost_no_more_compilations_than_the_plain_models(shapes: tup
 
 def test_no_value_is_read_back() -> None:
     """A fake tensor has none to read."""
-    for recipe in ("augbn", "ops", "auto"):
+    for recipe in ("augbn", "ops", "auto", reliable(small())):
         adapted = sita.adapt(small(), recipe, example=images(2, 3, 16, 16))
         with torch.inference_mode(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
             assert adapted(mode.from_tensor(images(2, 3, 16, 16))).shape == (2, 7)

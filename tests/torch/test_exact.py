@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any
-
 import numpy as np
 import pytest
 import reference
 import torch
 import torch_reference
 from nets import CLASSES, LARGE, SHAPES, LineNet, SmallNet, dense, images, large, small, warm
+from reliable_rules import make_rule, statistics_of_module
 from torch import nn
 from torch_reference import RECIPES, assert_answers
 from torchvision.ops import FrozenBatchNorm2d
@@ -18,8 +16,6 @@ from torchvision.ops import FrozenBatchNorm2d
 import sita_adapters as sita
 from sita_adapters.inputs import ENCODINGS, ImageLayout
 from sita_adapters.views import make_views
-from sita_torch import ops as torch_ops
-from sita_torch.batchnorm import measure
 from sita_torch.ops import TORCH
 
 
@@ -73,6 +69,18 @@ class ScalingLast(Scaling):
         return super().forward(input.movedim(-1, 1)).movedim(1, -1)
 
 
+@pytest.mark.parametrize("name", SHAPES)
+def test_reliability_in_small_networks_equals_the_reference(name: str) -> None:
+    """Folded tokens and time are pooled before channels are weighed."""
+    batch = images(2, *SHAPES[name][1])
+    rule, same = make_rule(statistics_of_module(small(name)), caution=0.5)
+    rows, adapted = reference.augbn_rows(same, 0), sita.Recipe(priors=rule, n_views=0)
+    expected = [torch_reference.run_rows(small(name), image, [lambda x: x], rows)[0] for image in batch]
+    with torch.inference_mode():
+        assert_answers(sita.adapt(small(name).double(), adapted)(batch.double()), torch.stack(expected), 1e-6)
+        assert_answers(sita.adapt(small(name), adapted)(batch), torch.stack(expected), 2e-5)
+
+
 def own(kind: type[nn.Module]) -> type[nn.Module]:
     """A subclass, which the backend does not know."""
     return type(f"My{kind.__name__}", (kind,), {})
@@ -118,9 +126,9 @@ class Layer(nn.Module):
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["NCHW", "NHWC"])
-@pytest.mark.parametrize("prior", [0.3, sita.ByShift(strength=0.9, half_shift=0.3, half_area=0.5)], ids=["λ", "rule"])
+@pytest.mark.parametrize("prior", ["λ", "by shift", "by reliability"])
 @pytest.mark.parametrize("kind", layer_kinds())
-def test_every_class_of_batchnorm_equals_the_reference(kind: str, prior: Any, layout: torch.memory_format) -> None:
+def test_every_class_of_batchnorm_equals_the_reference(kind: str, prior: str, layout: torch.memory_format) -> None:
     """Known classes by one kernel, all others by rewriting their input."""
     torch.manual_seed(0)
     layer, shape = layer_kinds()[kind]
@@ -130,14 +138,19 @@ def test_every_class_of_batchnorm_equals_the_reference(kind: str, prior: Any, la
     batch = torch.randn(3, *shape) * torch.tensor([0.5, 1.0, 3.0]).view(-1, *[1] * len(shape)) + 0.3
     if batch.ndim == 4:
         batch = batch.contiguous(memory_format=layout)
-    rule = reference.Rule(0.9, 0.3, 0.5) if isinstance(prior, sita.ByShift) else prior
+    fields = {"strength": 0.9, "half_shift": 0.3}
+    given, same = {
+        "λ": (0.3, 0.3),
+        "by shift": (sita.ByShift(**fields, half_area=0.5), reference.Rule(**fields, half_area=0.5)),
+        "by reliability": make_rule(statistics_of_module(Layer(layer, None)), **fields),
+    }[prior]
     axis = len(shape) if "last" in kind else 1
-    rows, views = reference.augbn_rows(rule, 0), [lambda x: x]
+    rows, views = reference.augbn_rows(same, 0), [lambda x: x]
     model = Layer(layer, None).eval()
-    expected = [reference.run_rows(model, image, views, rows, channel_axis=axis)[0] for image in batch]
+    expected = [torch_reference.run_rows(model, image, views, rows, channel_axis=axis)[0] for image in batch]
     for keyword in (None, "x" if kind.startswith(("timm", "torchvision", "channels")) else "input"):
         with torch.inference_mode():
-            found = sita.adapt(Layer(layer, keyword).eval(), "bn", priors=prior)(batch)
+            found = sita.adapt(Layer(layer, keyword).eval(), "bn", priors=given)(batch)
         assert_answers(found, torch.stack(expected))
 
 
@@ -155,7 +168,7 @@ def test_one_dimensional_signals_with_a_view_of_the_callers() -> None:
         for _ in range(6):
             model(1 + 2 * torch.randn(16, 3, 20))
     batch, rows = torch.randn(2, 3, 20), reference.augbn_rows(0.5, 1)
-    expected = [reference.run_rows(model.eval(), x, [lambda x: x, lambda x: x.flip(-1)], rows)[0] for x in batch]
+    expected = [torch_reference.run_rows(model.eval(), x, [lambda x: x, lambda x: x.flip(-1)], rows)[0] for x in batch]
     with torch.inference_mode():
         assert_answers(
             sita.adapt(model, "augbn", priors=0.5, augment=[lambda x: x.flip(-1)])(batch), torch.stack(expected)
@@ -181,13 +194,14 @@ def test_the_papers_views_equal_the_reference(task: str) -> None:
     layout = ImageLayout(TORCH, -3, (-2, -1), ENCODINGS["imagenet"])
     views = [lambda x: x, *(lambda x, view=view: view.apply(x, layout) for view in drawn)]
     settings = {"augment": "paper", "seed": 7, "inputs": "imagenet", "task": task}
-    augbn, (ops, candidates) = reference.augbn_rows(0.8, count), reference.ops_rows(torch_reference.PAPER_PRIORS, count)
+    augbn, (ops, candidates) = reference.augbn_rows(0.8, count), reference.ops_rows(reference.PAPER_PRIORS, count)
     with torch.inference_mode():
         found = sita.adapt(model.double(), "augbn", priors=0.8, **settings)(batch.double())
         voted = sita.adapt(model.double(), "ops", **settings)(batch.double())
     for place, image in enumerate(batch):
-        assert_answers(found[place], reference.run_rows(model, image, views, augbn)[0], 1e-6)
-        scores = torch.stack(reference.run_rows(model, image, views, ops))[candidates].flatten(2 if dense_model else 1)
+        assert_answers(found[place], torch_reference.run_rows(model, image, views, augbn)[0], 1e-6)
+        scores = torch.stack(torch_reference.run_rows(model, image, views, ops))[candidates]
+        scores = scores.flatten(2 if dense_model else 1)
         columns = scores.permute(2, 0, 1).numpy() if dense_model else scores[None].numpy()
         expected = np.stack([reference.vote(each, 3) for each in columns], axis=-1)
         wrong = np.abs(voted[place].reshape(CLASSES, -1).numpy() - expected.reshape(CLASSES, -1)).max(0) > 1e-6
@@ -239,100 +253,6 @@ def test_a_layer_without_beta() -> None:
     model, batch = small(), images(2, 3, 16, 16)
     model.bn1.bias = None
     assert_answers(sita.adapt(model)(batch), torch_reference.answers(model, batch))
-
-
-class WHOLE:
-    """A call of a layer with one entry per image, which is measured."""
-
-    entries, first = 1, 0
-
-
-def moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    mean, variance = measure(x, WHOLE, torch_ops.TRACED if torch_ops.is_traced() else TORCH)  # type: ignore[arg-type]
-    return mean[:, 0], variance[:, 0]
-
-
-def exported_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    class Measure(nn.Module):
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return moments(x)
-
-    return torch.export.export(Measure(), (x,)).module()(x)
-
-
-SIZES = (2, 7, 14, 63, 128, 512)
-TRACED = {"exported": exported_moments, "compiled": torch.compile(moments, fullgraph=True)}
-OFTEN = {("exported", 2, 0), ("exported", 512, 100), ("compiled", 63, 100)}
-"""The cases that are followed by a compiler every time: it takes seconds for each."""
-
-
-def all_moments() -> list[object]:
-    cases = [(way, size, ratio) for way in ("NCHW", "NHWC") for size in SIZES for ratio in (0, 10, 100)]
-    traced = [(way, size, ratio) for way in TRACED for size in SIZES for ratio in (0, 100)]
-    return cases + [pytest.param(*case, marks=[] if case in OFTEN else [pytest.mark.slow]) for case in traced]
-
-
-@pytest.mark.parametrize(("way", "size", "ratio"), all_moments())
-def test_moments_are_exact_at_every_size(way: str, size: int, ratio: int) -> None:
-    """Of features with structure, whose mean is `ratio` times their standard deviation; against float64."""
-    channels = 4 if size > 200 else 32
-    draw = torch.Generator().manual_seed(size)
-    features = torch.randn(2, channels, size, size, generator=draw) + 2 * torch.linspace(-1, 1, size)
-    features += ratio * features.std()
-    torch._dynamo.reset()
-    if way == "NHWC":
-        features = features.to(memory_format=torch.channels_last)
-    variance, mean = torch.var_mean(features.double(), dim=(2, 3), correction=0)
-    found_mean, found_variance = TRACED.get(way, moments)(features)
-    torch.testing.assert_close(found_variance.double(), variance, rtol=1e-5, atol=0)
-    # At worst 64 sums in float32, each off by half a last bit (2⁻²⁴) of the mean, which is ratio · σ: about √64 · 2⁻²⁴.
-    assert ((found_mean - mean).abs() / variance.sqrt()).max() < 5e-7 * max(ratio, 4 if way in TRACED else 1)
-
-
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("recipe", ["augbn", "shift"])
-def test_a_layer_in_half_precision_is_off_by_the_rounding_of_its_output_alone(
-    recipe: str, dtype: torch.dtype, layout: torch.memory_format
-) -> None:
-    """Everything in between is in float32: the result is the float64 answer, rounded to half precision once."""
-    norm = nn.BatchNorm2d(8).eval()
-    norm.running_mean.uniform_(-1, 1)
-    norm.running_var.uniform_(0.5, 2)
-    norm.to(dtype)
-    features = (3 + images(1, 8, 14, 14)).to(dtype).contiguous(memory_format=layout)
-    with torch.inference_mode():
-        half = sita.adapt(Layer(norm, None).eval(), recipe)(features)
-        exact = sita.adapt(Layer(copy.deepcopy(norm).double(), None).eval(), recipe)(features.double())
-    assert half.dtype == dtype
-    torch.testing.assert_close(half.double(), exact, rtol=0.51 * torch.finfo(dtype).eps, atol=2e-6)
-
-
-@pytest.mark.parametrize("recipe", ["augbn", "ops", "auto"])
-def test_an_image_whose_squares_cancel_is_measured_with_care_and_alone(recipe: str) -> None:
-    """Features 100 σ from zero in one image of a batch: their variance is exact, the others' answers stay theirs."""
-    model = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, CLASSES, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    adapted = sita.adapt(model.eval(), recipe, **RECIPES[recipe])
-    batch = images(3, 3, 16, 16)
-    batch[1] += 100 * batch[1].std()
-    with torch.inference_mode():
-        together, alone = adapted(batch), torch.cat([adapted(image[None]) for image in batch])
-    assert_answers(together, torch_reference.answers(model, batch, recipe), 2e-5)
-    torch.testing.assert_close(together, alone, rtol=1e-6, atol=1e-6)  # convolutions round by batch size
-
-
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("recipe", ["auto", "ops"])
-@pytest.mark.parametrize("size", [1e10, 1e17, 1e18, 1e19, 1e20, 1e25])
-def test_huge_images_are_answered_right_or_by_nan(recipe: str, layout: torch.memory_format, size: float) -> None:
-    """A variance that leaves single precision is never taken for a number."""
-    model, batch = small(), (size * images(2, 3, 16, 16)).contiguous(memory_format=layout)
-    with torch.inference_mode():
-        expected = sita.adapt(copy.deepcopy(model).double(), recipe)(batch.double())
-        found = sita.adapt(model, recipe)(batch)
-    known = ~found.isnan().any(1)
-    assert_answers(found[known], expected[known], 1e-4)
-    assert size > 1e10 or known.all()
 
 
 def test_a_network_with_another_class_of_norm_is_the_same_network() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch_reference
 from nets import dense, featured, images, small, tiny
+from reliable_rules import make_rule, statistics_of_module
 from torch import nn
 
 import sita_adapters as sita
@@ -51,9 +52,10 @@ def test_an_onnx_file_is_exact_where_squares_cancel(tmp_path: Path) -> None:
     assert (kinds.count("ReduceMean"), kinds.count("BatchNormalization")) == (2, 1)
 
 
-def test_a_file_of_torch_export_takes_any_number_of_images(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prior", [sita.ByShift(strength=1.0), make_rule(statistics_of_module(tiny()))[0]], ids=str)
+def test_a_file_of_torch_export_takes_any_number_of_images(prior: Any, tmp_path: Path) -> None:
     """Of the contract's network it would take a quarter of a minute."""
-    adapted = sita.adapt(tiny())
+    adapted = sita.adapt(tiny(), priors=(1.0, prior))
     assert_same(sita.export(adapted, tmp_path / "m.pt2", example=images(1, 3, 16, 16)).path, adapted, 1, 2, 5)
 
 

@@ -154,11 +154,11 @@ def test_a_mix_leaves_constants_and_mixes_auxiliary_heads() -> None:
 
 
 def test_beside_other_outputs_one_row_supplies_everything() -> None:
-    """The scores and the features of an image come from the same row, which its shift and its confidence decide."""
-    model = featured(lambda s, f: {"logits": s, "features": f})
+    """The scores and the features of an image come from the same row, which the confidences decide."""
+    model = featured(lambda s, f: {"logits": 4 * s, "features": f})
     x = torch.cat([images(4, 3, 16, 16), 3 + 2 * images(4, 3, 16, 16, seed=1)])
     answer = sita.adapt(model)(x)
-    assert_answers(answer["logits"], torch_reference.answers(small(), x, whole=True))
+    assert_answers(answer["logits"], torch_reference.answers(featured(lambda s, f: 4 * s), x, whole=True))
     rows = sita.adapt(model, "source")(x), sita.adapt(model, "shift", priors=ByShift(strength=1.0))(x)
     gaps = torch.stack([(answer["logits"] - row["logits"]).abs().amax(1) for row in rows])
     chosen = gaps.argmin(0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import reference
 import torch
+import torch_reference
 from nets import dense, images
 
 import sita_adapters as sita
@@ -40,7 +41,7 @@ def test_every_place_votes_as_a_loop_in_float64(dimensions: int, recipe: str) ->
         rows, answers = reference.ops_rows(PAPER_PRIORS, len(names))
     close_calls = 0
     for image, found in zip(x, said, strict=True):
-        outputs = reference.run_rows(model, image, views, rows)
+        outputs = torch_reference.run_rows(model, image, views, rows)
         candidates = np.stack([outputs[row].numpy() for row in answers])
         for place in np.ndindex(*candidates.shape[2:]):
             each = candidates[(slice(None), slice(None), *place)]

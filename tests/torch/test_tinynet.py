@@ -12,6 +12,7 @@ import pytest
 import reference
 import tinynet_installed
 import torch
+import torch_reference
 from torch import nn
 
 import sita_adapters as sita
@@ -93,7 +94,7 @@ def test_augbn_equals_a_plain_loop(model: Any, torch_model: nn.Module, images: n
     views = [lambda x: x, lambda x: x.rot90(1, (-2, -1)), lambda x: x.rot90(3, (-2, -1))]
     found = sita.adapt(model, "augbn", priors=0.7)(images)
     for image, scores in zip(to_torch(images), found, strict=True):
-        rows = reference.run_rows(torch_model, image, views, reference.augbn_rows(0.7, n=2))
+        rows = torch_reference.run_rows(torch_model, image, views, reference.augbn_rows(0.7, n=2))
         np.testing.assert_allclose(scores, rows[0].numpy(), **EXACT)
 
 
