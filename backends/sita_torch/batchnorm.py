@@ -158,12 +158,13 @@ def measure(x: torch.Tensor, call: LayerCall, ops: TorchOps) -> tuple[torch.Tens
         means = torch.mean(rows, axes, True)
         deviations = rows - means
         return means.flatten(2), torch.mean(deviations * deviations, axes)
-    # The same in fewer operations and passes, without a third array of this size.
+    # The same in fewer operations, without a third array of this size. (`vector_norm` is faster, but off by 7e-5 for
+    # large maps with channels last.)
     total = torch.sum(rows, axes, True)
     share = 1 / (rows.numel() // total.numel())
-    lengths = torch.linalg.vector_norm(torch.sub(rows, total, alpha=share), dim=axes)
+    deviations = torch.sub(rows, total, alpha=share)
     scale = ops.scalar(share, rows)
-    return total.view(total.shape[:3]) * scale, lengths * lengths * scale
+    return total.view(total.shape[:3]) * scale, torch.sum(deviations.mul_(deviations), axes) * scale
 
 
 def _normalize(  # noqa: PLR0917
