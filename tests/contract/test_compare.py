@@ -36,6 +36,17 @@ def test_answers_are_those_of_the_model_called_by_hand(backend: Any, model: Any)
     assert difference > 1e-3
 
 
+@pytest.mark.slow_on
+@pytest.mark.parametrize("output", ["dict", "list"])
+def test_scores_beside_other_outputs_are_found_in_compiled_calls_too(backend: Any, output: str) -> None:
+    """JAX returns a dict with its keys sorted."""
+    model, batch = backend.model(output), images(3)
+    settings = {"output": 1} if output == "list" else {}
+    answers = sita.compare({"m": model}, batch, "augbn", **settings)["m"]
+    wanted = backend.run(sita.adapt(model, "augbn", **settings), batch)["logits" if output == "dict" else 1]
+    np.testing.assert_allclose(answers.probabilities, reference.softmax(wanted), atol=1e-6)
+
+
 def test_models_with_and_without_a_softmax_agree(backend: Any, model: Any) -> None:
     batch = images(4)
     models = {

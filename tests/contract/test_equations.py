@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import reference
+from reliable_rules import make_rule, statistics_of_small_network
 from small_network import EPSILONS, images, run_rows
 
 import sita_adapters as sita
@@ -216,18 +217,20 @@ def test_a_function_of_the_users_is_a_view(backend: Any) -> None:
     close(backend.run(adapted, batch), expected(batch, "augbn", views))
 
 
-def batch_rows(count: int, prior: float) -> list[reference.Row]:
+def batch_rows(count: int, prior: Any) -> list[reference.Row]:
     """Every image weighs ½/B, every view ½/(nB), for all rows of the batch."""
     n, size = len(TURNS) - 1, len(TURNS)
     weights = {size * b + i: (0.5 if i == 0 else 0.5 / n) / count for b in range(count) for i in range(size)}
     return [reference.Row(row, prior, weights) for row in range(count * size)]
 
 
-def test_a_batch_that_shares_its_statistics_equals_the_reference(backend: Any) -> None:
+@pytest.mark.parametrize("prior", ["0.6", "by reliability"])
+def test_a_batch_that_shares_its_statistics_equals_the_reference(backend: Any, prior: str) -> None:
     batch = images(4)
+    given, same = (0.6, 0.6) if prior == "0.6" else make_rule(statistics_of_small_network())
     views = [turn(image) for image in batch for turn in TURNS]
-    wanted = run_rows(views, batch_rows(4, 0.6))[:: len(TURNS)]
-    adapted = sita.adapt(backend.model(), "augbn", priors=0.6, share="batch")
+    wanted = run_rows(views, batch_rows(4, same))[:: len(TURNS)]
+    adapted = sita.adapt(backend.model(), "augbn", priors=given, share="batch")
     close(backend.run(adapted, batch), wanted)
     assert "statistics of the whole batch" in str(sita.describe(adapted))
 

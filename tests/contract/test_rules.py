@@ -38,6 +38,10 @@ CASES: dict[str, tuple[Any, int]] = {
 }
 
 
+EVERYWHERE = "by reliability, beside the source"
+"""The case that is quick enough for every backend."""
+
+
 def expected(image: np.ndarray, priors: Any, n: int, **options: Any) -> tuple[np.ndarray, list[int]]:
     """The candidates of the small network, and which rows they are, without any of the library's code."""
     listed = priors if isinstance(priors, tuple) else (priors,)
@@ -52,7 +56,8 @@ def answer(candidates: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     ("case", "settings"),
     [
-        *((case, {}) for case in CASES),
+        *((case, {}) for case in CASES if case != EVERYWHERE),
+        pytest.param(EVERYWHERE, {}, marks=pytest.mark.slow_on),
         ("beside the source", {"layers": ["bn1", "bn3"]}),
         ("beside the source, with views", {"max_rows": 3}),
         ("with views", {"layers": ["bn1", "bn3"]}),
@@ -148,7 +153,7 @@ def test_a_layer_that_sees_no_shift_is_the_sources_exactly(backend: Any) -> None
     assert seen.layer_shifts[:, 0, 0].tolist()[0] == 0.0 < seen.layer_shifts[1, 0, 0]
     assert seen.layer_priors[:, 0, 0].tolist()[0] == 1.0 > seen.layer_priors[1, 0, 0]
     plain = backend.run(model, batch)
-    np.testing.assert_allclose(found[0], plain[0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(found[0], plain[0], rtol=1e-5, atol=1e-5)
     assert np.abs(found[1] - plain[1]).max() > 1e-3
 
 

@@ -60,7 +60,8 @@ def _draw_costs(axes: Axes, result: DemoResult) -> None:
         axes.plot(count, mean, "o", color=_COLORS[recipe], markersize=13 if default else 9, zorder=3)
         text = f"{recipe}{' (default)' if default else ''}  {mean:.1f}"
         weight = "bold" if default else "normal"
-        offset, ha, va = ((11, 0), "left", "center") if count < 10 else ((0, 11), "center", "bottom")
+        below = -13 if recipe == "calibrated" else 0  # `restore` may be at its right
+        offset, ha, va = ((11, below), "left", "center") if count < 10 else ((0, 11), "center", "bottom")
         style = {"ha": ha, "va": va, "fontsize": 11.5, "fontweight": weight}
         axes.annotate(text, (count, mean), offset, textcoords="offset points", **style)  # type: ignore[arg-type]
     axes.set_xscale("log")
