@@ -59,8 +59,9 @@ class Answer:
 
     def rebuild(self, ops: Ops) -> Any:
         """Return the answer in the model's structure."""
-        pairs = zip(self.arrays, self.layout.axes, strict=True)
-        arrays = [ops.moveaxis(array, 0, axis) if axis else array for array, axis in pairs]
+        parts = zip(self.layout.paths, self.arrays, self.layout.axes, strict=True)
+        found = {path: ops.moveaxis(array, 0, axis) if axis else array for path, array, axis in parts}
+        arrays = [found[path] for path, _ in flatten(self.output, ops.is_array)]  # a compiled call may sort a dict
         return rebuild(self.output, arrays, ops.is_array)
 
     @property
@@ -70,9 +71,15 @@ class Answer:
 
 
 def read_answer(output: Any, layout: OutputLayout, ops: Ops) -> Answer:
-    """Return the Answer that an output of a compiled call stands for: such a call returns nothing else."""
-    pairs = zip(flatten(output, ops.is_array), layout.axes, strict=True)
-    arrays = [ops.moveaxis(array, axis, 0) if axis else array for (_, array), axis in pairs]
+    """Return the Answer that an output of a compiled call stands for: such a call returns nothing else.
+
+    Arrays are found by their paths, because a compiled call may return a dict with its keys in another order.
+    """
+    found = dict(flatten(output, ops.is_array))
+    if set(found) != set(layout.paths):
+        raise OutputError(f"Expected {', '.join(layout.paths)}, as in the probe; received {', '.join(found)}.")
+    pairs = zip(layout.paths, layout.axes, strict=True)
+    arrays = [ops.moveaxis(found[path], axis, 0) if axis else found[path] for path, axis in pairs]
     return Answer(output, arrays, layout)
 
 

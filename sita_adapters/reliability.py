@@ -137,9 +137,9 @@ class ByReliability(Rule):
         u, damped = divergence - 1, divergence
         if self.half_shift != 0.5:  # the default adds 0
             damped = divergence + (2 * self.half_shift - 1)
-        negative = u * u * ops.scalar(-most, u) / damped
+        negative = u * ops.scalar(-most, u) / damped
         limits = ops.constant(self._limits[layer.name], u)
-        both = ops.addcdiv(ops.scalar(1.0, u), negative, u + limits)
+        both = ops.addcmul(ops.scalar(1.0, u), negative, u / (u + limits))  # u² would overflow
         return both[0], both[1]
 
     def check_layers(self, names: Sequence[str]) -> None:

@@ -59,7 +59,7 @@ class KerasBackend:
         if make_plan(recipe).has_views:
             check_views(model, shape, channel_axis)
         name, kind = f"adapted_{image.name}", image_kind(shape, channel_axis)  # an input's name cannot be the same
-        bound = bind_recipe(recipe, lambda: {name: read_statistics(found[name]) for name in names})
+        bound = bind_recipe(recipe, lambda: {name: read_statistics(found[name]) for name in found if name in names})
         layer = AdaptedCall(model, chosen, bound, kind, channel_axis or -1, settings, name=name)
         layer.adaptation.probes[()] = probe(layer, image, example, channel_axis)
         inputs = keras.Input(batch_shape=(None, *shape[1:]), dtype=image.dtype, name=image.name)

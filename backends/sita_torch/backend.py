@@ -62,7 +62,9 @@ class TorchBackend:
         chosen = match_layers(found, layers)
         axes = spatial_axes(source)
         adaptation = Adaptation(
-            recipe=bind_recipe(recipe, lambda: {name: read_statistics(found[name]) for name in chosen}),
+            recipe=bind_recipe(
+                recipe, lambda: {name: read_statistics(found[name]) for name in found if name in chosen}
+            ),
             settings=settings,
             layers=tuple(
                 LayerInfo(name, type(layer).__name__, source_statistics(layer)[0].numel(), name in chosen)
