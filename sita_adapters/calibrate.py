@@ -58,12 +58,14 @@ class _Recorder(Rule):
 
     def spreads(self) -> dict[str, ChannelSpread]:
         """Return the variances over all images."""
-        return {
-            name: ChannelSpread(
-                each.fingerprint, np.concatenate(each.offsets).var(axis=0), np.concatenate(each.log_ratios).var(axis=0)
-            )
-            for name, each in self.layers.items()
-        }
+        found = {}
+        for name, each in self.layers.items():
+            pair = (np.concatenate(each.offsets).var(axis=0), np.concatenate(each.log_ratios).var(axis=0))
+            if not np.isfinite(pair).all():
+                expected = "images for which the model computes finite features"
+                raise InputError(f"images: expected {expected}; those of layer {name!r} are not. Try: other images.")
+            found[name] = ChannelSpread(each.fingerprint, *pair)
+        return found
 
 
 @dataclass
