@@ -205,8 +205,11 @@ def _selection_weights(measured: Sequence[CandidateMeasurement | None], ops: Ops
     """Return weights (B, P) of which the largest selects: d_1 of the source, and the mean shift of the best adapted."""
     adapted = [each.shifts for each in measured if each is not None]
     shifts = ops.stack(adapted, axis=1)
-    mean, lowest = ops.mean(shifts, axis=1), ops.min(shifts, axis=1)
-    keys = [0 * mean + SELECTION_SHIFT if one is None else mean * (lowest / one.shifts) for one in measured]
+    mean, lowest = ops.mean(shifts, axis=1), ops.min(shifts, axis=1) + SHIFT_ROUNDING
+    keys = [
+        0 * mean + SELECTION_SHIFT if one is None else mean * (lowest / (one.shifts + SHIFT_ROUNDING))
+        for one in measured
+    ]
     return ops.stack(keys, axis=1)
 
 

@@ -275,8 +275,7 @@ def resolve_recipe(recipe: Recipe | str, changes: Mapping[str, Any], task: Task 
     return changed
 
 
-SEGMENTATION_WEIGHT = 8.0
-"""`adapted_weight` for segmentation: the mean entropy of all pixels tells less about which row is right."""
+SEGMENTATION_WEIGHT = 8.0  # `adapted_weight`: the mean entropy of all pixels tells less about which row is right
 
 
 def _segmentation_changes(chosen: Recipe, changes: Mapping[str, Any], named: bool) -> dict[str, Any]:
